@@ -1,0 +1,2 @@
+//! The `tailwater` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Ports, workers, measurement: what moves packets through a chain.

@@ -1,0 +1,12 @@
+//! Packets: zero-copy header views, checksums, flow keys and the RSS hash.
+//!
+//! Everything here works on plain byte slices and keeps no state. Bytes from the wire are
+//! checked once, by [`parse::parse`], which says where the headers lie or why the packet is
+//! [malformed](parse::Malformed); nothing in this crate panics on any input.
+
+pub mod flow;
+pub mod parse;
+pub mod time;
+
+pub use flow::FlowKey;
+pub use time::{Cycles, Nanos};

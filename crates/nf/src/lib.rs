@@ -1,0 +1,4 @@
+//! The NetworkFunction trait, flow-local state, chain specs and the function library.
+
+pub mod acl;
+pub mod spec;

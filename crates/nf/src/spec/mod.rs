@@ -1,0 +1,1 @@
+//! Chain specs: the YAML a user writes, checked and turned into types.
