@@ -97,6 +97,23 @@ impl FlowKey {
         }
     }
 
+    /// Source (high half) and destination address (low half) of an IPv4 key: big-endian, they
+    /// stand in the order of the wire.
+    #[inline]
+    pub(crate) const fn v4_addresses(&self) -> u64 {
+        self.words[0].rotate_left(32)
+    }
+
+    /// Source and destination address of an IPv6 key.
+    #[inline]
+    pub(crate) const fn v6_addresses(&self) -> (u128, u128) {
+        let w = &self.words;
+        (
+            w[0] as u128 | ((w[1] as u128) << 64),
+            w[2] as u128 | ((w[3] as u128) << 64),
+        )
+    }
+
     /// The IP protocol number (for IPv6 that of the upper layer).
     #[inline]
     pub const fn protocol(&self) -> u8 {

@@ -5,8 +5,11 @@
 //! [malformed](parse::Malformed); nothing in this crate panics on any input.
 
 pub mod flow;
+mod malformed;
 pub mod parse;
+pub mod protocol;
 pub mod time;
+pub mod toeplitz;
 
 pub use flow::FlowKey;
 pub use time::{Cycles, Nanos};

@@ -1,6 +1,34 @@
 //! One pass over a frame: where its headers lie, its flow key, or why it is malformed.
+//!
+//! [`parse`] follows Ethernet, up to [three VLAN tags](crate::vlan::MAX_VLAN_TAGS), IPv4 or IPv6
+//! with its extension headers, and TCP, UDP, ICMP, ICMPv6 and SCTP. Whatever it accepts can be
+//! viewed without another length check failing: each header lies whole inside the datagram, and
+//! the datagram inside the frame. It does not look at checksums (see
+//! [`checksum`](crate::checksum)), nor inside IPv4 and TCP options or tunnels. Frames with an
+//! LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
+
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::flow::FlowKey;
+use crate::protocol::{self, ethertype};
+
+pub use crate::malformed::Malformed;
+
+/// The longest frame that [`parse`] accepts, in bytes.
+pub const MAX_FRAME: usize = u16::MAX as usize;
+
+/// The most extension headers of one IPv6 packet. RFC 8200 §4.1 lists seven that make sense.
+pub(crate) const MAX_EXTENSIONS: usize = 8;
+
+/// The most VLAN tags of one frame.
+pub(crate) const MAX_VLAN_TAGS: usize = 3;
+
+/// Bytes of an Ethernet header without tags.
+const ETHERNET: usize = 14;
+/// Bytes of an IPv4 header without options.
+const IPV4: usize = 20;
+/// Bytes of an IPv6 header without extensions.
+const IPV6: usize = 40;
 
 /// What a packet is at the network layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +43,9 @@ pub enum Network {
 }
 
 /// Whether a packet is a fragment of an IP datagram.
+///
+/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a
+/// whole datagram (RFC 6946).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragment {
     /// A whole datagram.
@@ -26,7 +57,8 @@ pub enum Fragment {
     Later,
 }
 
-/// Where the headers of a packet lie. All offsets are from the start of the frame, in bytes.
+/// Where the headers of a packet lie. All offsets are from the start of the frame, in bytes;
+/// `network_offset <= transport_offset <= payload_offset <= end <= frame length`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Network layer.
@@ -41,26 +73,447 @@ pub struct Headers {
     pub payload_offset: u16,
     /// End of the IP datagram: what follows up to the frame's end is padding.
     pub end: u16,
-    /// The 5-tuple; the default key if not IP.
+    /// The 5-tuple; the default key if not IP. A first fragment has its ports, a later one
+    /// zeros. The protocol of an IPv6 later fragment is the next header of its fragment header,
+    /// which may be another extension header.
     pub key: FlowKey,
 }
 
-/// Why a packet is malformed. The names are stable: they appear in reports as
-/// [`Malformed::name`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Malformed {
-    /// Shorter than an Ethernet header with its tags.
-    TruncatedEthernet,
+impl Headers {
+    /// Whether the frame holds a transport header, that is, is IP and not a later fragment.
+    #[inline]
+    pub fn has_transport(&self) -> bool {
+        self.network != Network::NotIp && self.fragment != Fragment::Later
+    }
+
+    /// The IP datagram (everything after Ethernet and VLAN tags if not IP), without padding.
+    /// Empty if the headers are not this frame's.
+    #[inline]
+    pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        between(frame, self.network_offset, self.end)
+    }
+
+    /// The transport header and its payload. Empty if the headers are not this frame's.
+    #[inline]
+    pub fn transport<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        between(frame, self.transport_offset, self.end)
+    }
+
+    /// The transport payload, without Ethernet padding. Empty if the headers are not this
+    /// frame's.
+    #[inline]
+    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        between(frame, self.payload_offset, self.end)
+    }
 }
 
-/// Finds the headers of an Ethernet frame.
+#[inline]
+fn between(frame: &[u8], start: u16, end: u16) -> &[u8] {
+    frame.get(start as usize..end as usize).unwrap_or_default()
+}
+
+/// Finds the headers of an Ethernet frame (without preamble and frame check sequence).
 ///
 /// # Errors
 /// The first reason found why the frame cannot be trusted.
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, Malformed> {
-    if frame.len() < 14 {
-        return Err(Malformed::TruncatedEthernet);
+    // Most packets are untagged IPv4 without options; whatever is not takes the general path,
+    // which also finds the reason if the packet is malformed.
+    match parse_plain_v4(frame) {
+        Some(headers) => Ok(headers),
+        None => parse_any(frame),
     }
-    Ok(Headers::default())
+}
+
+/// The headers of an untagged whole IPv4 datagram without options that carries TCP or UDP, or
+/// `None` if the frame is anything else or malformed.
+#[inline]
+fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
+    // Ethernet, IPv4 and TCP headers; one check of the length for all the reads below.
+    const NEEDED: usize = ETHERNET + IPV4 + 20;
+    const TRANSPORT: usize = ETHERNET + IPV4;
+    let head = frame.first_chunk::<NEEDED>()?;
+    let end = ETHERNET + be16([head[16], head[17]]) as usize;
+    let plain = be32([head[12], head[13], head[14], 0]) == 0x0800_4500
+        && be16([head[20], head[21]]) & 0x3fff == 0
+        && end <= frame.len()
+        && frame.len() <= MAX_FRAME;
+    if !plain {
+        return None;
+    }
+    let protocol = head[23];
+    let payload = match protocol {
+        protocol::TCP => {
+            let header = (head[46] >> 4) as usize * 4;
+            if header < 20 {
+                return None;
+            }
+            TRANSPORT + header
+        }
+        protocol::UDP => {
+            let length = be16([head[38], head[39]]) as usize;
+            if length < 8 || TRANSPORT + length > end {
+                return None;
+            }
+            TRANSPORT + 8
+        }
+        _ => return None,
+    };
+    if payload > end {
+        return None;
+    }
+    Some(Headers {
+        network: Network::V4,
+        fragment: Fragment::Whole,
+        network_offset: ETHERNET as u16,
+        transport_offset: TRANSPORT as u16,
+        payload_offset: payload as u16,
+        end: end as u16,
+        key: FlowKey::v4(
+            Ipv4Addr::from_bits(be32([head[26], head[27], head[28], head[29]])),
+            Ipv4Addr::from_bits(be32([head[30], head[31], head[32], head[33]])),
+            protocol,
+            be16([head[34], head[35]]),
+            be16([head[36], head[37]]),
+        ),
+    })
+}
+
+/// [`parse`] for every kind of frame.
+fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
+    if frame.len() > MAX_FRAME {
+        return Err(Malformed::Oversize);
+    }
+    let (ethertype, offset) = ethernet(frame)?;
+    match ethertype {
+        ethertype::IPV4 => parse_v4(frame, offset),
+        ethertype::IPV6 => parse_v6(frame, offset),
+        _ => Ok(Headers {
+            network_offset: offset as u16,
+            transport_offset: offset as u16,
+            payload_offset: offset as u16,
+            end: frame.len() as u16,
+            ..Headers::default()
+        }),
+    }
+}
+
+/// The EtherType behind all VLAN tags, and where its payload starts.
+fn ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
+    let mut offset = ETHERNET;
+    for _ in 0..=MAX_VLAN_TAGS {
+        let kind = frame.get(offset - 2..offset);
+        let Some(&[high, low]) = kind else {
+            return Err(Malformed::TruncatedEthernet);
+        };
+        let kind = be16([high, low]);
+        if !ethertype::is_vlan(kind) {
+            return Ok((kind, offset));
+        }
+        offset += 4;
+    }
+    Err(Malformed::TooManyVlanTags)
+}
+
+/// The rest of [`parse`] from an IPv4 header at `offset`.
+fn parse_v4(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
+    let packet = frame.get(offset..).unwrap_or_default();
+    let Some(header) = packet.first_chunk::<IPV4>() else {
+        return Err(Malformed::TruncatedIpv4Header);
+    };
+    if header[0] >> 4 != 4 {
+        return Err(Malformed::Ipv4Version);
+    }
+    let header_length = (header[0] & 0x0f) as usize * 4;
+    if header_length < IPV4 {
+        return Err(Malformed::Ipv4HeaderLength);
+    }
+    if packet.len() < header_length {
+        return Err(Malformed::TruncatedIpv4Header);
+    }
+    let total = be16([header[2], header[3]]) as usize;
+    if total < header_length {
+        return Err(Malformed::Ipv4TotalLength);
+    }
+    let Some(data) = packet.get(header_length..total) else {
+        return Err(Malformed::TruncatedIpv4);
+    };
+    let protocol = header[9];
+    let bits = be16([header[6], header[7]]);
+    let fragment = fragment(bits & 0x1fff, bits & 0x2000 != 0, data.len(), protocol)?;
+    let transport = transport(data, protocol, fragment, Network::V4)?;
+    Ok(Headers {
+        network: Network::V4,
+        fragment,
+        network_offset: offset as u16,
+        transport_offset: (offset + header_length) as u16,
+        payload_offset: (offset + header_length + transport.header_length) as u16,
+        end: (offset + total) as u16,
+        key: FlowKey::v4(
+            Ipv4Addr::from_bits(be32([header[12], header[13], header[14], header[15]])),
+            Ipv4Addr::from_bits(be32([header[16], header[17], header[18], header[19]])),
+            protocol,
+            transport.source_port,
+            transport.destination_port,
+        ),
+    })
+}
+
+/// The rest of [`parse`] from an IPv6 header at `offset`.
+fn parse_v6(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
+    let packet = frame.get(offset..).unwrap_or_default();
+    let Some((header, rest)) = packet.split_first_chunk::<IPV6>() else {
+        return Err(Malformed::TruncatedIpv6Header);
+    };
+    if header[0] >> 4 != 6 {
+        return Err(Malformed::Ipv6Version);
+    }
+    let length = be16([header[4], header[5]]) as usize;
+    let next = header[6];
+    if length == 0 && next != protocol::NO_NEXT_HEADER {
+        return Err(Malformed::Ipv6ZeroLength);
+    }
+    let Some(payload) = rest.get(..length) else {
+        return Err(Malformed::TruncatedIpv6);
+    };
+    let upper = if protocol::is_extension(next) {
+        skip_extensions(payload, next)?
+    } else {
+        UpperLayer {
+            protocol: next,
+            offset: 0,
+            fragment: Fragment::Whole,
+        }
+    };
+    let data = payload.get(upper.offset..).unwrap_or_default();
+    let transport = transport(data, upper.protocol, upper.fragment, Network::V6)?;
+    let (_, addresses) = header.split_at(8);
+    let (source, destination) = addresses.split_at(16);
+    let transport_offset = offset + IPV6 + upper.offset;
+    Ok(Headers {
+        network: Network::V6,
+        fragment: upper.fragment,
+        network_offset: offset as u16,
+        transport_offset: transport_offset as u16,
+        payload_offset: (transport_offset + transport.header_length) as u16,
+        end: (offset + IPV6 + length) as u16,
+        key: FlowKey::v6(
+            ipv6_address(source),
+            ipv6_address(destination),
+            upper.protocol,
+            transport.source_port,
+            transport.destination_port,
+        ),
+    })
+}
+
+/// Where the upper layer of an IPv6 packet starts, after its extension headers.
+struct UpperLayer {
+    protocol: u8,
+    /// From the start of the IPv6 payload, in bytes; at most its length.
+    offset: usize,
+    fragment: Fragment,
+}
+
+/// Walks the extension headers of an IPv6 payload (RFC 8200 §4), the first of kind `next`.
+fn skip_extensions(payload: &[u8], mut next: u8) -> Result<UpperLayer, Malformed> {
+    let mut offset = 0;
+    let mut fragment_header = false;
+    let mut whole = Fragment::Whole;
+    for position in 0..=MAX_EXTENSIONS {
+        if !protocol::is_extension(next) {
+            return Ok(UpperLayer {
+                protocol: next,
+                offset,
+                fragment: whole,
+            });
+        }
+        if next == protocol::HOP_BY_HOP && position != 0 {
+            return Err(Malformed::HopByHopNotFirst);
+        }
+        let rest = payload.get(offset..).unwrap_or_default();
+        let Some(header) = rest.first_chunk::<8>() else {
+            return Err(Malformed::TruncatedExtension);
+        };
+        let length = extension_length(next, header[1]);
+        if length > rest.len() {
+            return Err(Malformed::TruncatedExtension);
+        }
+        offset += length;
+        if next == protocol::FRAGMENT {
+            if fragment_header {
+                return Err(Malformed::RepeatedFragmentHeader);
+            }
+            fragment_header = true;
+            let bits = be16([header[2], header[3]]);
+            let data = rest.len() - length;
+            whole = fragment(bits >> 3, bits & 1 != 0, data, header[0])?;
+            if whole == Fragment::Later {
+                return Ok(UpperLayer {
+                    protocol: header[0],
+                    offset,
+                    fragment: whole,
+                });
+            }
+        }
+        next = header[0];
+    }
+    Err(Malformed::TooManyExtensions)
+}
+
+/// Bytes of an extension header of kind `kind` whose length field (second byte) is `field`.
+#[inline]
+pub(crate) const fn extension_length(kind: u8, field: u8) -> usize {
+    match kind {
+        protocol::FRAGMENT => 8,
+        // In 4-byte units, minus 2 (RFC 4302 §2.2).
+        protocol::AUTHENTICATION => (field as usize + 2) * 4,
+        _ => (field as usize + 1) * 8,
+    }
+}
+
+/// Judges fragmentation. `offset` is in units of 8 bytes, `data` in bytes.
+fn fragment(offset: u16, more: bool, data: usize, protocol: u8) -> Result<Fragment, Malformed> {
+    if offset == 0 && !more {
+        return Ok(Fragment::Whole);
+    }
+    if more && !data.is_multiple_of(8) {
+        return Err(Malformed::FragmentLength);
+    }
+    if offset as usize * 8 + data > u16::MAX as usize {
+        return Err(Malformed::FragmentOverflow);
+    }
+    if offset == 1 && protocol == protocol::TCP {
+        return Err(Malformed::FragmentOverlap);
+    }
+    Ok(if offset == 0 {
+        Fragment::First
+    } else {
+        Fragment::Later
+    })
+}
+
+/// What the flow key takes from the transport header, and the header's length in bytes.
+#[derive(Default)]
+struct Transport {
+    source_port: u16,
+    destination_port: u16,
+    header_length: usize,
+}
+
+/// Reads the transport header at the start of `data`, which ends where the datagram ends.
+#[inline]
+fn transport(
+    data: &[u8],
+    protocol: u8,
+    fragment: Fragment,
+    network: Network,
+) -> Result<Transport, Malformed> {
+    let truncated = |reason| match fragment {
+        Fragment::First => Malformed::TinyFragment,
+        _ => reason,
+    };
+    if fragment == Fragment::Later {
+        return Ok(Transport::default());
+    }
+    match (protocol, network) {
+        (protocol::TCP, _) => {
+            let Some(header) = data.first_chunk::<20>() else {
+                return Err(truncated(Malformed::TruncatedTcp));
+            };
+            let header_length = (header[12] >> 4) as usize * 4;
+            if header_length < 20 {
+                return Err(Malformed::TcpDataOffset);
+            }
+            if header_length > data.len() {
+                return Err(truncated(Malformed::TruncatedTcp));
+            }
+            Ok(ports(header.first_chunk(), header_length))
+        }
+        (protocol::UDP, _) => {
+            let Some(header) = data.first_chunk::<8>() else {
+                return Err(truncated(Malformed::TruncatedUdp));
+            };
+            // A first fragment announces the length of the whole datagram.
+            let length = be16([header[4], header[5]]) as usize;
+            if length < 8 || (length > data.len() && fragment == Fragment::Whole) {
+                return Err(Malformed::UdpLength);
+            }
+            Ok(ports(header.first_chunk(), 8))
+        }
+        (protocol::SCTP, _) => {
+            if data.len() < 12 {
+                return Err(truncated(Malformed::TruncatedSctp));
+            }
+            Ok(ports(data.first_chunk(), 12))
+        }
+        (protocol::ICMP, Network::V4) => {
+            let Some(header) = data.first_chunk::<8>() else {
+                return Err(truncated(Malformed::TruncatedIcmp));
+            };
+            // Echo reply, echo request.
+            Ok(icmp(header, matches!(header[0], 0 | 8)))
+        }
+        (protocol::ICMPV6, Network::V6) => {
+            let Some(header) = data.first_chunk::<8>() else {
+                // Multicast router solicitations (RFC 4286 §4) end after the checksum.
+                return match data {
+                    [128 | 129, ..] | [] | [_] | [_, _] | [_, _, _] => {
+                        Err(truncated(Malformed::TruncatedIcmp))
+                    }
+                    _ => Ok(Transport {
+                        header_length: 4,
+                        ..Transport::default()
+                    }),
+                };
+            };
+            // Echo request, echo reply.
+            Ok(icmp(header, matches!(header[0], 128 | 129)))
+        }
+        _ => Ok(Transport::default()),
+    }
+}
+
+/// Source and destination port from a header's first four bytes.
+#[inline]
+fn ports(head: Option<&[u8; 4]>, header_length: usize) -> Transport {
+    let [a, b, c, d] = *head.unwrap_or(&[0; 4]);
+    Transport {
+        source_port: be16([a, b]),
+        destination_port: be16([c, d]),
+        header_length,
+    }
+}
+
+/// An ICMP header; an echo message's identifier stands for both ports, so that request and
+/// reply have reversed keys.
+#[inline]
+fn icmp(header: &[u8; 8], echo: bool) -> Transport {
+    let identifier = if echo {
+        be16([header[4], header[5]])
+    } else {
+        0
+    };
+    Transport {
+        source_port: identifier,
+        destination_port: identifier,
+        header_length: 8,
+    }
+}
+
+#[inline]
+const fn be16(bytes: [u8; 2]) -> u16 {
+    u16::from_be_bytes(bytes)
+}
+
+#[inline]
+const fn be32(bytes: [u8; 4]) -> u32 {
+    u32::from_be_bytes(bytes)
+}
+
+/// The address in exactly 16 bytes.
+#[inline]
+fn ipv6_address(bytes: &[u8]) -> Ipv6Addr {
+    Ipv6Addr::from(*bytes.first_chunk::<16>().unwrap_or(&[0; 16]))
 }
