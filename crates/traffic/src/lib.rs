@@ -1,1 +1,15 @@
 //! Captures in and out, traffic synthesis, trace statistics.
+
+pub mod capture;
+mod error;
+mod notice;
+mod packet;
+pub mod trace;
+pub mod writer;
+
+pub use capture::{CaptureReader, ReadOptions};
+pub use error::TrafficError;
+pub use notice::Notice;
+pub use packet::{MAX_FRAME, Packet, PacketSource};
+pub use trace::{LoadOptions, Trace};
+pub use writer::PcapWriter;

@@ -1,0 +1,246 @@
+//! The bytes of a capture file: decompressed on the fly, counted, never read beyond bounds.
+
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Size of the buffers before and after decompression, in bytes.
+const BUFFER: usize = 64 << 10;
+
+/// The largest window of a zstd frame that is accepted: what `zstd --long` uses, 128 MiB.
+const ZSTD_WINDOW: u64 = 128 << 20;
+
+/// What a file's first four bytes say it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Magic {
+    Pcap,
+    PcapNg,
+    Gzip,
+    Zstd,
+    Other,
+}
+
+pub(super) fn magic(bytes: &[u8]) -> Magic {
+    match *bytes {
+        [0xd4, 0xc3, 0xb2, 0xa1, ..]
+        | [0xa1, 0xb2, 0xc3, 0xd4, ..]
+        | [0x4d, 0x3c, 0xb2, 0xa1, ..]
+        | [0xa1, 0xb2, 0x3c, 0x4d, ..]
+        | [0x34, 0xcd, 0xb2, 0xa1, ..] => Magic::Pcap,
+        [0x0a, 0x0d, 0x0d, 0x0a, ..] => Magic::PcapNg,
+        [0x1f, 0x8b, ..] => Magic::Gzip,
+        // A frame, or one of the sixteen kinds of skippable frames (RFC 8878 §3.1).
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Magic::Zstd,
+        _ => Magic::Other,
+    }
+}
+
+/// What bytes that are no capture look like, for the error message.
+pub(super) fn describe(bytes: &[u8]) -> String {
+    let text = match *bytes {
+        [] => "it is empty",
+        [0xfd, b'7', b'z', b'X', ..] => "it looks like xz; decompress it first",
+        [b'B', b'Z', b'h', ..] => "it looks like bzip2; decompress it first",
+        [b'P', b'K', 3, 4, ..] => "it looks like a zip archive; extract it first",
+        [b's', b'n', b'o', b'o', ..] => "it looks like snoop; convert it first",
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            "it is compressed twice; decompress it first"
+        }
+        _ => {
+            let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            return format!("it starts with {}", hex.join(" "));
+        }
+    };
+    text.to_owned()
+}
+
+/// Why fewer bytes came than were asked for.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The file ended after this many of the bytes asked for.
+    End(usize),
+    /// The compressed data is damaged.
+    Damaged(io::Error),
+    /// The file cannot be read.
+    Failed(io::Error),
+}
+
+/// A stream of decompressed bytes.
+pub(super) struct Bytes {
+    reader: BufReader<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>,
+    compressed: bool,
+    position: u64,
+}
+
+impl Bytes {
+    /// Looks at the first bytes of `reader` and decompresses what follows if it must. Gives the
+    /// stream and its first four bytes (fewer if it is shorter), which are still to be read.
+    pub(super) fn new<R: Read + Send + 'static>(mut reader: R) -> Result<(Self, Vec<u8>), Stop> {
+        let head = first_bytes(&mut reader).map_err(Stop::Failed)?;
+        let kind = magic(&head);
+        let input = BufReader::with_capacity(BUFFER, Cursor::new(head).chain(reader));
+        let (mut plain, compressed): (Box<dyn Read + Send>, _) = match kind {
+            Magic::Gzip => (Box::new(MultiGzDecoder::new(input)), true),
+            Magic::Zstd => (Box::new(Zstd::new(input)), true),
+            _ => (Box::new(input), false),
+        };
+        let head = first_bytes(&mut plain).map_err(|error| stop(error, compressed))?;
+        let bytes = Bytes {
+            reader: BufReader::with_capacity(BUFFER, Cursor::new(head.clone()).chain(plain)),
+            compressed,
+            position: 0,
+        };
+        Ok((bytes, head))
+    }
+
+    /// Bytes handed out so far.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Appends exactly `count` bytes to `buffer`, or as many as there are before the stop.
+    pub(super) fn read_onto(&mut self, buffer: &mut Vec<u8>, count: usize) -> Result<(), Stop> {
+        let mut missing = count;
+        while missing > 0 {
+            let available = self.fill(count - missing)?;
+            let take = available.len().min(missing);
+            buffer.extend_from_slice(&available[..take]);
+            missing -= take;
+            self.consume(take);
+        }
+        Ok(())
+    }
+
+    /// Passes over `count` bytes.
+    pub(super) fn skip(&mut self, count: u64) -> Result<(), Stop> {
+        let mut missing = count;
+        while missing > 0 {
+            let available = self.fill((count - missing).min(usize::MAX as u64) as usize)?;
+            let take = (available.len() as u64).min(missing);
+            missing -= take;
+            self.consume(take as usize);
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+        self.position += count as u64;
+    }
+
+    /// At least one byte, or why not after `got` bytes.
+    fn fill(&mut self, got: usize) -> Result<&[u8], Stop> {
+        // The buffer is looked at twice because a borrow cannot leave a loop conditionally.
+        loop {
+            match self.reader.fill_buf() {
+                Ok([]) => return Err(Stop::End(got)),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(stop(error, self.compressed)),
+            }
+        }
+        Ok(self.reader.buffer())
+    }
+}
+
+/// The first four bytes, or all if there are fewer.
+fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(4);
+    reader.take(4).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// An error of the file, or of the decompressor, which cannot be told from its file's.
+fn stop(error: io::Error, compressed: bool) -> Stop {
+    if compressed {
+        Stop::Damaged(error)
+    } else {
+        Stop::Failed(error)
+    }
+}
+
+/// Decodes all frames of a zstd stream, one after the other.
+struct Zstd<R: BufRead> {
+    input: R,
+    decoder: FrameDecoder,
+    state: ZstdState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ZstdState {
+    BetweenFrames,
+    InFrame,
+    /// After an error or the end: nothing sensible can follow.
+    Done,
+}
+
+impl<R: BufRead> Zstd<R> {
+    fn new(input: R) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(ZSTD_WINDOW);
+        Zstd {
+            input,
+            decoder,
+            state: ZstdState::BetweenFrames,
+        }
+    }
+
+    /// Starts the next frame, or passes over one that is to be skipped.
+    fn next_frame(&mut self) -> io::Result<ZstdState> {
+        if self.input.fill_buf()?.is_empty() {
+            return Ok(ZstdState::Done);
+        }
+        match self.decoder.init(&mut self.input) {
+            Ok(()) => Ok(ZstdState::InFrame),
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                let length = u64::from(length);
+                let skipped = io::copy(&mut (&mut self.input).take(length), &mut io::sink())?;
+                if skipped < length {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(ZstdState::BetweenFrames)
+            }
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    fn decode(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.state {
+                ZstdState::Done => return Ok(0),
+                ZstdState::BetweenFrames => self.state = self.next_frame()?,
+                ZstdState::InFrame => {
+                    while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                        self.decoder
+                            .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
+                            .map_err(io::Error::other)?;
+                    }
+                    let count = self.decoder.read(buffer)?;
+                    if count > 0 {
+                        return Ok(count);
+                    }
+                    let stored = self.decoder.get_checksum_from_data();
+                    if stored.is_some() && stored != self.decoder.get_calculated_checksum() {
+                        return Err(io::Error::other("the zstd frame's checksum is wrong"));
+                    }
+                    self.state = ZstdState::BetweenFrames;
+                }
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        self.decode(buffer)
+            .inspect_err(|_| self.state = ZstdState::Done)
+    }
+}

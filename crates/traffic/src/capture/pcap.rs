@@ -1,0 +1,72 @@
+//! The classic pcap container: a file header, then one record a packet.
+
+use pcap_parser::parse_pcap_header;
+use tailwater_net::Nanos;
+
+use super::bytes::{Bytes, Stop};
+use super::link::LinkType;
+use super::{MAX_CAPTURED, Record, Step, u32_at};
+
+/// Bytes of the file header.
+const FILE_HEADER: usize = 24;
+
+/// What the file header said.
+pub(super) struct Pcap {
+    big_endian: bool,
+    nanoseconds: bool,
+    /// Bytes of a record's header: 16, or 24 in files of the "modified" kind.
+    record_header: usize,
+    pub(super) link_type: u32,
+    link: LinkType,
+}
+
+impl Pcap {
+    /// Reads the file header. `buffer` is scratch space.
+    pub(super) fn open(bytes: &mut Bytes, buffer: &mut Vec<u8>) -> Result<Self, Open> {
+        buffer.clear();
+        bytes
+            .read_onto(buffer, FILE_HEADER)
+            .map_err(Open::Stopped)?;
+        let (_, header) = parse_pcap_header(buffer).map_err(|_| Open::NotPcap)?;
+        // The high bits say whether frames end in a check sequence; libpcap masks them too.
+        let link_type = header.network.0 as u32 & 0x03ff_ffff;
+        Ok(Pcap {
+            big_endian: header.is_bigendian(),
+            nanoseconds: header.is_nanosecond_precision(),
+            record_header: if header.is_modified_format() { 24 } else { 16 },
+            link_type,
+            link: LinkType::from_number(link_type),
+        })
+    }
+
+    /// Reads the next record onto the end of `buffer`.
+    pub(super) fn next(&self, bytes: &mut Bytes, buffer: &mut Vec<u8>) -> Result<Step, Stop> {
+        let start = buffer.len();
+        match bytes.read_onto(buffer, self.record_header) {
+            Err(Stop::End(0)) => return Ok(Step::End),
+            other => other?,
+        }
+        let field = |offset| u32_at(buffer, start + offset, self.big_endian);
+        let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
+        if captured > MAX_CAPTURED {
+            return Ok(Step::Damage(format!(
+                "a record claims {captured} captured bytes, which no capture tool writes"
+            )));
+        }
+        bytes.read_onto(buffer, captured as usize)?;
+        let unit = if self.nanoseconds { 1 } else { 1_000 };
+        Ok(Step::Record(Record {
+            timestamp: Nanos(u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * unit),
+            link: self.link,
+            data: start + self.record_header..buffer.len(),
+            wire_length: wire,
+        }))
+    }
+}
+
+/// Why a pcap file cannot be opened.
+#[derive(Debug)]
+pub(super) enum Open {
+    Stopped(Stop),
+    NotPcap,
+}
