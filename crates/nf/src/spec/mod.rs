@@ -1,1 +1,27 @@
 //! Chain specs: the YAML a user writes, checked and turned into types.
+//!
+//! [`ChainSpec::read`] is the one door: what it returns can be run as it is, and whatever is
+//! wrong is a [`SpecError`] that names file, line, column, field, what was expected and what
+//! was found. `docs/chain-spec.md` describes every field.
+//!
+//! Text becomes a tree of located nodes (`yaml`), which is read field by field (`located`,
+//! `values`) into the types of `chain` and `functions`. A new function kind is a file in
+//! `functions/` and a line in its registry.
+
+mod chain;
+mod error;
+mod files;
+mod functions;
+mod located;
+mod values;
+mod yaml;
+
+pub use chain::{
+    ChainSpec, FlowsSpec, FunctionSpec, IdleTimeouts, Match, Metadata, PacketsSpec, Slo, WhenFull,
+};
+pub use error::SpecError;
+pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig};
+pub use values::{Fate, Throughput};
+
+#[cfg(test)]
+mod tests;

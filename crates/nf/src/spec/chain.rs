@@ -1,0 +1,371 @@
+//! The chain spec itself: what a chain matches, its functions, its objectives, its flows.
+
+use super::error::SpecError;
+use super::files::read_text;
+use super::functions::{self, Context, FunctionConfig};
+use super::located::Located;
+use super::values::{Fate, Throughput, duration, label, prefix, protocol, throughput};
+use super::yaml;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use tailwater_net::Nanos;
+
+/// The `apiVersion` of chain specs.
+const API_VERSION: &str = "tailwater.dev/v1alpha1";
+/// The `kind` of chain specs.
+const KIND: &str = "Chain";
+/// Most functions in a chain.
+const MAX_FUNCTIONS: usize = 16;
+/// Most entries in a list of `match`.
+const MAX_MATCHES: usize = 1024;
+const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
+const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
+const BATCH: RangeInclusive<u64> = 1..=256;
+
+/// A chain of network functions with its objectives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainSpec {
+    /// The chain's name, an RFC 1123 label; equal to `metadata.name`.
+    pub name: String,
+    /// The object's metadata.
+    pub metadata: Metadata,
+    /// Which traffic the chain is for.
+    pub match_: Match,
+    /// The functions in the order in which packets pass them: 1 to 16, names all different.
+    pub functions: Vec<FunctionSpec>,
+    /// The objectives.
+    pub slo: Slo,
+    /// The flow table.
+    pub flows: FlowsSpec,
+    /// How packets are taken in.
+    pub packets: PacketsSpec,
+}
+
+/// The metadata of a Kubernetes object, as far as a spec has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The object's name.
+    pub name: String,
+    /// The Kubernetes namespace.
+    pub namespace: Option<String>,
+    /// Labels, kept as they are.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations, kept as they are.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Which traffic a chain is for: a packet must match every list that is not empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Source prefixes; empty matches all.
+    pub sources: Vec<IpNet>,
+    /// Destination prefixes; empty matches all.
+    pub destinations: Vec<IpNet>,
+    /// IP protocol numbers; empty matches all.
+    pub protocols: Vec<u8>,
+    /// VLAN identifiers, 1 to 4094; empty matches all, and packets without a VLAN tag.
+    pub vlans: Vec<u16>,
+}
+
+/// One function of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionSpec {
+    /// The function's name in reports, unique in its chain.
+    pub name: String,
+    /// Its kind and configuration.
+    pub config: FunctionConfig,
+}
+
+/// The service level objectives of a chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slo {
+    /// Latency from a packet's arrival to its departure, at the percentile: 1 us to 10 s.
+    pub latency: Nanos,
+    /// The percentile of packets that must keep the latency: above 0, below 100.
+    pub percentile: f64,
+    /// The traffic the chain must carry, if promised.
+    pub throughput: Option<Throughput>,
+}
+
+/// The flow table of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowsSpec {
+    /// Most flows at a time: 512 to 16,777,216.
+    pub capacity: u32,
+    /// How long a flow without packets is kept.
+    pub idle_timeout: IdleTimeouts,
+    /// What happens when a new flow finds no room.
+    pub when_full: WhenFull,
+}
+
+/// How long flows without packets are kept: 1 ms to 24 h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTimeouts {
+    /// TCP flows.
+    pub tcp: Nanos,
+    /// UDP flows.
+    pub udp: Nanos,
+    /// All others.
+    pub other: Nanos,
+}
+
+/// What happens when a new flow finds no room in the flow table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// An old flow makes room.
+    Evict,
+    /// The new flow's packets are dropped.
+    Refuse,
+}
+
+/// How packets are taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketsSpec {
+    /// What happens to packets whose headers cannot be trusted.
+    pub malformed: Fate,
+    /// What happens to packets that are not IP.
+    pub non_ip: Fate,
+    /// Most packets processed at a time: 1 to 256.
+    pub batch: u16,
+}
+
+impl Default for FlowsSpec {
+    fn default() -> Self {
+        FlowsSpec {
+            capacity: 65_536,
+            idle_timeout: IdleTimeouts {
+                tcp: Nanos::from_secs(300),
+                udp: Nanos::from_secs(60),
+                other: Nanos::from_secs(30),
+            },
+            when_full: WhenFull::Evict,
+        }
+    }
+}
+
+impl Default for PacketsSpec {
+    fn default() -> Self {
+        PacketsSpec {
+            malformed: Fate::Drop,
+            non_ip: Fate::Pass,
+            batch: 32,
+        }
+    }
+}
+
+impl ChainSpec {
+    /// Reads a spec and the files it names, which are relative to its folder.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        let name = path.display().to_string();
+        let text = read_text(path, &name)?;
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        ChainSpec::parse(&text, &name, base_dir)
+    }
+
+    /// Parses the text of a spec. `name` is the file's name in errors; files that the spec
+    /// names are relative to `base_dir`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
+        let Some(root) = yaml::parse(text, name)? else {
+            let message = "expected a chain spec, found an empty file";
+            return Err(SpecError::whole_file(name, message));
+        };
+        chain(&Located::root(name, &root), &Context { base_dir })
+    }
+}
+
+fn chain(root: &Located<'_>, context: &Context<'_>) -> Result<ChainSpec, SpecError> {
+    let fields = root.fields(&["apiVersion", "kind", "metadata", "spec"])?;
+    fields
+        .required("apiVersion", API_VERSION)?
+        .word(&[(API_VERSION, ())])?;
+    fields.required("kind", KIND)?.word(&[(KIND, ())])?;
+    let metadata = metadata(&fields.required("metadata", "a map with name")?)?;
+    let spec = fields.required("spec", "a map with functions and slo")?;
+    let spec = spec.fields(&["match", "functions", "slo", "flows", "packets"])?;
+    let functions = functions(&spec.required("functions", "a list of functions")?, context)?;
+    Ok(ChainSpec {
+        name: metadata.name.clone(),
+        metadata,
+        match_: spec
+            .optional("match")
+            .map_or(Ok(Match::default()), |node| match_(&node))?,
+        functions,
+        slo: slo(&spec.required("slo", "a map with latency")?)?,
+        flows: spec
+            .optional("flows")
+            .map_or(Ok(FlowsSpec::default()), |node| flows(&node))?,
+        packets: spec
+            .optional("packets")
+            .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
+    })
+}
+
+fn metadata(node: &Located<'_>) -> Result<Metadata, SpecError> {
+    let fields = node.fields(&["name", "namespace", "labels", "annotations"])?;
+    let strings = |name: &str| {
+        let node = fields.optional(name);
+        node.map_or(Ok(BTreeMap::new()), |node| {
+            let entries = node.entries("strings")?.into_iter();
+            entries
+                .map(|(key, value)| Ok((key.to_string(), value.string("a string")?.to_string())))
+                .collect()
+        })
+    };
+    Ok(Metadata {
+        name: label(&fields.required("name", "the chain's name")?)?,
+        namespace: fields
+            .optional("namespace")
+            .map(|node| label(&node))
+            .transpose()?,
+        labels: strings("labels")?,
+        annotations: strings("annotations")?,
+    })
+}
+
+fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
+    let fields = node.fields(&["sources", "destinations", "protocols", "vlans"])?;
+    let prefixes = |name| match fields.optional(name) {
+        Some(node) => each(&node, "IP prefixes", prefix),
+        None => Ok(Vec::new()),
+    };
+    Ok(Match {
+        sources: prefixes("sources")?,
+        destinations: prefixes("destinations")?,
+        protocols: match fields.optional("protocols") {
+            Some(node) => each(&node, "protocols", protocol)?,
+            None => Vec::new(),
+        },
+        vlans: match fields.optional("vlans") {
+            Some(node) => each(&node, "VLAN identifiers", |item| {
+                item.whole(1..=4094).map(|vlan| vlan as u16)
+            })?,
+            None => Vec::new(),
+        },
+    })
+}
+
+fn each<'a, T>(
+    node: &Located<'a>,
+    what: &str,
+    parse: impl Fn(&Located<'a>) -> Result<T, SpecError>,
+) -> Result<Vec<T>, SpecError> {
+    node.list(what, MAX_MATCHES)?.iter().map(parse).collect()
+}
+
+fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSpec>, SpecError> {
+    let mut functions: Vec<FunctionSpec> = Vec::new();
+    for item in node.list("functions", MAX_FUNCTIONS)? {
+        let (name, config) = functions::parse(&item, context)?;
+        let named = name.is_some();
+        let name = name.unwrap_or_else(|| config.kind().to_string());
+        if let Some(other) = functions.iter().position(|function| function.name == name) {
+            let hint = if named {
+                ""
+            } else {
+                "; give one of them a name"
+            };
+            let message = format!(
+                "expected a different name for each function, found \"{name}\" as in \
+                 functions[{other}]{hint}"
+            );
+            return Err(item.error(message));
+        }
+        functions.push(FunctionSpec { name, config });
+    }
+    Ok(functions)
+}
+
+fn slo(node: &Located<'_>) -> Result<Slo, SpecError> {
+    let fields = node.fields(&["latency", "percentile", "throughput"])?;
+    let latency = fields.required("latency", "a duration such as 200us")?;
+    Ok(Slo {
+        latency: duration(&latency, LATENCY)?,
+        percentile: match fields.optional("percentile") {
+            None => 99.0,
+            Some(node) => percentile(&node)?,
+        },
+        throughput: fields
+            .optional("throughput")
+            .map(|node| throughput(&node))
+            .transpose()?,
+    })
+}
+
+fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
+    const WHAT: &str = "a number above 0 and below 100, such as 99.9";
+    let percentile = node.number(WHAT)?;
+    if percentile <= 0.0 || percentile >= 100.0 {
+        return Err(node.expected(WHAT));
+    }
+    Ok(percentile)
+}
+
+fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
+    let default = FlowsSpec::default();
+    let fields = node.fields(&["capacity", "idleTimeout", "whenFull"])?;
+    Ok(FlowsSpec {
+        capacity: match fields.optional("capacity") {
+            None => default.capacity,
+            Some(node) => node.whole(CAPACITY)? as u32,
+        },
+        idle_timeout: match fields.optional("idleTimeout") {
+            None => default.idle_timeout,
+            Some(node) => idle_timeout(&node, default.idle_timeout)?,
+        },
+        when_full: match fields.optional("whenFull") {
+            None => default.when_full,
+            Some(node) => node.word(&[("evict", WhenFull::Evict), ("refuse", WhenFull::Refuse)])?,
+        },
+    })
+}
+
+/// One duration for all flows, or one for each protocol.
+fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeouts, SpecError> {
+    if node.is_list() {
+        return Err(node.expected("a duration such as 60s, or a map of tcp, udp, other"));
+    }
+    if !node.is_map() {
+        let all = duration(node, IDLE_TIMEOUT)?;
+        return Ok(IdleTimeouts {
+            tcp: all,
+            udp: all,
+            other: all,
+        });
+    }
+    let fields = node.fields(&["tcp", "udp", "other"])?;
+    let timeout = |name, default| {
+        let node = fields.optional(name);
+        node.map_or(Ok(default), |node| duration(&node, IDLE_TIMEOUT))
+    };
+    Ok(IdleTimeouts {
+        tcp: timeout("tcp", default.tcp)?,
+        udp: timeout("udp", default.udp)?,
+        other: timeout("other", default.other)?,
+    })
+}
+
+fn packets(node: &Located<'_>) -> Result<PacketsSpec, SpecError> {
+    let default = PacketsSpec::default();
+    let fields = node.fields(&["malformed", "nonIp", "batch"])?;
+    let fate = |name, default| {
+        let node = fields.optional(name);
+        node.map_or(Ok(default), |node| Fate::parse(&node))
+    };
+    Ok(PacketsSpec {
+        malformed: fate("malformed", default.malformed)?,
+        non_ip: fate("nonIp", default.non_ip)?,
+        batch: match fields.optional("batch") {
+            None => default.batch,
+            Some(node) => node.whole(BATCH)? as u16,
+        },
+    })
+}

@@ -1,0 +1,116 @@
+//! The kinds of functions a chain can hold, each with its configuration.
+
+use super::error::{SpecError, nearest, quoted};
+use super::located::Located;
+use super::values::label;
+use std::path::Path;
+
+/// What reading a function's configuration may need beside its YAML.
+pub(crate) struct Context<'a> {
+    /// The folder that file names in the spec are relative to.
+    pub base_dir: &'a Path,
+}
+
+/// Declares the function kinds: the key in YAML, and the module and type of the configuration.
+/// The type has a `parse(&Located, &Context) -> Result<Self, SpecError>`.
+macro_rules! registry {
+    ($($(#[$doc:meta])* $key:literal => $module:ident::$config:ident as $variant:ident,)+) => {
+        $(mod $module; pub use $module::$config;)+
+
+        /// The configuration of one function of a chain.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum FunctionConfig {
+            $($(#[$doc])* $variant($config),)+
+        }
+
+        impl FunctionConfig {
+            /// The keys of all kinds, as written in YAML.
+            pub const KINDS: &'static [&'static str] = &[$($key),+];
+
+            /// The key of this kind, as written in YAML.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(FunctionConfig::$variant(_) => $key,)+
+                }
+            }
+
+            /// Reads the configuration of a function; `None` if there is no such kind.
+            fn parse(
+                kind: &str,
+                node: &Located<'_>,
+                context: &Context<'_>,
+            ) -> Option<Result<Self, SpecError>> {
+                match kind {
+                    $($key => Some($config::parse(node, context).map(FunctionConfig::$variant)),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    /// Access control by ordered 5-tuple rules.
+    "acl" => acl::AclConfig as Acl,
+    /// Network address and port translation.
+    "nat" => nat::NatConfig as Nat,
+    /// Forwarding, with Ethernet addresses set on the way.
+    "forward" => forward::ForwardConfig as Forward,
+}
+
+/// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.
+pub(crate) fn parse(
+    item: &Located<'_>,
+    context: &Context<'_>,
+) -> Result<(Option<String>, FunctionConfig), SpecError> {
+    let kinds = FunctionConfig::KINDS;
+    let what = format!("one function ({})", kinds.join(", "));
+    if !item.is_map() {
+        // `- forward` instead of `- forward:`.
+        let text = item.text("").unwrap_or_default();
+        let suggestion = nearest(text, kinds.iter().copied()).map(|kind| format!("{kind}: {{}}"));
+        let what = format!("a map with {what}");
+        return Err(item.expected(&what).suggest(suggestion));
+    }
+    let entries = item.entries(&what)?;
+    let is_kind = |key: &str| kinds.contains(&key);
+    // All keys before any configuration: a configuration that was not indented far enough shows
+    // as keys beside its function.
+    let mut function = None;
+    for (key, value) in &entries {
+        match function {
+            _ if *key == "name" => {}
+            None if is_kind(key) => function = Some((*key, value)),
+            Some((first, _)) if is_kind(key) => {
+                let message = format!(
+                    "expected {what} in each item, found {} beside {}",
+                    quoted(key),
+                    quoted(first)
+                );
+                return Err(item.error_at_key(key, message));
+            }
+            _ => {
+                let beside = entries.iter().find(|(key, _)| is_kind(key));
+                let error = match beside {
+                    None => format!("expected {what}, found {}", quoted(key)),
+                    Some((kind, _)) => format!(
+                        "expected only a name beside {kind}, found {}, which must be indented \
+                         further if it belongs to {kind}",
+                        quoted(key)
+                    ),
+                };
+                let candidates = kinds.iter().copied().filter(|_| beside.is_none());
+                let suggestion = nearest(key, candidates.chain(["name"]));
+                return Err(item.error_at_key(key, error).suggest(suggestion));
+            }
+        }
+    }
+    let name = entries.iter().find(|(key, _)| *key == "name");
+    let name = name.map(|(_, value)| label(value)).transpose()?;
+    let config = function.and_then(|(key, value)| FunctionConfig::parse(key, value, context));
+    match config {
+        Some(config) => Ok((name, config?)),
+        None if entries.is_empty() => Err(item.error(format!("expected {what}, found none"))),
+        None => Err(item.error(format!("expected {what}, found only a name"))),
+    }
+}

@@ -1,0 +1,252 @@
+//! The scalars of a spec: durations, rates, prefixes, ports, protocols, MAC addresses, labels.
+
+use super::error::{SpecError, nearest, quoted};
+use super::located::{Located, decimal, digits};
+use ipnet::{IpNet, Ipv4Net};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+
+/// Protocols with a name; all others are given by number.
+const PROTOCOLS: [(&str, u8); 10] = [
+    ("icmp", 1),
+    ("igmp", 2),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("ospf", 89),
+    ("sctp", 132),
+];
+
+/// Longest RFC 1123 label.
+const LABEL_CHARACTERS: usize = 63;
+
+/// A throughput objective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throughput {
+    /// Packets per second.
+    PacketsPerSecond(u64),
+    /// Bits per second, counted over whole Ethernet frames without preamble, frame check
+    /// sequence and gap.
+    BitsPerSecond(u64),
+}
+
+/// What happens to packets of a certain sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// They are dropped.
+    Drop,
+    /// They pass unchanged.
+    Pass,
+}
+
+impl Fate {
+    /// `drop` or `pass`.
+    pub(crate) fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
+        node.word(&[("drop", Fate::Drop), ("pass", Fate::Pass)])
+    }
+}
+
+/// A duration such as `200us` in a range.
+pub(crate) fn duration(
+    node: &Located<'_>,
+    range: RangeInclusive<Nanos>,
+) -> Result<Nanos, SpecError> {
+    const WHAT: &str = "a duration such as 200us";
+    const UNITS: [(&str, f64); 6] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        // Micro sign and Greek mu look the same.
+        ("\u{b5}s", 1e3),
+        ("\u{3bc}s", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+    ];
+    let text = node.text(WHAT)?;
+    let (number, unit) = number_and_unit(text);
+    let Some(value) = decimal(number) else {
+        return Err(node.expected(WHAT));
+    };
+    let Some((_, nanos)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
+        let what = "a duration with one of the units ns, us, ms, s";
+        let suggestion = match &*unit.to_ascii_lowercase() {
+            lower @ ("ns" | "us" | "ms" | "s") => Some(format!("{number}{lower}")),
+            lower @ ("nsec" | "usec" | "msec" | "sec") => {
+                Some(format!("{number}{}", lower.trim_end_matches("ec")))
+            }
+            "m" | "min" => Some(format!("{}s", value * 60.0)),
+            "h" => Some(format!("{}s", value * 3600.0)),
+            _ => None,
+        };
+        return Err(node.expected(what).suggest(suggestion));
+    };
+    let nanos = Nanos((value * nanos).round() as u64);
+    if !range.contains(&nanos) {
+        let (low, high) = (range.start(), range.end());
+        return Err(node.expected(&format!("a duration from {low} to {high}")));
+    }
+    Ok(nanos)
+}
+
+/// A rate such as `2Mpps` or `10Gbps`.
+pub(crate) fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
+    const WHAT: &str = "a rate such as 2Mpps or 10Gbps";
+    const UNITS: [(&str, Throughput); 7] = [
+        ("pps", Throughput::PacketsPerSecond(1)),
+        ("kpps", Throughput::PacketsPerSecond(1_000)),
+        ("Mpps", Throughput::PacketsPerSecond(1_000_000)),
+        ("bps", Throughput::BitsPerSecond(1)),
+        ("kbps", Throughput::BitsPerSecond(1_000)),
+        ("Mbps", Throughput::BitsPerSecond(1_000_000)),
+        ("Gbps", Throughput::BitsPerSecond(1_000_000_000)),
+    ];
+    const MOST: u64 = 10_000_000_000_000;
+    let text = node.text(WHAT)?;
+    let (number, unit) = number_and_unit(text);
+    let Some(value) = decimal(number) else {
+        return Err(node.expected(WHAT));
+    };
+    let Some(&(_, unit)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
+        // Only the case: a unit guessed wrong would be wrong by a factor of a thousand.
+        let same = UNITS
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let suggestion = same.map(|(name, _)| format!("{number}{name}"));
+        let what = "a rate with one of the units pps, kpps, Mpps, bps, kbps, Mbps, Gbps";
+        return Err(node.expected(what).suggest(suggestion));
+    };
+    let scaled = |unit: u64| {
+        let rate = (value * unit as f64).round() as u64;
+        let what = "a rate from 1pps to 10000000Mpps, or 1bps to 10000Gbps";
+        let in_range = (1..=MOST).contains(&rate);
+        in_range.then_some(rate).ok_or_else(|| node.expected(what))
+    };
+    Ok(match unit {
+        Throughput::PacketsPerSecond(unit) => Throughput::PacketsPerSecond(scaled(unit)?),
+        Throughput::BitsPerSecond(unit) => Throughput::BitsPerSecond(scaled(unit)?),
+    })
+}
+
+/// `12.5us` into `12.5` and `us`.
+fn number_and_unit(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    (number, unit.trim_start())
+}
+
+/// An IPv4 or IPv6 prefix, or an address, which is a prefix of its full length.
+pub(crate) fn prefix(node: &Located<'_>) -> Result<IpNet, SpecError> {
+    const WHAT: &str = "an IP prefix such as 10.0.0.0/8 or 2001:db8::/32";
+    let text = node.text(WHAT)?;
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return Err(node.expected(WHAT));
+    };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        None => most,
+        Some(length) => match digits(length) {
+            Some(length) if length <= u64::from(most) => length as u8,
+            _ => return Err(node.expected(&format!("a prefix length from 0 to {most}"))),
+        },
+    };
+    let prefix = IpNet::new(address, length).map_err(|_| node.expected(WHAT))?;
+    // 10.1.2.3/8 is as likely a mistyped length as a careless address: ask.
+    if prefix.trunc() != prefix {
+        let what = format!("no address bits beyond the prefix length {length}");
+        return Err(node
+            .expected(&what)
+            .suggest(Some(prefix.trunc().to_string())));
+    }
+    Ok(prefix)
+}
+
+/// An IPv4 prefix or address.
+pub(crate) fn prefix_v4(node: &Located<'_>) -> Result<Ipv4Net, SpecError> {
+    match prefix(node)? {
+        IpNet::V4(prefix) => Ok(prefix),
+        IpNet::V6(_) => Err(node.expected("an IPv4 prefix or address")),
+    }
+}
+
+/// A port, a range of ports, or `any`, which is the full range.
+pub(crate) fn ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> {
+    const WHAT: &str = "a port from 0 to 65535, a range such as 80-443, or any";
+    let text = node.text(WHAT)?;
+    if text == "any" {
+        return Ok(0..=u16::MAX);
+    }
+    let port = |text: &str| digits(text).and_then(|port| u16::try_from(port).ok());
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    match (port(low.trim_end()), port(high.trim_start())) {
+        (Some(low), Some(high)) if low <= high => Ok(low..=high),
+        (Some(low), Some(high)) => Err(node
+            .expected("a range of ports from low to high")
+            .suggest(Some(format!("{high}-{low}")))),
+        _ => Err(node.expected(WHAT).suggest(nearest(text, ["any"]))),
+    }
+}
+
+/// An IP protocol by name or number.
+pub(crate) fn protocol(node: &Located<'_>) -> Result<u8, SpecError> {
+    const WHAT: &str = "a protocol such as tcp, udp or icmp, or a number from 0 to 255";
+    let text = node.text(WHAT)?;
+    if let Some(&(_, number)) = PROTOCOLS.iter().find(|&&(name, _)| name == text) {
+        return Ok(number);
+    }
+    let number = digits(text).and_then(|number| u8::try_from(number).ok());
+    number.ok_or_else(|| {
+        let names = PROTOCOLS.iter().map(|&(name, _)| name);
+        node.expected(WHAT).suggest(nearest(text, names))
+    })
+}
+
+/// An Ethernet address such as `02:00:00:00:00:01`.
+pub(crate) fn mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
+    const WHAT: &str = "a MAC address such as 02:00:00:00:00:01";
+    let text = node.text(WHAT)?;
+    let mut address = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for byte in &mut address {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        *byte = part
+            .and_then(|part| u8::from_str_radix(part, 16).ok())
+            .ok_or_else(|| node.expected(WHAT))?;
+    }
+    match parts.next() {
+        None => Ok(address),
+        Some(_) => Err(node.expected(WHAT)),
+    }
+}
+
+/// A name that is an RFC 1123 label, as Kubernetes wants it.
+pub(crate) fn label(node: &Located<'_>) -> Result<String, SpecError> {
+    const WHAT: &str = "a name of lower-case letters, digits and inner dashes, at most 63 long";
+    let text = node.string(WHAT)?;
+    if is_label(text) {
+        return Ok(text.to_string());
+    }
+    let error = node.error(format!("expected {WHAT}, found {}", quoted(text)));
+    let repaired = text
+        .to_lowercase()
+        .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let repaired = repaired.trim_matches('-');
+    Err(error.suggest(is_label(repaired).then_some(repaired)))
+}
+
+fn is_label(text: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= LABEL_CHARACTERS
+        && bytes.first().is_some_and(|&b| alphanumeric(b))
+        && bytes.last().is_some_and(|&b| alphanumeric(b))
+        && bytes.iter().all(|&b| alphanumeric(b) || b == b'-')
+}

@@ -1,0 +1,325 @@
+//! Chain specs on disk: wrong ones with the error each gives, right ones with what they mean.
+//!
+//! `UPDATE_GOLDEN=1 cargo test -p tailwater-nf --test spec_golden` writes the errors anew;
+//! read the difference before you commit it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tailwater_net::Nanos;
+use tailwater_nf::acl::Action;
+use tailwater_nf::spec::{ChainSpec, Fate, FunctionConfig, Throughput, WhenFull};
+
+/// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
+const WRONG: &str = "tests/specs/wrong";
+const RIGHT: &str = "tests/specs/right";
+
+/// The specs in a folder, sorted.
+fn specs(folder: &str) -> Vec<PathBuf> {
+    let mut specs: Vec<_> = fs::read_dir(folder)
+        .expect("the folder of specs")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        })
+        .collect();
+    specs.sort();
+    specs
+}
+
+fn right(name: &str) -> ChainSpec {
+    let path = Path::new(RIGHT).join(name);
+    ChainSpec::read(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn wrong_specs_give_these_errors() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut differences = Vec::new();
+    let specs = specs(WRONG);
+    assert!(specs.len() >= 35, "only {} wrong specs", specs.len());
+    for path in specs {
+        let started = Instant::now();
+        let found = match ChainSpec::read(&path) {
+            Ok(_) => "no error".to_string(),
+            Err(error) => error.to_string(),
+        };
+        // A bound against hanging, not a measure of speed.
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "{path:?} took too long"
+        );
+        assert_eq!(found.lines().count(), 1, "not on one line: {found:?}");
+        let golden = path.with_extension("txt");
+        if update {
+            fs::write(&golden, format!("{found}\n")).expect("writing the error");
+            continue;
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        if expected.trim_end() != found {
+            differences.push(format!("- {}\n+ {found}", expected.trim_end()));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "{} errors differ:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
+}
+
+#[test]
+fn every_error_belongs_to_a_spec() {
+    for entry in fs::read_dir(WRONG).expect("the folder of specs") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            assert!(path.with_extension("yaml").exists(), "{path:?} has no spec");
+        }
+    }
+}
+
+#[test]
+fn every_right_spec_is_accepted() {
+    for path in specs(RIGHT) {
+        if let Err(error) = ChainSpec::read(&path) {
+            panic!("{error}");
+        }
+    }
+}
+
+#[test]
+fn minimal_spec_has_the_documented_defaults() {
+    let spec = right("minimal.yaml");
+    assert_eq!(spec.name, "minimal");
+    assert_eq!(spec.match_, Default::default());
+    assert_eq!(spec.functions.len(), 1);
+    assert_eq!(spec.functions[0].name, "forward");
+    let FunctionConfig::Forward(forward) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0]);
+    };
+    assert_eq!((forward.source_mac, forward.destination_mac), (None, None));
+    assert_eq!(spec.slo.latency, Nanos::from_micros(200));
+    assert_eq!((spec.slo.percentile, spec.slo.throughput), (99.0, None));
+    assert_eq!(spec.flows.capacity, 65_536);
+    assert_eq!(spec.flows.idle_timeout.tcp, Nanos::from_secs(300));
+    assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
+    assert_eq!(spec.flows.idle_timeout.other, Nanos::from_secs(30));
+    assert_eq!(spec.flows.when_full, WhenFull::Evict);
+    assert_eq!(
+        (spec.packets.malformed, spec.packets.non_ip),
+        (Fate::Drop, Fate::Pass)
+    );
+    assert_eq!(spec.packets.batch, 32);
+}
+
+#[test]
+fn full_spec_keeps_every_field() {
+    let spec = right("full.yaml");
+    assert_eq!(spec.metadata.name, "acl-nat");
+    assert_eq!(spec.metadata.namespace.as_deref(), Some("edge"));
+    assert_eq!(spec.metadata.labels["tier"], "gold");
+    assert_eq!(spec.metadata.annotations["tailwater.dev/revision"], "7");
+
+    let text = |prefixes: &[ipnet::IpNet]| -> Vec<String> {
+        prefixes.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(text(&spec.match_.sources), ["10.0.0.0/8", "2001:db8::/32"]);
+    assert_eq!(text(&spec.match_.destinations), ["198.51.100.7/32"]);
+    assert_eq!(spec.match_.protocols, [6, 17, 1, 47]);
+    assert_eq!(spec.match_.vlans, [10, 20]);
+
+    let names: Vec<_> = spec
+        .functions
+        .iter()
+        .map(|function| &*function.name)
+        .collect();
+    assert_eq!(names, ["edge", "nat", "out"]);
+    let kinds: Vec<_> = spec
+        .functions
+        .iter()
+        .map(|function| function.config.kind())
+        .collect();
+    assert_eq!(kinds, ["acl", "nat", "forward"]);
+
+    let FunctionConfig::Acl(acl) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0]);
+    };
+    assert_eq!(
+        (acl.default, &acl.source, acl.rules.len()),
+        (Action::Allow, &None, 2)
+    );
+    let rule = &acl.rules[0];
+    assert_eq!(
+        rule.source.map(|prefix| prefix.to_string()).as_deref(),
+        Some("10.0.0.0/8")
+    );
+    assert_eq!(rule.destination, None);
+    assert_eq!(rule.source_ports, 0..=u16::MAX);
+    assert_eq!(rule.destination_ports, 80..=443);
+    assert_eq!((rule.protocol, rule.action), (Some(6), Action::Allow));
+    let rule = &acl.rules[1];
+    assert_eq!(
+        (rule.source, rule.destination, rule.protocol),
+        (None, None, None)
+    );
+    assert_eq!(
+        (&rule.source_ports, rule.action),
+        (&(53..=53), Action::Deny)
+    );
+
+    let FunctionConfig::Nat(nat) = &spec.functions[1].config else {
+        panic!("{:?}", spec.functions[1]);
+    };
+    let text: Vec<_> = nat.external.iter().map(ToString::to_string).collect();
+    assert_eq!(text, ["203.0.113.0/28", "198.51.100.7/32"]);
+    assert_eq!(nat.internal.len(), 1);
+    assert_eq!(nat.ports, 2048..=4095);
+    assert_eq!((nat.other_protocols, nat.inbound), (Fate::Pass, Fate::Pass));
+
+    let FunctionConfig::Forward(forward) = &spec.functions[2].config else {
+        panic!("{:?}", spec.functions[2]);
+    };
+    assert_eq!(forward.source_mac, Some([2, 0, 0, 0, 0, 1]));
+    assert_eq!(forward.destination_mac, Some([2, 0, 0, 0, 0, 0xfe]));
+
+    assert_eq!(spec.slo.latency, Nanos(1_500_000));
+    assert_eq!(spec.slo.percentile, 99.9);
+    assert_eq!(
+        spec.slo.throughput,
+        Some(Throughput::PacketsPerSecond(2_500_000))
+    );
+    assert_eq!(
+        (spec.flows.capacity, spec.flows.when_full),
+        (1 << 20, WhenFull::Refuse)
+    );
+    assert_eq!(spec.flows.idle_timeout.tcp, Nanos::from_secs(600));
+    assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
+    assert_eq!(spec.flows.idle_timeout.other, Nanos::from_millis(500));
+    assert_eq!(
+        (spec.packets.malformed, spec.packets.non_ip),
+        (Fate::Pass, Fate::Drop)
+    );
+    assert_eq!(spec.packets.batch, 64);
+}
+
+#[test]
+fn nat_translates_private_space_unless_told_otherwise() {
+    let spec = right("nat-defaults.yaml");
+    let FunctionConfig::Nat(nat) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0]);
+    };
+    let internal: Vec<_> = nat.internal.iter().map(ToString::to_string).collect();
+    let private = [
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+    ];
+    assert_eq!(internal, private);
+    assert_eq!(nat.ports, 1024..=u16::MAX);
+    assert_eq!((nat.other_protocols, nat.inbound), (Fate::Drop, Fate::Drop));
+    let size: usize = nat
+        .external
+        .iter()
+        .map(|prefix| 1 << (32 - prefix.prefix_len()))
+        .sum();
+    assert_eq!(size, 4096, "the largest pool is accepted");
+}
+
+#[test]
+fn rules_files_are_read() {
+    let spec = right("rules-files.yaml");
+    let expected = [
+        (
+            "classbench",
+            vec![Action::Deny, Action::Deny],
+            "rules/two.rules",
+        ),
+        (
+            "yaml-list",
+            vec![Action::Allow, Action::Deny],
+            "rules/list.yaml",
+        ),
+        ("yaml-map", vec![Action::Deny], "rules/map.yml"),
+        (
+            "by-format",
+            vec![Action::Allow, Action::Deny],
+            "rules/list-without-extension",
+        ),
+    ];
+    assert_eq!(spec.functions.len(), expected.len());
+    for (function, (name, actions, file)) in spec.functions.iter().zip(expected) {
+        let FunctionConfig::Acl(acl) = &function.config else {
+            panic!("{function:?}");
+        };
+        let found: Vec<_> = acl.rules.iter().map(|rule| rule.action).collect();
+        assert_eq!((&*function.name, found), (name, actions));
+        assert_eq!(acl.source, Some(Path::new(RIGHT).join(file)));
+    }
+}
+
+#[test]
+fn unusual_but_valid_yaml() {
+    let spec = right("unusual-yaml.yaml");
+    assert_eq!(spec.name, "unusual");
+    assert_eq!(spec.functions.len(), 3);
+    let first = &spec.functions[0].config;
+    assert_eq!(
+        first, &spec.functions[1].config,
+        "an alias stands for its anchor"
+    );
+    assert_eq!(spec.slo.latency, Nanos::from_micros(250));
+    assert_eq!(
+        spec.slo.throughput,
+        Some(Throughput::BitsPerSecond(10_000_000_000))
+    );
+    let timeouts = spec.flows.idle_timeout;
+    assert_eq!(
+        [timeouts.tcp, timeouts.udp, timeouts.other],
+        [Nanos::from_secs(45); 3]
+    );
+}
+
+#[test]
+fn the_example_of_the_documentation_is_accepted() {
+    let page = fs::read_to_string("../../docs/chain-spec.md").expect("the page");
+    let example = page
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let example = example.expect("a YAML block");
+    let spec = ChainSpec::parse(example, "chain-spec.md", Path::new(""))
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(spec.functions.len(), 3);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = ChainSpec::read(Path::new("tests/specs/none.yaml")).unwrap_err();
+    assert_eq!((error.line, error.column, &*error.path), (0, 0, ""));
+    let text = error.to_string();
+    assert!(
+        text.starts_with("tests/specs/none.yaml: cannot be read: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_huge_file_is_refused_before_it_is_parsed() {
+    let path = std::env::temp_dir().join(format!("tailwater-huge-{}.yaml", std::process::id()));
+    let file = fs::File::create(&path).expect("a file");
+    file.set_len((16 << 20) + 1).expect("a sparse file");
+    let error = ChainSpec::read(&path).unwrap_err();
+    fs::remove_file(&path).expect("removing the file");
+    assert_eq!(
+        error.message,
+        "expected at most 16 MiB, found a larger file"
+    );
+    let text = " ".repeat((16 << 20) + 1);
+    let error = ChainSpec::parse(&text, "huge.yaml", Path::new("")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "huge.yaml: expected at most 16 MiB, found a larger file"
+    );
+}
