@@ -31,7 +31,8 @@ impl Path<'_> {
                 if !text.is_empty() {
                     text.push('.');
                 }
-                text.push_str(name);
+                // Any text can be a key; a path stays readable.
+                text.extend(name.chars().take(64));
             }
             Path::Item(parent, index) => {
                 parent.write(text);
@@ -344,7 +345,6 @@ fn is_number_or_bool(text: &str) -> bool {
             !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit())
         })
     };
-    BOOLS.contains(&text)
-        || starts_like_number
-            && (text.len() <= 64 && text.parse::<f64>().is_ok() || radix("0x") || radix("0o"))
+    let number = || text.parse::<f64>().is_ok() || radix("0x") || radix("0o");
+    BOOLS.contains(&text) || (text.len() <= 64 && starts_like_number && number())
 }

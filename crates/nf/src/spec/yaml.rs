@@ -4,7 +4,7 @@
 //! it, so `1.10` stays `1.10` in a label and an error shows what was written. Size, depth and
 //! the growth by aliases are bounded; building takes no recursion.
 
-use super::error::SpecError;
+use super::error::{SpecError, quoted};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::HashMap;
 
@@ -169,7 +169,7 @@ impl<'a> Builder<'a> {
 
     fn event(&mut self, event: Event<'_>, span: &Span) -> Result<(), SpecError> {
         if let Some(tag) = event.tag() {
-            let message = format!("expected no tags, found {}", tag.original());
+            let message = format!("expected no tags, found {}", quoted(&tag.original()));
             return Err(self.error(span, message));
         }
         let (line, column) = position(span);
