@@ -2,7 +2,7 @@
 
 use tailwater_net::Nanos;
 
-use crate::{Notice, PacketSource, TrafficError};
+use crate::{Notice, Packet, PacketSource, TrafficError};
 
 /// Packets start at multiples of this many bytes, so that a header touches one cache line less.
 pub const ALIGNMENT: usize = 64;
@@ -234,6 +234,15 @@ impl Trace {
         &self.notices
     }
 
+    /// The packets again as a source, to write or measure them. Times are counted from the
+    /// first packet.
+    pub fn source(&self) -> TraceSource<'_> {
+        TraceSource {
+            trace: self,
+            next: 0,
+        }
+    }
+
     /// Replays `factor` times as fast: all times are divided by it.
     ///
     /// # Errors
@@ -251,6 +260,36 @@ impl Trace {
             record.arrival = Nanos((record.arrival.0 as f64 / factor).round() as u64);
         }
         Ok(())
+    }
+}
+
+/// The packets of a [`Trace`] in order, as a source.
+#[derive(Clone, Debug)]
+pub struct TraceSource<'a> {
+    trace: &'a Trace,
+    next: usize,
+}
+
+impl PacketSource for TraceSource<'_> {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        if self.next == self.trace.len() {
+            return Ok(None);
+        }
+        let index = self.next;
+        self.next += 1;
+        Ok(Some(Packet {
+            timestamp: self.trace.arrival(index),
+            data: self.trace.packet(index),
+            wire_length: self.trace.length(index) as u32,
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.trace.notices.clone()
+    }
+
+    fn name(&self) -> &str {
+        self.trace.name()
     }
 }
 
@@ -281,7 +320,6 @@ pub(crate) fn check_rate(rate_pps: f64) -> Result<(), TrafficError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Packet;
 
     /// Packets from a list of (time, frame).
     struct List {
