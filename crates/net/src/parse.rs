@@ -9,26 +9,17 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::ethernet;
 use crate::flow::FlowKey;
+use crate::icmp::{IcmpView, v4, v6};
+use crate::ipv4;
+use crate::ipv6::{self, MAX_EXTENSIONS};
 use crate::protocol::{self, ethertype};
 
 pub use crate::malformed::Malformed;
 
 /// The longest frame that [`parse`] accepts, in bytes.
 pub const MAX_FRAME: usize = u16::MAX as usize;
-
-/// The most extension headers of one IPv6 packet. RFC 8200 §4.1 lists seven that make sense.
-pub(crate) const MAX_EXTENSIONS: usize = 8;
-
-/// The most VLAN tags of one frame.
-pub(crate) const MAX_VLAN_TAGS: usize = 3;
-
-/// Bytes of an Ethernet header without tags.
-const ETHERNET: usize = 14;
-/// Bytes of an IPv4 header without options.
-const IPV4: usize = 20;
-/// Bytes of an IPv6 header without extensions.
-const IPV6: usize = 40;
 
 /// What a packet is at the network layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,10 +122,10 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Malformed> {
 #[inline]
 fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     // Ethernet, IPv4 and TCP headers; one check of the length for all the reads below.
-    const NEEDED: usize = ETHERNET + IPV4 + 20;
-    const TRANSPORT: usize = ETHERNET + IPV4;
+    const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
+    const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
     let head = frame.first_chunk::<NEEDED>()?;
-    let end = ETHERNET + be16([head[16], head[17]]) as usize;
+    let end = ethernet::HEADER + be16([head[16], head[17]]) as usize;
     let plain = be32([head[12], head[13], head[14], 0]) == 0x0800_4500
         && be16([head[20], head[21]]) & 0x3fff == 0
         && end <= frame.len()
@@ -166,7 +157,7 @@ fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     Some(Headers {
         network: Network::V4,
         fragment: Fragment::Whole,
-        network_offset: ETHERNET as u16,
+        network_offset: ethernet::HEADER as u16,
         transport_offset: TRANSPORT as u16,
         payload_offset: payload as u16,
         end: end as u16,
@@ -185,7 +176,7 @@ fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
     if frame.len() > MAX_FRAME {
         return Err(Malformed::Oversize);
     }
-    let (ethertype, offset) = ethernet(frame)?;
+    let (ethertype, offset) = ethernet::network(frame)?;
     match ethertype {
         ethertype::IPV4 => parse_v4(frame, offset),
         ethertype::IPV6 => parse_v6(frame, offset),
@@ -199,34 +190,17 @@ fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
     }
 }
 
-/// The EtherType behind all VLAN tags, and where its payload starts.
-fn ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
-    let mut offset = ETHERNET;
-    for _ in 0..=MAX_VLAN_TAGS {
-        let kind = frame.get(offset - 2..offset);
-        let Some(&[high, low]) = kind else {
-            return Err(Malformed::TruncatedEthernet);
-        };
-        let kind = be16([high, low]);
-        if !ethertype::is_vlan(kind) {
-            return Ok((kind, offset));
-        }
-        offset += 4;
-    }
-    Err(Malformed::TooManyVlanTags)
-}
-
 /// The rest of [`parse`] from an IPv4 header at `offset`.
 fn parse_v4(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     let packet = frame.get(offset..).unwrap_or_default();
-    let Some(header) = packet.first_chunk::<IPV4>() else {
+    let Some(header) = packet.first_chunk::<{ ipv4::HEADER }>() else {
         return Err(Malformed::TruncatedIpv4Header);
     };
     if header[0] >> 4 != 4 {
         return Err(Malformed::Ipv4Version);
     }
     let header_length = (header[0] & 0x0f) as usize * 4;
-    if header_length < IPV4 {
+    if header_length < ipv4::HEADER {
         return Err(Malformed::Ipv4HeaderLength);
     }
     if packet.len() < header_length {
@@ -263,7 +237,7 @@ fn parse_v4(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
 /// The rest of [`parse`] from an IPv6 header at `offset`.
 fn parse_v6(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     let packet = frame.get(offset..).unwrap_or_default();
-    let Some((header, rest)) = packet.split_first_chunk::<IPV6>() else {
+    let Some((header, rest)) = packet.split_first_chunk::<{ ipv6::HEADER }>() else {
         return Err(Malformed::TruncatedIpv6Header);
     };
     if header[0] >> 4 != 6 {
@@ -290,14 +264,14 @@ fn parse_v6(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     let transport = transport(data, upper.protocol, upper.fragment, Network::V6)?;
     let (_, addresses) = header.split_at(8);
     let (source, destination) = addresses.split_at(16);
-    let transport_offset = offset + IPV6 + upper.offset;
+    let transport_offset = offset + ipv6::HEADER + upper.offset;
     Ok(Headers {
         network: Network::V6,
         fragment: upper.fragment,
         network_offset: offset as u16,
         transport_offset: transport_offset as u16,
         payload_offset: (transport_offset + transport.header_length) as u16,
-        end: (offset + IPV6 + length) as u16,
+        end: (offset + ipv6::HEADER + length) as u16,
         key: FlowKey::v6(
             ipv6_address(source),
             ipv6_address(destination),
@@ -336,7 +310,7 @@ fn skip_extensions(payload: &[u8], mut next: u8) -> Result<UpperLayer, Malformed
         let Some(header) = rest.first_chunk::<8>() else {
             return Err(Malformed::TruncatedExtension);
         };
-        let length = extension_length(next, header[1]);
+        let length = ipv6::length(next, header[1]);
         if length > rest.len() {
             return Err(Malformed::TruncatedExtension);
         }
@@ -360,17 +334,6 @@ fn skip_extensions(payload: &[u8], mut next: u8) -> Result<UpperLayer, Malformed
         next = header[0];
     }
     Err(Malformed::TooManyExtensions)
-}
-
-/// Bytes of an extension header of kind `kind` whose length field (second byte) is `field`.
-#[inline]
-pub(crate) const fn extension_length(kind: u8, field: u8) -> usize {
-    match kind {
-        protocol::FRAGMENT => 8,
-        // In 4-byte units, minus 2 (RFC 4302 §2.2).
-        protocol::AUTHENTICATION => (field as usize + 2) * 4,
-        _ => (field as usize + 1) * 8,
-    }
 }
 
 /// Judges fragmentation. `offset` is in units of 8 bytes, `data` in bytes.
@@ -452,24 +415,20 @@ fn transport(
             let Some(header) = data.first_chunk::<8>() else {
                 return Err(truncated(Malformed::TruncatedIcmp));
             };
-            // Echo reply, echo request.
-            Ok(icmp(header, matches!(header[0], 0 | 8)))
+            Ok(icmp(header, v4::is_echo(header[0])))
         }
         (protocol::ICMPV6, Network::V6) => {
             let Some(header) = data.first_chunk::<8>() else {
-                // Multicast router solicitations (RFC 4286 §4) end after the checksum.
-                return match data {
-                    [128 | 129, ..] | [] | [_] | [_, _] | [_, _, _] => {
-                        Err(truncated(Malformed::TruncatedIcmp))
-                    }
-                    _ => Ok(Transport {
-                        header_length: 4,
+                // Some messages end after the checksum (RFC 4286 §4).
+                return match IcmpView::new_v6(data) {
+                    Ok(_) => Ok(Transport {
+                        header_length: data.len(),
                         ..Transport::default()
                     }),
+                    Err(reason) => Err(truncated(reason)),
                 };
             };
-            // Echo request, echo reply.
-            Ok(icmp(header, matches!(header[0], 128 | 129)))
+            Ok(icmp(header, v6::is_echo(header[0])))
         }
         _ => Ok(Transport::default()),
     }

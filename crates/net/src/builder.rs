@@ -1,0 +1,608 @@
+//! Whole frames with correct lengths and checksums, for traffic generators and tests.
+//!
+//! [`FrameBuilder::write`] fills a caller's buffer and allocates nothing:
+//!
+//! ```
+//! use tailwater_net::builder::FrameBuilder;
+//! use tailwater_net::vlan::VlanTag;
+//! use tailwater_net::{FlowKey, parse::parse, protocol};
+//!
+//! let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 5000, 53);
+//! let mut buffer = [0; 2048];
+//! let length = FrameBuilder::new(&key)
+//!     .vlan(VlanTag::customer(42))
+//!     .payload(b"question")
+//!     .write(&mut buffer)?;
+//! let headers = parse(&buffer[..length]).unwrap();
+//! assert_eq!(headers.key, key);
+//! assert_eq!(headers.payload(&buffer), b"question");
+//! # Ok::<(), tailwater_net::builder::BuildError>(())
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use thiserror::Error;
+
+use crate::arp;
+use crate::bytes::{put, put_u8, put_u16, put_u32};
+use crate::checksum;
+use crate::ethernet::{self, MIN_FRAME, MacAddress};
+use crate::flow::FlowKey;
+use crate::icmp;
+use crate::ipv4;
+use crate::ipv6;
+use crate::parse::MAX_FRAME;
+use crate::protocol::{self, ethertype};
+use crate::tcp::{self, TcpFlags};
+use crate::udp;
+use crate::vlan::{MAX_VLAN_TAGS, TAG, VlanTag};
+
+mod fragment;
+
+pub use fragment::{FragmentError, fragment};
+
+/// The most extension headers that a [`FrameBuilder`] holds.
+pub const MAX_BUILT_EXTENSIONS: usize = ipv6::MAX_EXTENSIONS + 1;
+
+/// Why a frame cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BuildError {
+    /// The buffer is too small.
+    #[error("the frame needs {needed} bytes, but the buffer has {present}")]
+    BufferTooSmall {
+        /// Bytes of the frame.
+        needed: usize,
+        /// Bytes of the buffer.
+        present: usize,
+    },
+    /// The frame would be longer than 65,535 bytes.
+    #[error("the frame would be {0} bytes long, more than 65,535")]
+    TooLong(usize),
+    /// The frame is longer than [`FrameBuilder::frame_length`] asked for.
+    #[error("headers and payload take {needed} bytes, more than the frame length of {wanted}")]
+    FrameLength {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes of headers and payload.
+        needed: usize,
+    },
+    /// IPv4 or TCP options that are not a multiple of 4 bytes or are longer than 40.
+    #[error("options of {0} bytes: expected a multiple of 4, at most 40")]
+    Options(usize),
+    /// An IPv6 extension header that is not a multiple of 8 bytes or is longer than 2048.
+    #[error("an extension header of {0} bytes: expected a multiple of 8, at most 2048")]
+    Extension(usize),
+    /// More VLAN tags or extension headers than fit.
+    #[error("at most {MAX_VLAN_TAGS} VLAN tags and {MAX_BUILT_EXTENSIONS} extension headers fit")]
+    TooMany,
+    /// The key has no addresses: it is the default key.
+    #[error("the flow key is neither IPv4 nor IPv6")]
+    NotIp,
+}
+
+/// An ARP packet for IPv4 over Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arp {
+    /// [`arp::REQUEST`] or [`arp::REPLY`].
+    pub operation: u16,
+    /// The sender's MAC address.
+    pub sender_mac: MacAddress,
+    /// The sender's IPv4 address.
+    pub sender_ip: Ipv4Addr,
+    /// The target's MAC address, zero in a request.
+    pub target_mac: MacAddress,
+    /// The target's IPv4 address.
+    pub target_ip: Ipv4Addr,
+}
+
+/// Header fields of a TCP segment beyond its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFields<'a> {
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgment number.
+    pub acknowledgment: u32,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// Receive window.
+    pub window: u16,
+    /// Urgent pointer.
+    pub urgent_pointer: u16,
+    /// Options as on the wire: a multiple of 4 bytes, at most 40.
+    pub options: &'a [u8],
+}
+
+/// A segment in the middle of a connection: ACK, window 65,535, the rest zero.
+impl Default for TcpFields<'_> {
+    fn default() -> Self {
+        TcpFields {
+            sequence: 0,
+            acknowledgment: 0,
+            flags: TcpFlags::ACK,
+            window: 65_535,
+            urgent_pointer: 0,
+            options: &[],
+        }
+    }
+}
+
+/// What stands between the IP header and the payload.
+#[derive(Clone, Copy, Debug)]
+enum Transport<'a> {
+    Tcp(TcpFields<'a>),
+    Udp {
+        checksum: bool,
+    },
+    Sctp,
+    Icmp {
+        kind: u8,
+        code: u8,
+        rest: [u8; 4],
+    },
+    /// The payload follows directly.
+    Raw,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Network {
+    Ip(FlowKey),
+    Arp(Arp),
+}
+
+/// Builds one frame; cheap to copy, so that a template can be varied for each packet.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct FrameBuilder<'a> {
+    source_mac: MacAddress,
+    destination_mac: MacAddress,
+    tags: [VlanTag; MAX_VLAN_TAGS],
+    tag_count: usize,
+    network: Network,
+    dscp: u8,
+    ecn: u8,
+    ttl: u8,
+    identification: u16,
+    dont_fragment: bool,
+    flow_label: u32,
+    ip_options: &'a [u8],
+    extensions: [(u8, &'a [u8]); MAX_BUILT_EXTENSIONS],
+    extension_count: usize,
+    transport: Transport<'a>,
+    payload: &'a [u8],
+    frame_length: Option<usize>,
+    pad: bool,
+}
+
+impl<'a> FrameBuilder<'a> {
+    /// A packet of the flow `key` without payload: for TCP a segment with ACK, for ICMP and
+    /// ICMPv6 an echo request whose identifier is the key's source port, for SCTP a common
+    /// header (without its CRC), for other protocols no transport header. Time to live 64, "do
+    /// not fragment" set, locally administered MAC addresses.
+    pub fn new(key: &FlowKey) -> Self {
+        let [high, low] = key.source_port().to_be_bytes();
+        let echo = |kind| Transport::Icmp {
+            kind,
+            code: 0,
+            rest: [high, low, 0, 0],
+        };
+        let transport = match (key.protocol(), key.is_v4()) {
+            (protocol::TCP, _) => Transport::Tcp(TcpFields::default()),
+            (protocol::UDP, _) => Transport::Udp { checksum: true },
+            (protocol::SCTP, _) => Transport::Sctp,
+            (protocol::ICMP, true) => echo(icmp::v4::ECHO_REQUEST),
+            (protocol::ICMPV6, false) => echo(icmp::v6::ECHO_REQUEST),
+            _ => Transport::Raw,
+        };
+        FrameBuilder {
+            source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
+            tags: [VlanTag::default(); MAX_VLAN_TAGS],
+            tag_count: 0,
+            network: Network::Ip(*key),
+            dscp: 0,
+            ecn: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            flow_label: 0,
+            ip_options: &[],
+            extensions: [(0, &[]); MAX_BUILT_EXTENSIONS],
+            extension_count: 0,
+            transport,
+            payload: &[],
+            frame_length: None,
+            pad: false,
+        }
+    }
+
+    /// An ARP packet from its sender, to everyone if it is a request.
+    pub fn arp(arp: Arp) -> Self {
+        let destination = match arp.operation {
+            arp::REQUEST => MacAddress::BROADCAST,
+            _ => arp.target_mac,
+        };
+        FrameBuilder {
+            network: Network::Arp(arp),
+            transport: Transport::Raw,
+            ..Self::new(&FlowKey::default()).macs(arp.sender_mac, destination)
+        }
+    }
+
+    /// Sets the MAC addresses.
+    pub fn macs(mut self, source: MacAddress, destination: MacAddress) -> Self {
+        (self.source_mac, self.destination_mac) = (source, destination);
+        self
+    }
+
+    /// Adds a VLAN tag inside those added before.
+    pub fn vlan(mut self, tag: VlanTag) -> Self {
+        if let Some(free) = self.tags.get_mut(self.tag_count) {
+            *free = tag;
+        }
+        self.tag_count += 1;
+        self
+    }
+
+    /// Sets the time to live or hop limit.
+    pub fn ttl(mut self, ttl: u8) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Sets differentiated services code point (0 to 63) and congestion notification (0 to 3).
+    pub fn dscp_ecn(mut self, dscp: u8, ecn: u8) -> Self {
+        (self.dscp, self.ecn) = (dscp & 0x3f, ecn & 3);
+        self
+    }
+
+    /// Sets the IPv4 identification.
+    pub fn identification(mut self, identification: u16) -> Self {
+        self.identification = identification;
+        self
+    }
+
+    /// Sets or clears the IPv4 "do not fragment" flag.
+    pub fn dont_fragment(mut self, dont: bool) -> Self {
+        self.dont_fragment = dont;
+        self
+    }
+
+    /// Sets the IPv6 flow label; its low 20 bits count.
+    pub fn flow_label(mut self, label: u32) -> Self {
+        self.flow_label = label & 0x000f_ffff;
+        self
+    }
+
+    /// Sets IPv4 options as on the wire: a multiple of 4 bytes, at most 40.
+    pub fn ip_options(mut self, options: &'a [u8]) -> Self {
+        self.ip_options = options;
+        self
+    }
+
+    /// Adds an IPv6 extension header of kind `kind` after those added before. `data` is what
+    /// follows its next header and length: a multiple of 8 bytes, less 2. (Not for
+    /// authentication headers, which count their length otherwise.)
+    pub fn extension(mut self, kind: u8, data: &'a [u8]) -> Self {
+        if let Some(free) = self.extensions.get_mut(self.extension_count) {
+            *free = (kind, data);
+        }
+        self.extension_count += 1;
+        self
+    }
+
+    /// Sets the TCP header fields. The key's protocol must be TCP for this to make sense.
+    pub fn tcp(mut self, fields: TcpFields<'a>) -> Self {
+        self.transport = Transport::Tcp(fields);
+        self
+    }
+
+    /// Leaves the UDP checksum out: the field is zero.
+    pub fn without_udp_checksum(mut self) -> Self {
+        if let Transport::Udp { checksum } = &mut self.transport {
+            *checksum = false;
+        }
+        self
+    }
+
+    /// Makes the message ICMP or ICMPv6 (as the key's protocol says) of another type. `rest` is
+    /// the four bytes after the checksum.
+    pub fn icmp(mut self, kind: u8, code: u8, rest: [u8; 4]) -> Self {
+        self.transport = Transport::Icmp { kind, code, rest };
+        self
+    }
+
+    /// Sets the transport payload.
+    pub fn payload(mut self, payload: &'a [u8]) -> Self {
+        self.payload = payload;
+        self
+    }
+
+    /// Makes the frame exactly `length` bytes long (without the frame check sequence) with zeros
+    /// after the payload, inside the datagram.
+    pub fn frame_length(mut self, length: usize) -> Self {
+        self.frame_length = Some(length);
+        self
+    }
+
+    /// Pads the frame to the 60 bytes of the shortest frame on a wire, outside the datagram.
+    pub fn pad_to_minimum(mut self) -> Self {
+        self.pad = true;
+        self
+    }
+
+    /// The frame's length in bytes.
+    ///
+    /// # Errors
+    /// As [`FrameBuilder::write`].
+    pub fn length(&self) -> Result<usize, BuildError> {
+        Ok(self.layout()?.frame)
+    }
+
+    /// The frame in a vector of its own.
+    ///
+    /// # Errors
+    /// As [`FrameBuilder::write`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, BuildError> {
+        let mut frame = vec![0; self.length()?];
+        self.write(&mut frame)?;
+        Ok(frame)
+    }
+
+    /// Writes the frame to the start of `out` and returns its length in bytes.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn write(&self, out: &mut [u8]) -> Result<usize, BuildError> {
+        let layout = self.layout()?;
+        let present = out.len();
+        let Some(frame) = out.get_mut(..layout.frame) else {
+            return Err(BuildError::BufferTooSmall {
+                needed: layout.frame,
+                present,
+            });
+        };
+        let (link, rest) = frame.split_at_mut(layout.link);
+        let (datagram, padding) = rest.split_at_mut(layout.network + layout.upper);
+        let (network, upper) = datagram.split_at_mut(layout.network);
+        padding.fill(0);
+        self.write_link(link);
+        match &self.network {
+            Network::Arp(arp) => write_arp(network, arp),
+            Network::Ip(key) => {
+                let (source, destination) = (key.source(), key.destination());
+                match (source, destination) {
+                    (IpAddr::V4(s), IpAddr::V4(d)) => {
+                        self.write_v4(network, upper.len(), key, s, d);
+                    }
+                    (IpAddr::V6(s), IpAddr::V6(d)) => {
+                        self.write_v6(network, upper.len(), key, s, d);
+                    }
+                    _ => return Err(BuildError::NotIp),
+                }
+                self.write_transport(upper, layout.transport, key);
+            }
+        }
+        Ok(layout.frame)
+    }
+
+    /// Checks that everything fits, and adds up lengths.
+    #[inline]
+    fn layout(&self) -> Result<Layout, BuildError> {
+        if self.tag_count > MAX_VLAN_TAGS || self.extension_count > MAX_BUILT_EXTENSIONS {
+            return Err(BuildError::TooMany);
+        }
+        let link = ethernet::HEADER + self.tag_count * TAG;
+        let network = match &self.network {
+            Network::Arp(_) => arp::PACKET,
+            Network::Ip(key) => match key.version() {
+                4 => ipv4::HEADER + check_options(self.ip_options)?,
+                6 => ipv6::HEADER + self.extensions_length()?,
+                _ => return Err(BuildError::NotIp),
+            },
+        };
+        let transport = match &self.transport {
+            Transport::Tcp(fields) => tcp::HEADER + check_options(fields.options)?,
+            Transport::Udp { .. } => udp::HEADER,
+            Transport::Sctp => 12,
+            Transport::Icmp { .. } => icmp::HEADER,
+            Transport::Raw => 0,
+        };
+        let mut upper = transport + self.payload.len();
+        if let Some(wanted) = self.frame_length {
+            let needed = link + network + upper;
+            if needed > wanted {
+                return Err(BuildError::FrameLength { wanted, needed });
+            }
+            upper += wanted - needed;
+        }
+        let mut frame = link + network + upper;
+        if self.pad {
+            frame = frame.max(MIN_FRAME);
+        }
+        if frame > MAX_FRAME {
+            return Err(BuildError::TooLong(frame));
+        }
+        Ok(Layout {
+            link,
+            network,
+            transport,
+            upper,
+            frame,
+        })
+    }
+
+    fn built_extensions(&self) -> &[(u8, &'a [u8])] {
+        self.extensions
+            .get(..self.extension_count)
+            .unwrap_or_default()
+    }
+
+    fn extensions_length(&self) -> Result<usize, BuildError> {
+        let mut total = 0;
+        for (_, data) in self.built_extensions() {
+            let length = 2 + data.len();
+            if !length.is_multiple_of(8) || length > 2048 {
+                return Err(BuildError::Extension(length));
+            }
+            total += length;
+        }
+        Ok(total)
+    }
+
+    fn write_link(&self, out: &mut [u8]) {
+        put(out, 0, self.destination_mac.0);
+        put(out, 6, self.source_mac.0);
+        let mut offset = 12;
+        for tag in self.tags.iter().take(self.tag_count) {
+            put_u16(out, offset, tag.ethertype);
+            put_u16(out, offset + 2, tag.control());
+            offset += TAG;
+        }
+        let ethertype = match &self.network {
+            Network::Arp(_) => ethertype::ARP,
+            Network::Ip(key) if key.is_v4() => ethertype::IPV4,
+            Network::Ip(_) => ethertype::IPV6,
+        };
+        put_u16(out, offset, ethertype);
+    }
+
+    fn write_v4(&self, out: &mut [u8], upper: usize, key: &FlowKey, s: Ipv4Addr, d: Ipv4Addr) {
+        let length = out.len();
+        put_u8(out, 0, 0x40 | (length / 4) as u8);
+        put_u8(out, 1, self.dscp << 2 | self.ecn);
+        put_u16(out, 2, (length + upper) as u16);
+        put_u16(out, 4, self.identification);
+        put_u16(out, 6, (self.dont_fragment as u16) << 14);
+        put_u8(out, 8, self.ttl);
+        put_u8(out, 9, key.protocol());
+        put_u16(out, 10, 0);
+        put(out, 12, s.octets());
+        put(out, 16, d.octets());
+        copy_at(out, ipv4::HEADER, self.ip_options);
+        let checksum = !checksum::sum(out);
+        put_u16(out, 10, checksum);
+    }
+
+    fn write_v6(&self, out: &mut [u8], upper: usize, key: &FlowKey, s: Ipv6Addr, d: Ipv6Addr) {
+        let first =
+            0x6000_0000 | (self.dscp as u32) << 22 | (self.ecn as u32) << 20 | self.flow_label;
+        put_u32(out, 0, first);
+        put_u16(out, 4, (out.len() - ipv6::HEADER + upper) as u16);
+        put_u8(out, 7, self.ttl);
+        put(out, 8, s.octets());
+        put(out, 24, d.octets());
+        // Each header names the next: where the next kind has to be written.
+        let mut name_at = 6;
+        let mut offset = ipv6::HEADER;
+        for &(kind, data) in self.built_extensions() {
+            put_u8(out, name_at, kind);
+            name_at = offset;
+            put_u8(out, offset + 1, ((2 + data.len()) / 8 - 1) as u8);
+            copy_at(out, offset + 2, data);
+            offset += 2 + data.len();
+        }
+        put_u8(out, name_at, key.protocol());
+    }
+
+    /// Writes transport header (`header` bytes), payload and zeros up to the end of `out`.
+    fn write_transport(&self, out: &mut [u8], header: usize, key: &FlowKey) {
+        copy_at(out, header, self.payload);
+        if let Some(zeros) = out.get_mut(header + self.payload.len()..) {
+            zeros.fill(0);
+        }
+        let checksum_at = match &self.transport {
+            Transport::Tcp(fields) => {
+                put_u16(out, 0, key.source_port());
+                put_u16(out, 2, key.destination_port());
+                put_u32(out, 4, fields.sequence);
+                put_u32(out, 8, fields.acknowledgment);
+                put(out, 12, [((header / 4) as u8) << 4, fields.flags.0]);
+                put_u16(out, 14, fields.window);
+                put_u16(out, 16, 0);
+                put_u16(out, 18, fields.urgent_pointer);
+                copy_at(out, tcp::HEADER, fields.options);
+                16
+            }
+            Transport::Udp { checksum } => {
+                let length = out.len() as u16;
+                put_u16(out, 0, key.source_port());
+                put_u16(out, 2, key.destination_port());
+                put_u16(out, 4, length);
+                put_u16(out, 6, 0);
+                if !checksum {
+                    return;
+                }
+                6
+            }
+            Transport::Sctp => {
+                put_u16(out, 0, key.source_port());
+                put_u16(out, 2, key.destination_port());
+                put(out, 4, [0; 8]);
+                return;
+            }
+            Transport::Icmp { kind, code, rest } => {
+                put(out, 0, [*kind, *code, 0, 0]);
+                put(out, 4, *rest);
+                if key.is_v4() {
+                    let checksum = !checksum::sum(out);
+                    put_u16(out, 2, checksum);
+                    return;
+                }
+                2
+            }
+            Transport::Raw => return,
+        };
+        let checksum = match (key.source(), key.destination()) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => checksum::transport_v4(s, d, key.protocol(), out),
+            (IpAddr::V6(s), IpAddr::V6(d)) => checksum::transport_v6(s, d, key.protocol(), out),
+            _ => return,
+        };
+        let checksum = match self.transport {
+            Transport::Udp { .. } => checksum::udp_field(checksum),
+            _ => checksum,
+        };
+        put_u16(out, checksum_at, checksum);
+    }
+}
+
+/// Lengths of a frame's parts, in bytes.
+struct Layout {
+    /// Ethernet header and VLAN tags.
+    link: usize,
+    /// IP header with options or extensions, or ARP packet.
+    network: usize,
+    /// Transport header.
+    transport: usize,
+    /// Transport header and payload, with the zeros that [`FrameBuilder::frame_length`] adds.
+    upper: usize,
+    /// All of it, with Ethernet padding.
+    frame: usize,
+}
+
+/// The options' length, if a header can hold them.
+fn check_options(options: &[u8]) -> Result<usize, BuildError> {
+    match options.len() {
+        length if length <= 40 && length.is_multiple_of(4) => Ok(length),
+        length => Err(BuildError::Options(length)),
+    }
+}
+
+fn write_arp(out: &mut [u8], arp: &Arp) {
+    put(out, 0, arp::FORMAT);
+    put_u16(out, 6, arp.operation);
+    put(out, 8, arp.sender_mac.0);
+    put(out, 14, arp.sender_ip.octets());
+    put(out, 18, arp.target_mac.0);
+    put(out, 24, arp.target_ip.octets());
+}
+
+/// Copies `data` to `out` from `offset` on, where it fits.
+#[inline]
+fn copy_at(out: &mut [u8], offset: usize, data: &[u8]) {
+    if let Some(place) = out.get_mut(offset..offset + data.len()) {
+        place.copy_from_slice(data);
+    }
+}
+
+#[cfg(test)]
+mod tests;

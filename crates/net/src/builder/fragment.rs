@@ -1,0 +1,126 @@
+//! Cutting a datagram into fragments.
+
+use thiserror::Error;
+
+use crate::bytes::{put_u8, put_u16, put_u32};
+use crate::ipv4::Ipv4View;
+use crate::ipv6;
+use crate::malformed::Malformed;
+use crate::parse::{Fragment, Network, parse};
+use crate::protocol;
+
+/// Why a frame cannot be fragmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FragmentError {
+    /// The frame is malformed.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The frame is not an IP packet, or is a fragment already.
+    #[error("the frame does not hold a whole IP datagram")]
+    NotWhole,
+    /// The MTU has no room for the headers and 8 bytes of data.
+    #[error("an MTU of {mtu} bytes is too small: the headers and 8 bytes of data take {needed}")]
+    MtuTooSmall {
+        /// The MTU asked for.
+        mtu: usize,
+        /// The least that would do.
+        needed: usize,
+    },
+}
+
+/// Cuts the datagram in `frame` as its sender would for a link of `mtu` bytes (IP header
+/// included), whatever "do not fragment" says. A datagram that fits comes back as it is, without
+/// Ethernet padding. `identification` ties the fragments together; IPv4 uses its low 16 bits.
+///
+/// IPv6 fragment headers go right before the upper layer.
+///
+/// # Errors
+/// Why there are no fragments.
+pub fn fragment(
+    frame: &[u8],
+    mtu: usize,
+    identification: u32,
+) -> Result<Vec<Vec<u8>>, FragmentError> {
+    let headers = parse(frame)?;
+    if headers.network == Network::NotIp || headers.fragment != Fragment::Whole {
+        return Err(FragmentError::NotWhole);
+    }
+    let start = headers.network_offset as usize;
+    let head = frame
+        .get(..headers.transport_offset as usize)
+        .unwrap_or_default();
+    let data = headers.transport(frame);
+    if head.len() + data.len() - start <= mtu {
+        return Ok(vec![[head, data].concat()]);
+    }
+    let fragment_header = match headers.network {
+        Network::V6 => 8,
+        _ => 0,
+    };
+    let room = mtu.saturating_sub(head.len() - start + fragment_header) / 8 * 8;
+    if room == 0 {
+        return Err(FragmentError::MtuTooSmall {
+            mtu,
+            needed: head.len() - start + fragment_header + 8,
+        });
+    }
+    let count = data.len().div_ceil(room);
+    let mut fragments = Vec::with_capacity(count);
+    for (index, part) in data.chunks(room).enumerate() {
+        let mut fragment = head.to_vec();
+        let offset = index * room;
+        let more = index + 1 < count;
+        if fragment_header == 0 {
+            fragment.extend(part);
+            finish_v4(&mut fragment, start, offset, more, identification as u16)?;
+        } else {
+            fragment.extend([0; 8]);
+            fragment.extend(part);
+            let at = head.len();
+            put_u8(&mut fragment, at, headers.key.protocol());
+            put_u16(&mut fragment, at + 2, offset as u16 | more as u16);
+            put_u32(&mut fragment, at + 4, identification);
+            let length = fragment.len() - start - ipv6::HEADER;
+            put_u16(&mut fragment, start + 4, length as u16);
+            let name_at = last_next_header(head, start);
+            put_u8(&mut fragment, name_at, protocol::FRAGMENT);
+        }
+        fragments.push(fragment);
+    }
+    Ok(fragments)
+}
+
+/// Writes the IPv4 header of a fragment.
+fn finish_v4(
+    frame: &mut [u8],
+    start: usize,
+    offset: usize,
+    more: bool,
+    identification: u16,
+) -> Result<(), Malformed> {
+    let packet = frame.get_mut(start..).unwrap_or_default();
+    let length = packet.len() as u16;
+    // The total length is still that of the datagram.
+    put_u16(packet, 2, length);
+    let mut view = Ipv4View::new(packet)?;
+    view.set_dont_fragment(false);
+    view.set_more_fragments(more);
+    view.set_fragment_offset(offset);
+    view.set_identification(identification);
+    view.fill_checksum();
+    Ok(())
+}
+
+/// Where the IPv6 header or the last extension header names what follows. `head` ends where the
+/// upper layer starts.
+fn last_next_header(head: &[u8], start: usize) -> usize {
+    let first = start + ipv6::HEADER;
+    let next = head.get(start + 6).copied().unwrap_or_default();
+    let extensions = head.get(first..).unwrap_or_default();
+    let (mut name_at, mut offset) = (start + 6, first);
+    for extension in ipv6::Extensions::new(next, extensions).map_while(Result::ok) {
+        name_at = offset;
+        offset += extension.bytes.len();
+    }
+    name_at
+}

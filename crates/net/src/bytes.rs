@@ -1,0 +1,81 @@
+//! Big-endian fields in byte slices, without panics.
+//!
+//! Views check their length once, in the constructor. Should the bytes still be too short (a
+//! setter can enlarge a header length), reads give zeros and writes do nothing.
+
+/// The `N` bytes at `offset`, or zeros.
+#[inline]
+pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    bytes
+        .get(offset..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+/// The byte at `offset`, or zero.
+#[inline]
+pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> u8 {
+    bytes.get(offset).copied().unwrap_or(0)
+}
+
+/// The 16-bit field at `offset`, or zero.
+#[inline]
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_be_bytes(array(bytes, offset))
+}
+
+/// The 32-bit field at `offset`, or zero.
+#[inline]
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, offset))
+}
+
+/// Writes `value` at `offset`.
+#[inline]
+pub(crate) fn put<const N: usize>(bytes: &mut [u8], offset: usize, value: [u8; N]) {
+    if let Some(field) = bytes
+        .get_mut(offset..)
+        .and_then(|rest| rest.first_chunk_mut())
+    {
+        *field = value;
+    }
+}
+
+/// Writes a byte at `offset`.
+#[inline]
+pub(crate) fn put_u8(bytes: &mut [u8], offset: usize, value: u8) {
+    put(bytes, offset, [value]);
+}
+
+/// Writes a 16-bit field at `offset`.
+#[inline]
+pub(crate) fn put_u16(bytes: &mut [u8], offset: usize, value: u16) {
+    put(bytes, offset, value.to_be_bytes());
+}
+
+/// Writes a 32-bit field at `offset`.
+#[inline]
+pub(crate) fn put_u32(bytes: &mut [u8], offset: usize, value: u32) {
+    put(bytes, offset, value.to_be_bytes());
+}
+
+/// Replaces the bits of the byte at `offset` that are set in `mask`.
+#[inline]
+pub(crate) fn put_bits(bytes: &mut [u8], offset: usize, mask: u8, value: u8) {
+    if let Some(byte) = bytes.get_mut(offset) {
+        *byte = (*byte & !mask) | (value & mask);
+    }
+}
+
+/// The bytes from `offset` on, or none.
+#[inline]
+pub(crate) fn from(bytes: &[u8], offset: usize) -> &[u8] {
+    bytes.get(offset..).unwrap_or_default()
+}
+
+/// The bytes from `start` to `end`, or none.
+#[inline]
+pub(crate) fn range(bytes: &[u8], start: usize, end: usize) -> &[u8] {
+    bytes.get(start..end).unwrap_or_default()
+}

@@ -1,0 +1,302 @@
+//! The internet checksum (RFC 1071): whole, and updated in place (RFC 1624).
+//!
+//! A network function that rewrites a header computes a [`ChecksumDelta`] once for a flow and
+//! applies it to each packet, whatever the packet's size:
+//!
+//! ```
+//! use tailwater_net::checksum::{ChecksumDelta, Checksum, verify_transport};
+//! use tailwater_net::builder::FrameBuilder;
+//! use tailwater_net::parse::parse;
+//! use tailwater_net::tcp::TcpView;
+//! use tailwater_net::{FlowKey, protocol};
+//!
+//! let key = FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 80].into(), protocol::TCP, 4000, 80);
+//! let mut frame = FrameBuilder::new(&key).payload(b"GET /").to_vec().unwrap();
+//!
+//! // Once: the destination port changes from 80 to 8080.
+//! let delta = ChecksumDelta::u16(80, 8080);
+//!
+//! // For each packet:
+//! let headers = parse(&frame).unwrap();
+//! let mut tcp = TcpView::new(&mut frame[headers.transport_offset as usize..]).unwrap();
+//! tcp.set_destination_port(8080);
+//! tcp.set_checksum(delta.apply(tcp.checksum()));
+//! assert_eq!(verify_transport(&frame, &headers), Checksum::Correct);
+//! ```
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::bytes;
+use crate::ipv6::Ipv6View;
+use crate::parse::{Fragment, Headers, Network};
+use crate::protocol;
+
+/// The ones' complement sum of the bytes as big-endian 16-bit words, an odd last byte followed
+/// by a zero. Zero only if all bytes are zero.
+///
+/// A checksum field holds the complement of this sum; over data that includes a correct checksum
+/// the sum is 0xffff.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u16 {
+    fold_native(raw_sum(bytes))
+}
+
+/// The sum in native byte order, not folded. The sum of swapped words is the swapped sum
+/// (RFC 1071 §2 B), so bytes are only swapped at the end.
+#[inline]
+fn raw_sum(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    // 32-bit halves in 64-bit lanes: carries have room, and the compiler uses vector registers.
+    let mut lanes = [0u64; 8];
+    for block in blocks {
+        let (words, _) = block.as_chunks::<4>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane += u32::from_ne_bytes(*word) as u64;
+        }
+    }
+    let mut sum = 0;
+    for lane in lanes {
+        sum += lane;
+    }
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        sum += u32::from_ne_bytes(*word) as u64;
+    }
+    let mut last = [0; 4];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    sum + u32::from_ne_bytes(last) as u64
+}
+
+/// A native-order sum in 16 bits, big-endian.
+#[inline]
+fn fold_native(sum: u64) -> u16 {
+    u16::from_be(fold(sum))
+}
+
+/// A sum in 16 bits: carries are added at the low end.
+#[inline]
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    sum as u16
+}
+
+/// The sum of an IPv4 pseudo header (RFC 9293 §3.1): not folded, big-endian.
+#[inline]
+const fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length: usize) -> u64 {
+    source.to_bits() as u64 + destination.to_bits() as u64 + protocol as u64 + length as u64
+}
+
+/// The sum of an IPv6 pseudo header (RFC 8200 §8.1): not folded, big-endian.
+#[inline]
+const fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: usize) -> u64 {
+    words_u128(source.to_bits())
+        + words_u128(destination.to_bits())
+        + protocol as u64
+        + length as u64
+}
+
+/// The 32-bit words of `value`, added.
+#[inline]
+const fn words_u128(value: u128) -> u64 {
+    let (high, low) = ((value >> 64) as u64, value as u64);
+    (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff)
+}
+
+/// The checksum of a TCP segment or UDP datagram over IPv4 whose checksum field is zero.
+///
+/// A UDP sender transmits a zero as 0xffff: see [`udp_field`].
+pub fn transport_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, segment: &[u8]) -> u16 {
+    let pseudo = pseudo_v4(source, destination, protocol, segment.len());
+    !fold(pseudo + sum(segment) as u64)
+}
+
+/// The checksum of a TCP segment, UDP datagram or ICMPv6 message over IPv6 whose checksum field
+/// is zero. `destination` is the final one if there is a routing header.
+///
+/// A UDP sender transmits a zero as 0xffff: see [`udp_field`].
+pub fn transport_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, segment: &[u8]) -> u16 {
+    let pseudo = pseudo_v6(source, destination, protocol, segment.len());
+    !fold(pseudo + sum(segment) as u64)
+}
+
+/// A computed checksum as it stands in a UDP header, where zero means none (RFC 768).
+#[inline]
+pub const fn udp_field(checksum: u16) -> u16 {
+    if checksum == 0 { 0xffff } else { checksum }
+}
+
+/// What a change of header fields does to any checksum over them: RFC 1624, equation 3, with
+/// everything but the old checksum added up in advance.
+///
+/// Fields must lie at even offsets of the checksummed data; a change of a single byte is that of
+/// the 16-bit word it lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChecksumDelta(u16);
+
+impl ChecksumDelta {
+    /// No change.
+    pub const NONE: ChecksumDelta = ChecksumDelta(0);
+
+    /// A 16-bit field changes.
+    #[inline]
+    pub const fn u16(old: u16, new: u16) -> Self {
+        ChecksumDelta(fold(!old as u64 + new as u64))
+    }
+
+    /// A 32-bit field changes.
+    #[inline]
+    pub const fn u32(old: u32, new: u32) -> Self {
+        ChecksumDelta(fold(!old as u64 + new as u64))
+    }
+
+    /// An IPv4 address changes.
+    #[inline]
+    pub const fn ipv4(old: Ipv4Addr, new: Ipv4Addr) -> Self {
+        Self::u32(old.to_bits(), new.to_bits())
+    }
+
+    /// An IPv6 address changes.
+    #[inline]
+    pub const fn ipv6(old: Ipv6Addr, new: Ipv6Addr) -> Self {
+        ChecksumDelta(fold(words_u128(!old.to_bits()) + words_u128(new.to_bits())))
+    }
+
+    /// This change and `other`.
+    #[inline]
+    pub const fn and(self, other: ChecksumDelta) -> Self {
+        ChecksumDelta(fold(self.0 as u64 + other.0 as u64))
+    }
+
+    /// The change back.
+    #[inline]
+    pub const fn inverse(self) -> Self {
+        ChecksumDelta(!self.0)
+    }
+
+    /// The change as a plain number, to be kept in a flow's state.
+    #[inline]
+    pub const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    /// The change that [`to_bits`](ChecksumDelta::to_bits) was taken of.
+    #[inline]
+    pub const fn from_bits(bits: u16) -> Self {
+        ChecksumDelta(bits)
+    }
+
+    /// The checksum after the change, from the one before. Exactly what a recomputation gives,
+    /// unless the data is all zeros.
+    #[inline]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        !fold(!checksum as u64 + self.0 as u64)
+    }
+
+    /// [`ChecksumDelta::apply`] for the checksum field of a UDP header: zero, no checksum,
+    /// stays; a computed zero becomes 0xffff.
+    #[inline]
+    pub const fn apply_udp(self, field: u16) -> u16 {
+        if field == 0 {
+            0
+        } else {
+            udp_field(self.apply(field))
+        }
+    }
+}
+
+/// What a packet's checksum says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// It is right.
+    Correct,
+    /// It is wrong: the packet was damaged, or its sender left the checksum to hardware.
+    Wrong,
+    /// There is none: IPv6 headers, packets that are not IP, UDP over IPv4 with a zero.
+    Absent,
+    /// It cannot be told from this packet: fragments, routing headers on their way, protocols
+    /// not known here, headers that are not the frame's.
+    Unknown,
+}
+
+impl Checksum {
+    fn of(correct: bool) -> Self {
+        if correct {
+            Checksum::Correct
+        } else {
+            Checksum::Wrong
+        }
+    }
+}
+
+/// Verifies the IPv4 header checksum of a parsed frame.
+pub fn verify_network(frame: &[u8], headers: &Headers) -> Checksum {
+    if headers.network != Network::V4 {
+        return Checksum::Absent;
+    }
+    // The header ends where the transport header starts.
+    match frame.get(headers.network_offset as usize..headers.transport_offset as usize) {
+        Some(header) => Checksum::of(sum(header) == 0xffff),
+        None => Checksum::Unknown,
+    }
+}
+
+/// Verifies the TCP, UDP, ICMP or ICMPv6 checksum of a parsed frame.
+pub fn verify_transport(frame: &[u8], headers: &Headers) -> Checksum {
+    let range = headers.transport_offset as usize..headers.end as usize;
+    let Some(data) = frame.get(range) else {
+        return Checksum::Unknown;
+    };
+    if headers.network == Network::NotIp {
+        return Checksum::Absent;
+    }
+    if headers.fragment != Fragment::Whole {
+        return Checksum::Unknown;
+    }
+    let protocol = headers.key.protocol();
+    let data = match (protocol, headers.network) {
+        (protocol::ICMP, Network::V4) => return Checksum::of(sum(data) == 0xffff),
+        (protocol::ICMPV6, Network::V6) | (protocol::TCP, _) => data,
+        (protocol::UDP, network) => {
+            if bytes::u16_at(data, 6) == 0 {
+                // RFC 8200 §8.1: not optional over IPv6 (RFC 6936 tunnels excepted).
+                return match network {
+                    Network::V4 => Checksum::Absent,
+                    _ => Checksum::Wrong,
+                };
+            }
+            bytes::range(data, 0, bytes::u16_at(data, 4) as usize)
+        }
+        _ => return Checksum::Unknown,
+    };
+    let pseudo = match (headers.key.source(), headers.key.destination()) {
+        (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
+            pseudo_v4(source, destination, protocol, data.len())
+        }
+        (std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
+            if has_final_destination_elsewhere(headers.datagram(frame)) {
+                return Checksum::Unknown;
+            }
+            pseudo_v6(source, destination, protocol, data.len())
+        }
+        _ => return Checksum::Unknown,
+    };
+    Checksum::of(fold(pseudo + sum(data) as u64) == 0xffff)
+}
+
+/// Whether an IPv6 packet has a routing header with nodes yet to visit: its checksum is over the
+/// last of them (RFC 8200 §8.1).
+fn has_final_destination_elsewhere(datagram: &[u8]) -> bool {
+    Ipv6View::new(datagram).is_ok_and(|view| {
+        view.extensions()
+            .flatten()
+            .any(|extension| extension.segments_left().is_some_and(|left| left > 0))
+    })
+}
+
+#[cfg(test)]
+mod tests;
