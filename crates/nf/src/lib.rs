@@ -1,4 +1,13 @@
 //! The NetworkFunction trait, flow-local state, chain specs and the function library.
 
 pub mod acl;
+pub mod batch;
+pub mod buffer;
+pub mod chain;
+mod flow_memory;
+pub mod flow_table;
+mod flow_wheel;
+pub mod forward;
+pub mod function;
+pub mod region;
 pub mod spec;

@@ -1,0 +1,308 @@
+//! Batches: the packets that pass through a chain together, with what is known of each.
+
+use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
+use crate::flow_table::FlowIndex;
+use tailwater_net::Nanos;
+use tailwater_net::parse::Headers;
+
+/// The most packets a batch can hold.
+pub const MAX_BATCH: usize = 256;
+
+/// The batch size used where nothing else is said (as DPDK, NetBlaze and Quadrant do).
+pub const DEFAULT_BATCH: usize = 32;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    #[default]
+    Forward,
+    /// It is dropped; the number is the place of the reason in the
+    /// [list of the function](crate::function::NetworkFunction::drop_reasons) that drops it.
+    Drop(u8),
+    /// It skips the chain's functions and is sent as it came (non-IP and malformed packets, where
+    /// the spec says so). Set before the first function only.
+    Bypass,
+}
+
+/// A packet's metadata. The bytes are reached through the [`Batch`].
+#[derive(Debug)]
+pub struct Packet {
+    /// When the packet arrived at the port, since the run's start.
+    pub arrival: Nanos,
+    /// The RSS hash that the port computed.
+    pub rss_hash: u32,
+    /// What becomes of the packet.
+    pub verdict: Verdict,
+    /// Where its headers lie, and its 5-tuple **as it stands now**: a function that rewrites the
+    /// packet keeps this true.
+    pub headers: Headers,
+    pub(crate) flow: FlowIndex,
+    /// Where the frame starts in the buffer.
+    start: u16,
+    length: u16,
+}
+
+/// A packet with its buffer: apart, so that metadata and frame can be borrowed together.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) packet: Packet,
+    buffer: Buffer,
+}
+
+impl Slot {
+    #[inline]
+    fn split<'a>(&'a mut self, memory: &'a BufferMemory) -> (&'a mut Packet, &'a mut [u8]) {
+        let start = usize::from(self.packet.start);
+        let frame = &mut memory.bytes_mut(&mut self.buffer)[start..start + self.packet.length()];
+        (&mut self.packet, frame)
+    }
+}
+
+impl Packet {
+    /// The frame's length in bytes (without frame check sequence).
+    #[inline]
+    pub fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    /// The flow's place in the flow table; `None` in a chain without flow state.
+    #[inline]
+    pub fn flow(&self) -> Option<u32> {
+        self.flow.get()
+    }
+}
+
+/// Up to [`MAX_BATCH`] packets of one buffer pool, in order of arrival.
+#[derive(Debug)]
+pub struct Batch {
+    memory: BufferMemory,
+    packets: Vec<Slot>,
+    bypass: Vec<Slot>,
+    /// Buffers of dropped packets, until the pool takes them back.
+    dropped: Vec<Buffer>,
+}
+
+impl Batch {
+    /// An empty batch for packets in buffers of `pool`, at most `capacity` (of [`MAX_BATCH`]).
+    pub fn new(pool: &BufferPool, capacity: usize) -> Batch {
+        let capacity = capacity.clamp(1, MAX_BATCH);
+        Batch {
+            memory: pool.memory().clone(),
+            packets: Vec::with_capacity(capacity),
+            bypass: Vec::with_capacity(capacity),
+            dropped: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// How many packets are in the batch.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// How many more packets fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.packets.capacity() - self.packets.len() - self.bypass.len() - self.dropped.len()
+    }
+
+    /// Adds a packet whose frame the caller writes: `fill` gets the buffer from the frame's start
+    /// on. Returns the buffer if the batch is full or the frame does not fit.
+    ///
+    /// # Errors
+    /// The buffer, unused.
+    ///
+    /// # Panics
+    /// If the buffer is of another pool than the batch.
+    #[inline]
+    pub fn push_with(
+        &mut self,
+        mut buffer: Buffer,
+        length: usize,
+        arrival: Nanos,
+        rss_hash: u32,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Buffer> {
+        if self.room() == 0 || length > MAX_FRAME || HEADROOM + length > self.memory.buffer_bytes()
+        {
+            return Err(buffer);
+        }
+        fill(&mut self.memory.bytes_mut(&mut buffer)[HEADROOM..]);
+        let packet = Packet {
+            arrival,
+            rss_hash,
+            verdict: Verdict::Forward,
+            headers: Headers::default(),
+            flow: FlowIndex::NONE,
+            start: HEADROOM as u16,
+            length: length as u16,
+        };
+        self.packets.push(Slot { packet, buffer });
+        Ok(())
+    }
+
+    /// Adds a packet with a copy of `frame`.
+    ///
+    /// # Errors
+    /// The buffer, unused, if the batch is full or the frame does not fit.
+    pub fn push(
+        &mut self,
+        buffer: Buffer,
+        frame: &[u8],
+        arrival: Nanos,
+        rss_hash: u32,
+    ) -> Result<(), Buffer> {
+        self.push_with(buffer, frame.len(), arrival, rss_hash, |room| {
+            room[..frame.len()].copy_from_slice(frame);
+        })
+    }
+
+    /// The packets' metadata, in order.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &Packet> {
+        self.packets.iter().map(|slot| &slot.packet)
+    }
+
+    /// The packets' metadata, in order, to change.
+    #[inline]
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Packet> {
+        self.packets.iter_mut().map(|slot| &mut slot.packet)
+    }
+
+    /// Packets with their buffers, for the flow look-up.
+    #[inline]
+    pub(crate) fn slots_mut(&mut self) -> &mut [Slot] {
+        &mut self.packets
+    }
+
+    /// The frame of packet `i`.
+    #[inline]
+    pub fn frame(&self, i: usize) -> &[u8] {
+        let Slot { packet, buffer } = &self.packets[i];
+        let start = usize::from(packet.start);
+        &self.memory.bytes(buffer)[start..start + packet.length()]
+    }
+
+    /// Metadata and frame of packet `i`.
+    #[inline]
+    pub fn packet_mut(&mut self, i: usize) -> (&mut Packet, &mut [u8]) {
+        self.packets[i].split(&self.memory)
+    }
+
+    /// Runs `each` on every packet and its frame, in order.
+    #[inline]
+    pub fn for_each(&mut self, mut each: impl FnMut(&mut Packet, &mut [u8])) {
+        for slot in &mut self.packets {
+            let (packet, frame) = slot.split(&self.memory);
+            each(packet, frame);
+        }
+    }
+
+    /// Takes the packets that are not to go on out of the batch, in order, and reports each drop's
+    /// reason. The order of the others stays.
+    #[inline]
+    pub fn compact(&mut self, mut on_drop: impl FnMut(&Packet, u8)) {
+        if self.iter().all(|packet| packet.verdict == Verdict::Forward) {
+            return;
+        }
+        let (bypass, dropped) = (&mut self.bypass, &mut self.dropped);
+        for slot in self
+            .packets
+            .extract_if(.., |slot| slot.packet.verdict != Verdict::Forward)
+        {
+            match slot.packet.verdict {
+                Verdict::Drop(reason) => {
+                    on_drop(&slot.packet, reason);
+                    dropped.push(slot.buffer);
+                }
+                Verdict::Bypass | Verdict::Forward => bypass.push(slot),
+            }
+        }
+    }
+
+    /// Puts the packets that skipped the chain back, after the others.
+    #[inline]
+    pub fn rejoin_bypass(&mut self) {
+        self.packets.append(&mut self.bypass);
+    }
+
+    /// Empties the batch: every buffer, of dropped packets too, goes back to `pool`.
+    #[inline]
+    pub fn release(&mut self, pool: &mut BufferPool) {
+        self.packets
+            .drain(..)
+            .for_each(|slot| pool.give(slot.buffer));
+        self.bypass
+            .drain(..)
+            .for_each(|slot| pool.give(slot.buffer));
+        self.dropped.drain(..).for_each(|buffer| pool.give(buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(frames: &[&[u8]]) -> (BufferPool, Batch) {
+        let mut pool = BufferPool::new(8, 256).unwrap();
+        let mut batch = Batch::new(&pool, 8);
+        for (i, frame) in frames.iter().enumerate() {
+            batch
+                .push(pool.take().unwrap(), frame, Nanos(i as u64), 0)
+                .unwrap();
+        }
+        (pool, batch)
+    }
+
+    #[test]
+    fn frames_come_back_as_they_went_in() {
+        let (mut pool, mut batch) = batch(&[b"one", b"", b"three"]);
+        assert_eq!(batch.frame(0), b"one");
+        assert_eq!(batch.frame(1), b"");
+        batch.packet_mut(2).1[0] = b'T';
+        assert_eq!(batch.frame(2), b"Three");
+        batch.release(&mut pool);
+        assert_eq!((batch.len(), pool.available()), (0, 8));
+    }
+
+    #[test]
+    fn compaction_keeps_order_and_loses_no_buffer() {
+        let (mut pool, mut batch) = batch(&[b"a", b"b", b"c", b"d", b"e"]);
+        batch.packet_mut(0).0.verdict = Verdict::Drop(3);
+        batch.packet_mut(2).0.verdict = Verdict::Bypass;
+        batch.packet_mut(4).0.verdict = Verdict::Drop(1);
+        let mut reasons = vec![];
+        batch.compact(|_, reason| reasons.push(reason));
+        assert_eq!(reasons, [3, 1]);
+        assert_eq!(
+            (batch.frame(0), batch.frame(1), batch.len()),
+            (&b"b"[..], &b"d"[..], 2)
+        );
+        batch.rejoin_bypass();
+        assert_eq!(batch.frame(2), b"c");
+        batch.release(&mut pool);
+        assert_eq!(pool.available(), 8);
+    }
+
+    #[test]
+    fn a_full_batch_and_a_long_frame_give_the_buffer_back() {
+        let mut pool = BufferPool::new(2, 64).unwrap();
+        let mut batch = Batch::new(&pool, 1);
+        let buffer = pool.take().unwrap();
+        let buffer = batch.push(buffer, &[0; 4096], Nanos::ZERO, 0).unwrap_err();
+        batch.push(buffer, &[1], Nanos::ZERO, 0).unwrap();
+        let buffer = batch
+            .push(pool.take().unwrap(), &[2], Nanos::ZERO, 0)
+            .unwrap_err();
+        pool.give(buffer);
+        batch.release(&mut pool);
+        assert_eq!(pool.available(), 2);
+    }
+}

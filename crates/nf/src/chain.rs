@@ -1,0 +1,360 @@
+//! A chain: functions in order, run to completion on one batch at a time.
+
+use crate::batch::{Batch, Verdict};
+use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
+use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
+use tailwater_net::Nanos;
+use tailwater_net::parse::{Malformed, Network, parse};
+
+/// What to do with packets that the functions cannot handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// Drop them.
+    Drop,
+    /// Send them on as they came.
+    Pass,
+}
+
+impl Unfit {
+    fn verdict(self) -> Verdict {
+        match self {
+            Unfit::Drop => Verdict::Drop(0),
+            Unfit::Pass => Verdict::Bypass,
+        }
+    }
+}
+
+/// How a chain treats packets before its first function.
+#[derive(Clone, Copy, Debug)]
+pub struct InputPolicy {
+    /// Packets whose headers are truncated, contradictory or absurd.
+    pub malformed: Unfit,
+    /// Packets that are not IP (ARP, LLDP, ...).
+    pub non_ip: Unfit,
+}
+
+/// Which side of the balance a count of packets is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Dropped because the spec or a function said so.
+    Dropped,
+    /// Lost for want of room.
+    Lost,
+    /// Sent on; noted because it is unusual.
+    Passed,
+}
+
+/// A reason why packets are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// `function-name/reason`, `malformed/reason`, ...: stable.
+    pub name: String,
+    /// What became of the packets.
+    pub outcome: Outcome,
+}
+
+/// A function with its place in the chain.
+struct Stage {
+    name: String,
+    function: Box<dyn NetworkFunction>,
+    /// `None` for a function without state.
+    slot: Option<StateSlot>,
+    drops: [u64; MAX_DROP_REASONS],
+}
+
+/// Where each function's piece of a flow's state lies, and how many bytes all take.
+///
+/// The versions stand first, then the functions' own bytes, each aligned to 8. All of one chain
+/// segment's state of a flow is contiguous and starts a cache line.
+fn layout(functions: &[(String, Box<dyn NetworkFunction>)]) -> (Vec<Option<StateSlot>>, usize) {
+    let stateful = functions
+        .iter()
+        .filter(|(_, function)| function.state_bytes() > 0)
+        .count();
+    let mut end = 4 * stateful;
+    let mut versions = 0;
+    let slots = functions
+        .iter()
+        .map(|(_, function)| {
+            let bytes = function.state_bytes();
+            (bytes > 0).then(|| {
+                let start = end.next_multiple_of(8);
+                end = start + bytes;
+                versions += 4;
+                StateSlot {
+                    version: versions - 4,
+                    state: start..end,
+                }
+            })
+        })
+        .collect();
+    (slots, end)
+}
+
+/// Bytes of flow state that these functions need together.
+pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
+    layout(functions).1
+}
+
+/// One worker's instance of a chain.
+pub struct Chain {
+    stages: Vec<Stage>,
+    table: Option<FlowTable>,
+    ends: EndedFlows,
+    input: InputPolicy,
+    malformed: [u64; Malformed::COUNT],
+    non_ip: u64,
+    no_place: u64,
+}
+
+impl Chain {
+    /// A chain of named functions. `table` is a view of the flow table made for
+    /// [`state_bytes`] of these functions; without it no flow is looked up.
+    ///
+    /// # Panics
+    /// If a function has state and there is no table, or one too narrow; if a function has more
+    /// than [`MAX_DROP_REASONS`].
+    pub fn new(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        table: Option<FlowTable>,
+        input: InputPolicy,
+    ) -> Chain {
+        for (name, function) in &functions {
+            let reasons = function.drop_reasons().len();
+            assert!(
+                reasons <= MAX_DROP_REASONS,
+                "{name} has {reasons} reasons to drop"
+            );
+        }
+        let (slots, bytes) = layout(&functions);
+        let room = table.as_ref().map_or(0, FlowTable::state_bytes);
+        assert!(
+            bytes <= room,
+            "the flow table has {room} bytes a flow, the chain needs {bytes}"
+        );
+        let wanted = functions
+            .iter()
+            .any(|(_, function)| function.wants_flow_ends());
+        let stages = functions
+            .into_iter()
+            .zip(slots)
+            .map(|((name, function), slot)| Stage {
+                name,
+                function,
+                slot,
+                drops: [0; MAX_DROP_REASONS],
+            })
+            .collect();
+        Chain {
+            stages,
+            ends: EndedFlows::new(room, wanted),
+            table,
+            input,
+            malformed: [0; Malformed::COUNT],
+            non_ip: 0,
+            no_place: 0,
+        }
+    }
+
+    /// Takes over an RSS bucket's flows.
+    pub fn adopt(&mut self, partition: Box<Partition>) {
+        if let Some(table) = &mut self.table {
+            table.adopt(partition);
+        }
+    }
+
+    /// Whether the chain looks flows up.
+    pub fn has_flows(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// What the flow table did, if there is one.
+    pub fn flow_counters(&self) -> Option<FlowCounters> {
+        self.table.as_ref().map(FlowTable::counters)
+    }
+
+    /// Flows in this worker's partitions.
+    pub fn flows(&self) -> usize {
+        self.table.as_ref().map_or(0, FlowTable::flows)
+    }
+
+    /// Runs the batch through all functions. What is left in it is to be sent.
+    pub fn process(&mut self, batch: &mut Batch, now: Nanos) {
+        self.classify(batch);
+        if let Some(table) = &mut self.table {
+            table.lookup(batch.slots_mut(), now, &mut self.ends);
+            tell_ends(&mut self.stages, &mut self.ends);
+            // Without a place for its flow, a packet cannot be processed.
+            let mut refused = false;
+            for packet in batch.iter_mut().filter(|packet| packet.flow().is_none()) {
+                packet.verdict = Verdict::Drop(0);
+                refused = true;
+            }
+            if refused {
+                batch.compact(|_, _| self.no_place += 1);
+            }
+        }
+        for i in 0..self.stages.len() {
+            if batch.is_empty() {
+                break;
+            }
+            self.open_new_flows(i, batch, now);
+            let stage = &mut self.stages[i];
+            let slot = stage.slot.as_ref();
+            let mut flows = FlowStates {
+                table: if slot.is_some() {
+                    self.table.as_mut()
+                } else {
+                    None
+                },
+                slot: slot.unwrap_or(
+                    const {
+                        &StateSlot {
+                            version: 0,
+                            state: 0..0,
+                        }
+                    },
+                ),
+            };
+            stage.function.process(batch, &mut flows);
+            let drops = &mut stage.drops;
+            batch.compact(|_, reason| drops[usize::from(reason) % MAX_DROP_REASONS] += 1);
+        }
+        batch.rejoin_bypass();
+    }
+
+    /// Forgets idle flows; a little in every turn of the worker's loop.
+    #[inline]
+    pub fn expire(&mut self, now: Nanos) {
+        /// Flows looked at in a turn: about as many as a batch could open.
+        const BUDGET: usize = 64;
+        if let Some(table) = &mut self.table {
+            table.expire(now, BUDGET, &mut self.ends);
+            tell_ends(&mut self.stages, &mut self.ends);
+        }
+    }
+
+    /// Finds each packet's headers, and sorts out what the functions are not to see.
+    fn classify(&mut self, batch: &mut Batch) {
+        let mut unfit = false;
+        batch.for_each(|packet, frame| match parse(frame) {
+            Ok(headers) => {
+                packet.headers = headers;
+                if headers.network == Network::NotIp {
+                    self.non_ip += 1;
+                    packet.verdict = self.input.non_ip.verdict();
+                    unfit = true;
+                }
+            }
+            Err(reason) => {
+                self.malformed[reason.index()] += 1;
+                packet.verdict = self.input.malformed.verdict();
+                unfit = true;
+            }
+        });
+        if unfit {
+            batch.compact(|_, _| {});
+        }
+    }
+
+    /// Shows function `i` the flows that it has not seen under its present version.
+    fn open_new_flows(&mut self, i: usize, batch: &mut Batch, now: Nanos) {
+        let Stage {
+            function,
+            slot,
+            drops,
+            ..
+        } = &mut self.stages[i];
+        let (Some(slot), Some(table)) = (slot, &mut self.table) else {
+            return;
+        };
+        let version = function.version();
+        let mut refused = false;
+        for j in 0..batch.len() {
+            let (packet, frame) = batch.packet_mut(j);
+            if slot.seen_version(table.state(packet.flow)) == version {
+                continue;
+            }
+            let mut flow = NewFlow {
+                table,
+                ends: &mut self.ends,
+                slot,
+                packet,
+                now,
+                version,
+            };
+            match function.new_flow(packet, frame, &mut flow) {
+                Verdict::Drop(reason) => {
+                    packet.verdict = Verdict::Drop(reason);
+                    refused = true;
+                }
+                Verdict::Forward | Verdict::Bypass => {
+                    slot.set_seen_version(table.state(packet.flow), version);
+                }
+            }
+        }
+        if refused {
+            batch.compact(|_, reason| drops[usize::from(reason) % MAX_DROP_REASONS] += 1);
+        }
+        tell_ends(&mut self.stages, &mut self.ends);
+    }
+
+    /// Every reason for which the chain counts packets.
+    pub fn reasons(&self) -> Vec<Reason> {
+        let outcome = |unfit| match unfit {
+            Unfit::Drop => Outcome::Dropped,
+            Unfit::Pass => Outcome::Passed,
+        };
+        let malformed = Malformed::ALL.iter().map(|reason| Reason {
+            name: format!("malformed/{}", reason.name()),
+            outcome: outcome(self.input.malformed),
+        });
+        let non_ip = Reason {
+            name: "non-ip".to_owned(),
+            outcome: outcome(self.input.non_ip),
+        };
+        let no_place = Reason {
+            name: "flow-table-full".to_owned(),
+            outcome: Outcome::Lost,
+        };
+        let functions = self.stages.iter().flat_map(|stage| {
+            let reasons = stage.function.drop_reasons().iter();
+            reasons.map(|reason| Reason {
+                name: format!("{}/{reason}", stage.name),
+                outcome: Outcome::Dropped,
+            })
+        });
+        malformed
+            .chain([non_ip, no_place])
+            .chain(functions)
+            .collect()
+    }
+
+    /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.
+    pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
+        let functions = self.stages.iter().flat_map(|stage| {
+            stage.drops[..stage.function.drop_reasons().len()]
+                .iter()
+                .copied()
+        });
+        self.malformed
+            .iter()
+            .copied()
+            .chain([self.non_ip, self.no_place])
+            .chain(functions)
+    }
+}
+
+/// Tells the functions which flows have left the table.
+#[inline]
+fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
+    ends.drain(|key, state| {
+        for Stage { function, slot, .. } in stages.iter_mut() {
+            if let Some(slot) = slot
+                && slot.seen_version(state) != 0
+            {
+                function.flow_ended(key, &state[slot.state.clone()]);
+            }
+        }
+    });
+}

@@ -1,0 +1,601 @@
+//! The flow table: one look-up a packet for the whole chain.
+//!
+//! A worker looks up a batch of flow keys and gets a [`FlowIndex`] for each; the chain's functions
+//! find their per-flow state by that index and never hash again. The table is cut into 512
+//! partitions, one for each RSS bucket: only who holds a bucket's [`Partition`] may look up,
+//! insert or expire there, and a bucket moves between workers by moving its `Partition`, a few
+//! hundred bytes, while entries and state stay where they are.
+//!
+//! # Layout
+//!
+//! Each entry is one cache line: key, age, timer links. A key has a home place, and lies there
+//! or in one of the next 31 places; the home's entry says in a bit map which of them hold its keys.
+//! So a flow that is there is nearly always found in the first line touched, one that is not is
+//! known from the first line alone, and nothing ever moves: an index stays true as long as the
+//! flow lives. State is in a second region, in lines of its own, at the same index.
+
+use crate::batch::{MAX_BATCH, Slot};
+use crate::flow_memory::{Entry, FlowMemory};
+use crate::flow_wheel::Wheel;
+use crate::region::CACHE_LINE;
+use std::io;
+use std::sync::Arc;
+use tailwater_net::toeplitz::{BUCKETS, bucket_of};
+use tailwater_net::{FlowKey, Nanos};
+
+/// How many places, from its home on, a key may lie in.
+const NEIGHBOURHOOD: u32 = 32;
+
+/// A nanosecond count shifted right by this is a tick: 65.5 µs. Ages are 32-bit tick counts, right
+/// for flows idle for up to 39 hours.
+const TICK_SHIFT: u32 = 16;
+
+/// A flow's place in the table. Only a look-up makes one, so it is always in range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowIndex(u32);
+
+impl FlowIndex {
+    /// No flow.
+    pub(crate) const NONE: FlowIndex = FlowIndex(u32::MAX);
+
+    #[inline]
+    pub(crate) fn get(self) -> Option<u32> {
+        (self != FlowIndex::NONE).then_some(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What to do when a new flow finds no free place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The flow that has been idle longest near the new one's home makes room.
+    #[default]
+    Evict,
+    /// The new flow is refused and its packet dropped.
+    Refuse,
+}
+
+/// How long a flow may be idle before it is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTimeouts {
+    /// TCP flows.
+    pub tcp: Nanos,
+    /// UDP flows.
+    pub udp: Nanos,
+    /// All others.
+    pub other: Nanos,
+}
+
+impl IdleTimeouts {
+    fn of(&self, protocol: u8) -> Nanos {
+        match protocol {
+            6 => self.tcp,
+            17 => self.udp,
+            _ => self.other,
+        }
+    }
+
+    fn longest(&self) -> Nanos {
+        self.tcp.max(self.udp).max(self.other)
+    }
+}
+
+/// A flow table's shape, fixed for its life.
+#[derive(Clone, Debug)]
+pub struct FlowTableConfig {
+    /// Flows that are to fit. The table has at least twice as many places, so that it never fills
+    /// up before unless the flows are very unevenly spread over the buckets.
+    pub capacity: usize,
+    /// When idle flows are forgotten.
+    pub timeouts: IdleTimeouts,
+    /// What happens to a new flow that finds no place.
+    pub when_full: WhenFull,
+    /// Bytes of state for a flow (rounded up to cache lines; 0 for none).
+    pub state_bytes: usize,
+    /// Keys the hash. Secret where the traffic is not trusted.
+    pub seed: u64,
+}
+
+/// One bucket's part of the flow table: the right to use its entries, and its timers.
+#[derive(Debug)]
+pub struct Partition {
+    pub(crate) bucket: u16,
+    pub(crate) wheel: Wheel,
+    /// A bit for each place: taken or free.
+    taken: Box<[u64]>,
+    live: u32,
+}
+
+impl Partition {
+    /// The RSS bucket.
+    pub fn bucket(&self) -> u16 {
+        self.bucket
+    }
+
+    /// Flows in the partition.
+    pub fn flows(&self) -> usize {
+        self.live as usize
+    }
+
+    /// The first free place among the neighbourhood's from `home` on, as a distance.
+    #[inline]
+    fn free_distance(&self, home: u32, mask: u32) -> Option<u32> {
+        // The places from `home` on, wrapped, as the low bits of one word.
+        let (word, bit) = ((home / 64) as usize, home % 64);
+        let next = if word + 1 < self.taken.len() {
+            word + 1
+        } else {
+            0
+        };
+        debug_assert!(mask as usize + 1 == self.taken.len() * 64);
+        let mut near = self.taken[word] >> bit;
+        if bit > 0 {
+            near |= self.taken[next] << (64 - bit);
+        }
+        let distance = near.trailing_ones();
+        (distance < NEIGHBOURHOOD).then_some(distance)
+    }
+
+    fn set_taken(&mut self, place: u32, taken: bool) {
+        let bit = 1 << (place % 64);
+        let word = &mut self.taken[(place / 64) as usize];
+        *word = if taken { *word | bit } else { *word & !bit };
+    }
+}
+
+/// What a flow table did, in flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounters {
+    /// Flows entered.
+    pub opened: u64,
+    /// Flows forgotten because they were idle.
+    pub expired: u64,
+    /// Flows that made room for new ones.
+    pub evicted: u64,
+    /// New flows that found no place.
+    pub refused: u64,
+}
+
+/// Why a companion flow cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCompanion {
+    /// There is a flow of that key already.
+    #[error("the flow is there already")]
+    Taken,
+    /// The flows would be in two buckets, which can move apart.
+    #[error("the flow is of another RSS bucket")]
+    OtherBucket,
+    /// The table is full.
+    #[error("the flow table has no place")]
+    NoPlace,
+}
+
+/// Flows that left the table, with their last state, until the functions have been told.
+#[derive(Debug, Default)]
+pub(crate) struct EndedFlows {
+    keys: Vec<FlowKey>,
+    states: Vec<u8>,
+    /// Whether anybody wants to know.
+    wanted: bool,
+}
+
+impl EndedFlows {
+    /// Room for what one batch and one turn of the timers can end, so that it never grows. Without
+    /// `wanted` nothing is kept.
+    pub(crate) fn new(state_bytes: usize, wanted: bool) -> EndedFlows {
+        let room = if wanted { 8 * MAX_BATCH } else { 0 };
+        EndedFlows {
+            keys: Vec::with_capacity(room),
+            states: Vec::with_capacity(room * state_bytes),
+            wanted,
+        }
+    }
+
+    fn push(&mut self, key: &FlowKey, state: &[u8]) {
+        if self.wanted {
+            self.keys.push(*key);
+            self.states.extend_from_slice(state);
+        }
+    }
+
+    /// Hands every ended flow to `each` and forgets it.
+    #[inline]
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&FlowKey, &[u8])) {
+        if self.keys.is_empty() {
+            return;
+        }
+        let state_bytes = self.states.len() / self.keys.len();
+        for (i, key) in self.keys.iter().enumerate() {
+            each(key, &self.states[i * state_bytes..(i + 1) * state_bytes]);
+        }
+        self.keys.clear();
+        self.states.clear();
+    }
+}
+
+/// A worker's view of the flow table: the partitions it holds.
+#[derive(Debug)]
+pub struct FlowTable {
+    memory: Arc<FlowMemory>,
+    partitions: Vec<Option<Box<Partition>>>,
+    /// `log2` of the places in a partition.
+    shift: u32,
+    timeouts: IdleTimeouts,
+    when_full: WhenFull,
+    seed: u64,
+    counters: FlowCounters,
+    /// Where [`FlowTable::expire`] goes on, as a bucket.
+    cursor: usize,
+}
+
+impl FlowTable {
+    /// Makes the memory and all [`BUCKETS`] partitions. Each worker then gets a table
+    /// [on the same memory](FlowTable::sharing) and the partitions of its buckets.
+    ///
+    /// # Errors
+    /// If there is not that much memory.
+    pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Box<Partition>>)> {
+        let shift = (2 * config.capacity)
+            .div_ceil(BUCKETS)
+            .max(64)
+            .next_power_of_two()
+            .ilog2();
+        let places = BUCKETS << shift;
+        let state_lines = config.state_bytes.div_ceil(CACHE_LINE);
+        let memory = Arc::new(FlowMemory::new(places, state_lines)?);
+        let longest = ticks(config.timeouts.longest());
+        let partitions = (0..BUCKETS as u16)
+            .map(|bucket| {
+                Box::new(Partition {
+                    bucket,
+                    wheel: Wheel::new(longest),
+                    taken: vec![0; (1 << shift) / 64].into(),
+                    live: 0,
+                })
+            })
+            .collect();
+        let table = FlowTable {
+            memory,
+            partitions: (0..BUCKETS).map(|_| None).collect(),
+            shift,
+            timeouts: config.timeouts,
+            when_full: config.when_full,
+            seed: config.seed,
+            counters: FlowCounters::default(),
+            cursor: 0,
+        };
+        Ok((table, partitions))
+    }
+
+    /// Another view of the same memory, holding no partition.
+    pub fn sharing(&self) -> FlowTable {
+        FlowTable {
+            memory: Arc::clone(&self.memory),
+            partitions: (0..BUCKETS).map(|_| None).collect(),
+            shift: self.shift,
+            timeouts: self.timeouts,
+            when_full: self.when_full,
+            seed: self.seed,
+            counters: FlowCounters::default(),
+            cursor: 0,
+        }
+    }
+
+    /// Takes over a bucket.
+    pub fn adopt(&mut self, partition: Box<Partition>) {
+        let bucket = usize::from(partition.bucket);
+        self.partitions[bucket] = Some(partition);
+    }
+
+    /// Gives a bucket away. No packet of its flows may be in this worker's hands.
+    pub fn release(&mut self, bucket: u16) -> Option<Box<Partition>> {
+        self.partitions[usize::from(bucket) % BUCKETS].take()
+    }
+
+    /// What the table did so far.
+    pub fn counters(&self) -> FlowCounters {
+        self.counters
+    }
+
+    /// Flows in the partitions held.
+    pub fn flows(&self) -> usize {
+        self.partitions
+            .iter()
+            .flatten()
+            .map(|partition| partition.flows())
+            .sum()
+    }
+
+    /// Bytes of memory that the whole table (all workers' partitions) takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Bytes of state that each flow has.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.memory.state_bytes()
+    }
+
+    /// A flow's state.
+    #[inline]
+    pub(crate) fn state(&mut self, flow: FlowIndex) -> &mut [u8] {
+        // Packets that were not looked up, or belong to another table, have no flow here.
+        assert!(
+            flow.place() < BUCKETS << self.shift,
+            "the packet has no flow in this table"
+        );
+        // SAFETY: in range by the assertion. The place is of a partition that this table holds:
+        // only a look-up in a partition held makes an index, packets in a worker's hands are of its
+        // own buckets, and a bucket is released only when none is. `&mut self` makes the reference
+        // the only one.
+        unsafe { self.memory.state(flow.place()) }
+    }
+
+    #[inline]
+    fn entry(&self, flow: FlowIndex) -> &Entry {
+        // SAFETY: as in `state`; shared, since `&self` excludes `entry_mut`.
+        unsafe { self.memory.entry(flow.place()) }
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, flow: FlowIndex) -> &mut Entry {
+        // SAFETY: as in `state`.
+        unsafe { self.memory.entry(flow.place()) }
+    }
+
+    /// A partition held, with its entries.
+    #[inline]
+    fn partition(&mut self, bucket: usize) -> Option<(&mut Partition, &mut [Entry])> {
+        let partition = self.partitions[bucket].as_mut()?;
+        // SAFETY: this table holds the partition, and `&mut self` lasts as long as the slice.
+        Some((partition, unsafe {
+            self.memory.entries(bucket, 1 << self.shift)
+        }))
+    }
+
+    /// Looks up the flow of every packet and opens those that are new. A packet whose flow finds
+    /// no place, or whose bucket is another worker's, keeps [`FlowIndex::NONE`].
+    pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
+        let mut homes = [0u32; MAX_BATCH];
+        // First pass: where each key's home is; the line is on its way while the next is hashed.
+        for (slot, home) in slots.iter().zip(&mut homes) {
+            *home = self.home(&slot.packet.headers.key, bucket_of(slot.packet.rss_hash));
+            self.memory.prefetch_entry(*home as usize);
+        }
+        // Second pass: most flows are found at home. For the rest the lines to search are fetched.
+        let now = now.0 >> TICK_SHIFT;
+        let tick = now as u32;
+        let mut unsettled = [0u16; MAX_BATCH];
+        let mut waiting = 0;
+        for (i, slot) in slots.iter_mut().enumerate() {
+            let home = homes[i];
+            if self.partitions[(home >> self.shift) as usize].is_none() {
+                continue;
+            }
+            let entry = self.entry(FlowIndex(home));
+            let near = entry.near;
+            if near & 1 != 0 && entry.key == slot.packet.headers.key {
+                slot.packet.flow = FlowIndex(home);
+                self.memory.prefetch_state(home as usize);
+                self.entry_mut(FlowIndex(home)).last_seen = tick;
+            } else {
+                self.prefetch_near(home, near & !1);
+                unsettled[waiting] = i as u16;
+                waiting += 1;
+            }
+        }
+        // Third pass: displaced and new flows, one by one and in order: a flow's second packet
+        // finds what its first opened.
+        for &i in &unsettled[..waiting] {
+            let packet = &mut slots[usize::from(i)].packet;
+            let home = FlowIndex(homes[usize::from(i)]);
+            let key = packet.headers.key;
+            let found = self
+                .find(home, &key)
+                .or_else(|| self.open(home, &key, now, ends));
+            if let Some(flow) = found {
+                packet.flow = flow;
+                self.entry_mut(flow).last_seen = tick;
+                self.memory.prefetch_state(flow.place());
+            }
+        }
+    }
+
+    /// Opens a second flow that lives and ends with `flow`: the return direction of a translated
+    /// connection.
+    pub(crate) fn open_companion(
+        &mut self,
+        flow: FlowIndex,
+        key: &FlowKey,
+        bucket: u16,
+        now: Nanos,
+        ends: &mut EndedFlows,
+    ) -> Result<FlowIndex, NoCompanion> {
+        if flow.0 >> self.shift != u32::from(bucket) {
+            return Err(NoCompanion::OtherBucket);
+        }
+        let home = FlowIndex(self.home(key, bucket));
+        if self.find(home, key).is_some() {
+            return Err(NoCompanion::Taken);
+        }
+        let companion = self
+            .open(home, key, now.0 >> TICK_SHIFT, ends)
+            .ok_or(NoCompanion::NoPlace)?;
+        self.entry_mut(companion).companion = flow.0;
+        self.entry_mut(flow).companion = companion.0;
+        Ok(companion)
+    }
+
+    /// Forgets idle flows: looks at the timers of one partition, and at `budget` flows at the most.
+    /// Called in every turn of a worker's loop, it comes round all partitions in 512 turns.
+    pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {
+        let bucket = self.cursor;
+        self.cursor = (bucket + 1) % BUCKETS;
+        let now = now.0 >> TICK_SHIFT;
+        for _ in 0..budget {
+            let mask = self.mask();
+            let base = (bucket as u32) << self.shift;
+            let Some((partition, _)) = self.partition(bucket) else {
+                return;
+            };
+            let Some(due) = partition.wheel.next_due(now) else {
+                return;
+            };
+            let flow = FlowIndex(base + due);
+            let idle = self.idle_ticks(flow, now as u32);
+            let timeout = ticks(self.timeouts.of(self.entry(flow).key.protocol()));
+            if idle >= timeout {
+                self.counters.expired += 1 + u64::from(self.close(flow, ends));
+            } else if let Some((partition, entries)) = self.partition(bucket) {
+                let place = flow.0 & mask;
+                partition.wheel.remove(entries, place);
+                partition
+                    .wheel
+                    .insert(entries, place, now + u64::from(timeout - idle));
+            }
+        }
+    }
+
+    /// How long neither the flow nor its companion has had a packet.
+    fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
+        let entry = self.entry(flow);
+        let idle = tick.wrapping_sub(entry.last_seen);
+        match entry.companion {
+            Entry::NONE => idle,
+            companion => idle.min(tick.wrapping_sub(self.entry(FlowIndex(companion)).last_seen)),
+        }
+    }
+
+    /// The home place of a key, as an index into the whole table.
+    #[inline]
+    fn home(&self, key: &FlowKey, bucket: u16) -> u32 {
+        let low = key.hash(self.seed) as u32 & self.mask();
+        (u32::from(bucket) << self.shift) | low
+    }
+
+    #[inline]
+    fn mask(&self) -> u32 {
+        (1 << self.shift) - 1
+    }
+
+    /// The place at `distance` from `home`, within the partition.
+    #[inline]
+    fn at(&self, home: u32, distance: u32) -> FlowIndex {
+        let mask = self.mask();
+        FlowIndex((home & !mask) | ((home + distance) & mask))
+    }
+
+    #[inline]
+    fn prefetch_near(&self, home: u32, mut near: u32) {
+        while near != 0 {
+            self.memory
+                .prefetch_entry(self.at(home, near.trailing_zeros()).place());
+            near &= near - 1;
+        }
+    }
+
+    #[inline]
+    fn find(&self, home: FlowIndex, key: &FlowKey) -> Option<FlowIndex> {
+        let mut near = self.entry(home).near;
+        while near != 0 {
+            let place = self.at(home.0, near.trailing_zeros());
+            if self.entry(place).key == *key {
+                return Some(place);
+            }
+            near &= near - 1;
+        }
+        None
+    }
+
+    /// Enters a new flow near its home; its state is zero.
+    fn open(
+        &mut self,
+        home: FlowIndex,
+        key: &FlowKey,
+        now: u64,
+        ends: &mut EndedFlows,
+    ) -> Option<FlowIndex> {
+        let bucket = (home.0 >> self.shift) as usize;
+        let mask = self.mask();
+        let mut distance = self.partitions[bucket]
+            .as_ref()?
+            .free_distance(home.0 & mask, mask);
+        if distance.is_none() && self.when_full == WhenFull::Evict {
+            distance = self.evict(home, now as u32, ends);
+        }
+        let Some(distance) = distance else {
+            self.counters.refused += 1;
+            return None;
+        };
+        let flow = self.at(home.0, distance);
+        self.entry_mut(home).near |= 1 << distance;
+        // The place's own bit map belongs to the keys at home there, and stays.
+        let entry = self.entry_mut(flow);
+        entry.key = *key;
+        entry.last_seen = now as u32;
+        entry.companion = Entry::NONE;
+        entry.distance = distance as u8;
+        self.state(flow).fill(0);
+        let timeout = ticks(self.timeouts.of(key.protocol()));
+        let (partition, entries) = self.partition(bucket)?;
+        partition.set_taken(flow.0 & mask, true);
+        partition.live += 1;
+        partition
+            .wheel
+            .insert(entries, flow.0 & mask, now + u64::from(timeout));
+        self.counters.opened += 1;
+        Some(flow)
+    }
+
+    /// Makes room in a home's neighbourhood: the flow idle longest goes, with its companion. Flows
+    /// seen in this very tick stay: the batch under way may hold packets of theirs.
+    fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
+        let (idle, distance) = (0..NEIGHBOURHOOD)
+            .map(|distance| (self.idle_ticks(self.at(home.0, distance), tick), distance))
+            .max()?;
+        if idle == 0 {
+            return None;
+        }
+        let flow = self.at(home.0, distance);
+        self.counters.evicted += 1 + u64::from(self.close(flow, ends));
+        Some(distance)
+    }
+
+    /// Forgets a flow and its companion. Says whether there was one.
+    fn close(&mut self, flow: FlowIndex, ends: &mut EndedFlows) -> bool {
+        let companion = self.entry(flow).companion;
+        self.remove(flow, ends);
+        if companion == Entry::NONE {
+            return false;
+        }
+        self.remove(FlowIndex(companion), ends);
+        true
+    }
+
+    fn remove(&mut self, flow: FlowIndex, ends: &mut EndedFlows) {
+        let key = self.entry(flow).key;
+        ends.push(&key, self.state(flow));
+        let mask = self.mask();
+        let bucket = (flow.0 >> self.shift) as usize;
+        let distance = u32::from(self.entry(flow).distance);
+        let home = FlowIndex((flow.0 & !mask) | (flow.0.wrapping_sub(distance) & mask));
+        self.entry_mut(home).near &= !(1 << distance);
+        if let Some((partition, entries)) = self.partition(bucket) {
+            partition.wheel.remove(entries, flow.0 & mask);
+            partition.set_taken(flow.0 & mask, false);
+            partition.live -= 1;
+        }
+    }
+}
+
+/// A span as whole ticks, at least one.
+fn ticks(span: Nanos) -> u32 {
+    (span.0 >> TICK_SHIFT).clamp(1, u64::from(u32::MAX / 2)) as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+use super::*;
+use crate::batch::Batch;
+use crate::buffer::BufferPool;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+fn config(capacity: usize, when_full: WhenFull) -> FlowTableConfig {
+    FlowTableConfig {
+        capacity,
+        timeouts: IdleTimeouts {
+            tcp: Nanos::from_secs(30),
+            udp: Nanos::from_secs(10),
+            other: SECOND,
+        },
+        when_full,
+        state_bytes: 16,
+        seed: 7,
+    }
+}
+
+fn full_table(config: &FlowTableConfig) -> FlowTable {
+    let (mut table, partitions) = FlowTable::create(config).unwrap();
+    partitions
+        .into_iter()
+        .for_each(|partition| table.adopt(partition));
+    table
+}
+
+fn key(n: u32, protocol: u8) -> FlowKey {
+    FlowKey::v4(
+        Ipv4Addr::from_bits(n),
+        Ipv4Addr::new(198, 18, 0, 1),
+        protocol,
+        n as u16,
+        80,
+    )
+}
+
+/// A table with what is needed to look flows up in it.
+struct Rig {
+    table: FlowTable,
+    pool: BufferPool,
+    batch: Batch,
+    ends: EndedFlows,
+}
+
+impl Rig {
+    fn new(config: &FlowTableConfig) -> Rig {
+        let pool = BufferPool::new(MAX_BATCH as u32, 64).unwrap();
+        let batch = Batch::new(&pool, MAX_BATCH);
+        Rig {
+            table: full_table(config),
+            batch,
+            pool,
+            ends: EndedFlows::new(64, true),
+        }
+    }
+
+    /// Looks up keys with their RSS hashes in one batch.
+    fn lookup(&mut self, keys: &[(FlowKey, u32)], now: Nanos) -> Vec<Option<u32>> {
+        for (key, rss_hash) in keys {
+            self.batch
+                .push(self.pool.take().unwrap(), &[], now, *rss_hash)
+                .unwrap();
+            self.batch
+                .slots_mut()
+                .last_mut()
+                .unwrap()
+                .packet
+                .headers
+                .key = *key;
+        }
+        self.table
+            .lookup(self.batch.slots_mut(), now, &mut self.ends);
+        let found = self.batch.iter().map(|packet| packet.flow()).collect();
+        self.batch.release(&mut self.pool);
+        found
+    }
+
+    fn ended(&mut self) -> Vec<FlowKey> {
+        let mut keys = vec![];
+        self.ends.drain(|key, _| keys.push(*key));
+        keys
+    }
+
+    /// A turn of the timers of every partition.
+    fn expire(&mut self, now: Nanos) -> Vec<FlowKey> {
+        (0..BUCKETS).for_each(|_| self.table.expire(now, 1000, &mut self.ends));
+        self.ended()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Against a hash map: the same key has the same index as long as it lives, different keys
+    /// never share one, and exactly the idle flows are forgotten.
+    #[test]
+    fn behaves_as_a_map(
+        steps in prop::collection::vec(
+            (prop::collection::vec((0u32..400, any::<bool>()), 1..64), 0u64..12_000),
+            1..20,
+        ),
+    ) {
+        let mut rig = Rig::new(&config(65_536, WhenFull::Evict));
+        let mut model: HashMap<FlowKey, (u32, Nanos)> = HashMap::new();
+        let mut now = SECOND;
+        for (flows, pause_ms) in steps {
+            // Few buckets, so that neighbourhoods fill.
+            let keys: Vec<_> = flows
+                .iter()
+                .map(|&(n, tcp)| (key(n, if tcp { 6 } else { 17 }), n % 3))
+                .collect();
+            for ((key, _), index) in keys.iter().zip(rig.lookup(&keys, now)) {
+                let index = index.expect("there is room");
+                let known = model.entry(*key).or_insert((index, now));
+                prop_assert_eq!(known.0, index);
+                known.1 = now;
+            }
+            let mut places: Vec<u32> = model.values().map(|known| known.0).collect();
+            places.sort_unstable();
+            places.dedup();
+            prop_assert_eq!(places.len(), model.len());
+            prop_assert_eq!(rig.table.flows(), model.len());
+            now += Nanos::from_millis(pause_ms);
+            for key in rig.expire(now) {
+                let (_, seen) = model.remove(&key).expect("it was there");
+                let timeout = if key.protocol() == 6 { 30 } else { 10 };
+                prop_assert!((now - seen).as_secs_f64() > timeout as f64 - 0.001);
+            }
+        }
+        // A timer fires at the latest one slot after its time.
+        rig.expire(now + Nanos::from_secs(31));
+        prop_assert_eq!(rig.table.flows(), 0);
+    }
+}
+
+#[test]
+fn state_is_zero_when_a_flow_opens_and_stays_its_own() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    let keys: Vec<_> = (0..100).map(|n| (key(n, 17), n % 7)).collect();
+    let places = rig.lookup(&keys, SECOND);
+    for (n, place) in places.iter().enumerate() {
+        let state = rig.table.state(FlowIndex(place.unwrap()));
+        assert!(state.iter().all(|&b| b == 0));
+        state.fill(n as u8 + 1);
+    }
+    for (n, place) in rig.lookup(&keys, SECOND).into_iter().enumerate() {
+        assert!(
+            rig.table
+                .state(FlowIndex(place.unwrap()))
+                .iter()
+                .all(|&b| b == n as u8 + 1)
+        );
+    }
+    rig.expire(Nanos::from_secs(100));
+    for place in rig.lookup(&keys, Nanos::from_secs(101)) {
+        assert!(
+            rig.table
+                .state(FlowIndex(place.unwrap()))
+                .iter()
+                .all(|&b| b == 0)
+        );
+    }
+}
+
+#[test]
+fn the_nominal_capacity_fits() {
+    // Evenly hashed flows, as many as were asked for: none is refused.
+    let mut rig = Rig::new(&config(100_000, WhenFull::Refuse));
+    for chunk in (0..100_000u32).collect::<Vec<_>>().chunks(MAX_BATCH) {
+        let keys: Vec<_> = chunk
+            .iter()
+            .map(|&n| (key(n, 6), key(n, 6).hash(1) as u32))
+            .collect();
+        assert!(rig.lookup(&keys, SECOND).iter().all(Option::is_some));
+    }
+    assert_eq!(rig.table.flows(), 100_000);
+    assert_eq!(rig.table.counters().refused, 0);
+}
+
+#[test]
+fn a_full_partition_refuses_or_evicts_the_longest_idle() {
+    for when_full in [WhenFull::Refuse, WhenFull::Evict] {
+        let mut rig = Rig::new(&config(512, when_full));
+        let mut refused = 0;
+        for n in 0..500 {
+            let now = SECOND + Nanos::from_millis(u64::from(n));
+            refused += rig
+                .lookup(&[(key(n, 6), 3)], now)
+                .iter()
+                .filter(|f| f.is_none())
+                .count();
+        }
+        let counters = rig.table.counters();
+        assert_eq!(counters.refused, refused as u64);
+        assert_eq!(counters.opened - counters.evicted, rig.table.flows() as u64);
+        assert!(rig.table.flows() <= 64);
+        let ended = rig.ended();
+        assert_eq!(ended.len() as u64, counters.evicted);
+        if when_full == WhenFull::Evict {
+            assert_eq!(counters.refused, 0);
+            // Whoever went was older than whoever is left of its neighbourhood; with one
+            // flow a millisecond the early ones are gone.
+            assert!(ended.contains(&key(0, 6)) && !ended.contains(&key(499, 6)));
+        } else {
+            assert_eq!(counters.evicted, 0);
+            assert!(refused >= 500 - 64);
+        }
+    }
+}
+
+#[test]
+fn eviction_never_takes_a_flow_of_the_batch_under_way() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    let keys: Vec<_> = (0..MAX_BATCH as u32).map(|n| (key(n, 6), 0)).collect();
+    let places: Vec<u32> = rig.lookup(&keys, SECOND).into_iter().flatten().collect();
+    let mut distinct = places.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(
+        distinct.len(),
+        places.len(),
+        "two flows of one batch share a place"
+    );
+    assert_eq!(rig.table.counters().evicted, 0);
+    assert!(rig.table.counters().refused > 0);
+}
+
+#[test]
+fn companions_live_and_end_together() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    let (one, two) = (key(1, 17), key(2, 17));
+    let flow = FlowIndex(rig.lookup(&[(one, 5)], SECOND)[0].unwrap());
+    let open = |rig: &mut Rig, bucket| {
+        rig.table
+            .open_companion(flow, &two, bucket, SECOND, &mut rig.ends)
+    };
+    assert_eq!(open(&mut rig, 6), Err(NoCompanion::OtherBucket));
+    let companion = open(&mut rig, 5).unwrap();
+    assert_eq!(open(&mut rig, 5), Err(NoCompanion::Taken));
+    // Packets of the companion alone keep both alive.
+    for second in 2..40 {
+        let now = Nanos::from_secs(second);
+        assert_eq!(rig.lookup(&[(two, 5)], now), [Some(companion.0)]);
+        assert_eq!(rig.expire(now), []);
+    }
+    let mut ended = rig.expire(Nanos::from_secs(60));
+    ended.sort_by_key(|key| key.source_port());
+    assert_eq!(ended, [one, two]);
+    assert_eq!(rig.table.flows(), 0);
+}
+
+#[test]
+fn a_bucket_moves_with_its_flows() {
+    let config = config(512, WhenFull::Evict);
+    let mut rig = Rig::new(&config);
+    let place = rig.lookup(&[(key(1, 6), 9)], SECOND)[0];
+    rig.table.state(FlowIndex(place.unwrap())).fill(42);
+    let partition = rig.table.release(9).unwrap();
+    assert_eq!(partition.flows(), 1);
+    // Without the partition, the bucket's packets find nothing.
+    assert_eq!(rig.lookup(&[(key(1, 6), 9)], SECOND), [None]);
+    let mut other = rig.table.sharing();
+    other.adopt(partition);
+    rig.table = other;
+    assert_eq!(rig.lookup(&[(key(1, 6), 9)], SECOND), [place]);
+    assert_eq!(rig.table.state(FlowIndex(place.unwrap()))[0], 42);
+}

@@ -1,0 +1,202 @@
+//! The trait that every network function implements, and what it sees of the flow table.
+
+use crate::batch::{Batch, Packet, Verdict};
+use crate::flow_table::{EndedFlows, FlowTable, NoCompanion};
+use bytemuck::Pod;
+use std::ops::Range;
+use tailwater_net::toeplitz::bucket_of;
+use tailwater_net::{FlowKey, Nanos};
+
+/// A network function: a batch of packets in, a verdict on each out.
+///
+/// A function that keeps state per flow says how many bytes; the chain finds the flow once for all
+/// its functions and hands each its own piece. Decisions that depend on the flow key alone are made
+/// in [`new_flow`](NetworkFunction::new_flow) and kept there, so that
+/// [`process`](NetworkFunction::process) only applies them.
+///
+/// One value serves one worker. What workers share (rules, tables) is read-only behind an `Arc`.
+///
+/// # Example
+///
+/// A function that lets each flow have ten packets:
+///
+/// ```
+/// use tailwater_nf::batch::{Batch, Verdict};
+/// use tailwater_nf::function::{FlowStates, NetworkFunction};
+///
+/// struct TenPackets;
+///
+/// impl NetworkFunction for TenPackets {
+///     fn kind(&self) -> &'static str {
+///         "TenPackets"
+///     }
+///     fn drop_reasons(&self) -> &'static [&'static str] {
+///         &["more-than-ten"]
+///     }
+///     fn state_bytes(&self) -> usize {
+///         size_of::<u64>()
+///     }
+///     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+///         for packet in batch.iter_mut() {
+///             let seen = flows.state::<u64>(packet);
+///             *seen += 1;
+///             if *seen > 10 {
+///                 packet.verdict = Verdict::Drop(0);
+///             }
+///         }
+///     }
+/// }
+/// ```
+pub trait NetworkFunction: Send {
+    /// The function's name in specs, documentation and reports.
+    fn kind(&self) -> &'static str;
+
+    /// Why it drops packets: stable names, at most [`MAX_DROP_REASONS`]. [`Verdict::Drop`] holds a
+    /// place in this list.
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Bytes of state for each flow. With 0, here and in the chain's other functions, the chain
+    /// does not look flows up at all.
+    fn state_bytes(&self) -> usize {
+        0
+    }
+
+    /// The version of what [`new_flow`](NetworkFunction::new_flow) decides by; not 0. When it
+    /// changes (new rules), every flow is shown to `new_flow` again with its next packet.
+    fn version(&self) -> u32 {
+        1
+    }
+
+    /// Decides about a flow on its first packet since the function's version changed. The flow's
+    /// state is zero the first time. With [`Verdict::Drop`] the packet is dropped and the next one
+    /// asks again; a lasting refusal is kept in the state and applied in `process`.
+    fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let _ = (packet, frame, flow);
+        Verdict::Forward
+    }
+
+    /// Whether [`flow_ended`](NetworkFunction::flow_ended) is to be called.
+    fn wants_flow_ends(&self) -> bool {
+        false
+    }
+
+    /// A flow that `new_flow` saw has left the table; `state` is its last.
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let _ = (key, state);
+    }
+
+    /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, of
+    /// a flow that `new_flow` has seen. Dropping is setting the packet's verdict.
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);
+}
+
+/// The most reasons to drop that one function can have.
+pub const MAX_DROP_REASONS: usize = 16;
+
+/// Where a function's piece of a flow's state lies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StateSlot {
+    /// Offset of the 32-bit version under which the function last saw the flow.
+    pub(crate) version: usize,
+    /// The function's own bytes.
+    pub(crate) state: Range<usize>,
+}
+
+impl StateSlot {
+    #[inline]
+    pub(crate) fn seen_version(&self, state: &[u8]) -> u32 {
+        bytemuck::pod_read_unaligned(&state[self.version..self.version + 4])
+    }
+
+    #[inline]
+    pub(crate) fn set_seen_version(&self, state: &mut [u8], version: u32) {
+        state[self.version..self.version + 4].copy_from_slice(bytemuck::bytes_of(&version));
+    }
+
+    /// The function's piece as its own type.
+    ///
+    /// # Panics
+    /// If the type is larger than what the function declared, or its alignment above 8.
+    #[inline]
+    fn typed<'a, T: Pod>(&self, state: &'a mut [u8]) -> &'a mut T {
+        const { assert!(align_of::<T>() <= 8, "flow state is aligned to 8 bytes") };
+        bytemuck::from_bytes_mut(&mut state[self.state.clone()][..size_of::<T>()])
+    }
+}
+
+/// A function's state of the flows in a batch.
+#[derive(Debug)]
+pub struct FlowStates<'a> {
+    pub(crate) table: Option<&'a mut FlowTable>,
+    pub(crate) slot: &'a StateSlot,
+}
+
+impl FlowStates<'_> {
+    /// The state of the packet's flow.
+    ///
+    /// # Panics
+    /// If the packet has no flow, or `T` is larger than the
+    /// [declared state](NetworkFunction::state_bytes).
+    #[inline]
+    pub fn state<T: Pod>(&mut self, packet: &Packet) -> &mut T {
+        let table = self
+            .table
+            .as_mut()
+            .expect("only functions with state ask for it");
+        self.slot.typed(table.state(packet.flow))
+    }
+}
+
+/// A flow that a function sees for the first time.
+#[derive(Debug)]
+pub struct NewFlow<'a> {
+    pub(crate) table: &'a mut FlowTable,
+    pub(crate) ends: &'a mut EndedFlows,
+    pub(crate) slot: &'a StateSlot,
+    pub(crate) packet: &'a Packet,
+    pub(crate) now: Nanos,
+    pub(crate) version: u32,
+}
+
+impl NewFlow<'_> {
+    /// Now, since the run's start.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// The RSS bucket that owns the flow.
+    pub fn bucket(&self) -> u16 {
+        bucket_of(self.packet.rss_hash)
+    }
+
+    /// The function's state of this flow.
+    #[inline]
+    pub fn state<T: Pod>(&mut self) -> &mut T {
+        self.slot.typed(self.table.state(self.packet.flow))
+    }
+
+    /// Opens a second flow of the same bucket that lives and ends with this one, such as the
+    /// return direction of a translated connection, and gives the function's state of it. For this
+    /// function the new flow counts as seen; the chain's others see it with its first packet.
+    ///
+    /// # Errors
+    /// If the key is taken, of another bucket, or finds no place.
+    pub fn open_companion<T: Pod>(
+        &mut self,
+        key: &FlowKey,
+        rss_hash: u32,
+    ) -> Result<&mut T, NoCompanion> {
+        let companion = self.table.open_companion(
+            self.packet.flow,
+            key,
+            bucket_of(rss_hash),
+            self.now,
+            self.ends,
+        )?;
+        let state = self.table.state(companion);
+        self.slot.set_seen_version(state, self.version);
+        Ok(self.slot.typed(state))
+    }
+}
