@@ -1,0 +1,27 @@
+//! Any bytes as a chain spec: reading never panics, and an error is one line that points into
+//! the text.
+//!
+//! ```text
+//! cargo +nightly fuzz run spec fuzz/corpus/spec crates/nf/tests/specs/right crates/nf/tests/specs/wrong
+//! ```
+//!
+//! Put a failing input into `crates/nf/tests/specs/wrong/` with the ending `.yaml`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+use tailwater_nf::spec::ChainSpec;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    // Below a folder that does not exist no rules file is found.
+    let Err(error) = ChainSpec::parse(text, "spec.yaml", Path::new("no-such-folder")) else {
+        return;
+    };
+    let shown = error.to_string();
+    assert!(!shown.contains(['\n', '\r']), "{shown:?}");
+    assert!(error.line <= text.split(['\n', '\r']).count() + 1, "{shown}");
+});
