@@ -1,0 +1,146 @@
+//! Look-up of an address's rule set.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Branches of a tree node: interval starts that are compared at once.
+const BRANCHES: usize = 16;
+
+/// From an IPv4 address to a rule set: a table over the upper 16 bits, then a B+-tree, mostly of
+/// one node, over the lower 16.
+pub(super) struct V4Table {
+    /// The tree of each upper half: index of the root node and, in the high 32 bits, the levels
+    /// below it. Upper halves of one interval share a tree with others in the same set.
+    roots: Box<[u64; 1 << 16]>,
+    nodes: Nodes,
+}
+
+/// The nodes of all trees.
+#[derive(Default)]
+struct Nodes {
+    /// Per node the first lower half in each branch, ascending; in a tree's leftmost node the
+    /// first is 0. The last branch is repeated to fill the node.
+    starts: Vec<[u16; BRANCHES]>,
+    /// Per node and branch the node below it or, in a leaf, the set of rules.
+    branches: Vec<[u32; BRANCHES]>,
+}
+
+impl V4Table {
+    /// From the intervals' first addresses (the first 0, ascending) and sets.
+    pub(super) fn new(intervals: &[(u128, u32)]) -> Self {
+        let mut nodes = Nodes::default();
+        let mut roots = Box::new([0; 1 << 16]);
+        let mut of_set: HashMap<u32, u64> = HashMap::new();
+        // The next upper half, and the set of its first address unless an interval begins there.
+        let (mut next, mut set) = (0, 0);
+        let upper = |start: u128| (start >> 16) as usize;
+        for group in intervals.chunk_by(|a, b| upper(a.0) == upper(b.0)) {
+            let at = upper(group[0].0);
+            let mut inside: Vec<(u16, u32)> = group.iter().map(|i| (i.0 as u16, i.1)).collect();
+            if inside[0].0 != 0 {
+                inside.insert(0, (0, set));
+            }
+            let mut whole = |set| *of_set.entry(set).or_insert_with(|| nodes.tree(&[(0, set)]));
+            roots[next..at].fill(whole(set));
+            roots[at] = match *inside {
+                [(_, set)] => whole(set),
+                _ => nodes.tree(&inside),
+            };
+            next = at + 1;
+            set = group[group.len() - 1].1;
+        }
+        roots[next..].fill(nodes.tree(&[(0, set)]));
+        nodes.starts.shrink_to_fit();
+        nodes.branches.shrink_to_fit();
+        V4Table { roots, nodes }
+    }
+
+    /// The position of the set of rules that match the address.
+    #[inline(always)]
+    pub(super) fn find(&self, address: Ipv4Addr) -> u32 {
+        let address = address.to_bits();
+        let root = self.roots[(address >> 16) as usize];
+        let mut branch = root as u32;
+        for _ in 0..(root >> 32) {
+            branch = self.nodes.branch(branch, address as u16);
+        }
+        self.nodes.branch(branch, address as u16)
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.roots)
+            + self.nodes.starts.capacity() * size_of::<[u16; BRANCHES]>()
+            + self.nodes.branches.capacity() * size_of::<[u32; BRANCHES]>()
+    }
+}
+
+impl Nodes {
+    /// Adds the tree of these intervals, of which there is at least one. Returns its root as in
+    /// [`V4Table::roots`].
+    fn tree(&mut self, intervals: &[(u16, u32)]) -> u64 {
+        let mut level = self.level(intervals);
+        let mut height = 0_u64;
+        while level.len() > 1 {
+            level = self.level(&level);
+            height += 1;
+        }
+        let root = level.first().map_or(0, |(_, node)| *node);
+        u64::from(root) | (height << 32)
+    }
+
+    /// Adds a level of nodes with these branches; returns each one's first start and index.
+    fn level(&mut self, branches: &[(u16, u32)]) -> Vec<(u16, u32)> {
+        let mut nodes = Vec::new();
+        for node in branches.chunks(BRANCHES) {
+            let at = |i: usize| node.get(i).or(node.last()).copied().unwrap_or_default();
+            nodes.push((at(0).0, self.starts.len() as u32));
+            self.starts.push(std::array::from_fn(|i| at(i).0));
+            self.branches.push(std::array::from_fn(|i| at(i).1));
+        }
+        nodes
+    }
+
+    /// What is in a node's last branch that does not start after `low`.
+    #[inline(always)]
+    fn branch(&self, node: u32, low: u16) -> u32 {
+        let not_after: u16 = self.starts[node as usize]
+            .iter()
+            .map(|start| u16::from(*start <= low))
+            .sum();
+        // The first branch of a node that is reached is never after, so the count is 1 to 16.
+        self.branches[node as usize][usize::from(not_after.wrapping_sub(1)) % BRANCHES]
+    }
+}
+
+/// From an IPv6 address to a rule set: binary search over the intervals.
+pub(super) struct V6Table {
+    /// First address of each interval, ascending, the first 0.
+    starts: Vec<u128>,
+    /// The sets of these intervals.
+    sets: Vec<u32>,
+}
+
+impl V6Table {
+    /// From the intervals' first addresses (the first 0, ascending) and sets.
+    pub(super) fn new(intervals: &[(u128, u32)]) -> Self {
+        V6Table {
+            starts: intervals.iter().map(|(start, _)| *start).collect(),
+            sets: intervals.iter().map(|(_, set)| *set).collect(),
+        }
+    }
+
+    /// The position of the set of rules that match the address.
+    #[inline(always)]
+    pub(super) fn find(&self, address: Ipv6Addr) -> u32 {
+        let address = address.to_bits();
+        let not_after = self.starts.partition_point(|start| *start <= address);
+        // The first start is 0, so it is never after.
+        self.sets[not_after.saturating_sub(1)]
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.starts.capacity() * size_of::<u128>() + self.sets.capacity() * size_of::<u32>()
+    }
+}

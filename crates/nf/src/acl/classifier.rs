@@ -1,0 +1,338 @@
+//! The rule classifier: which of an ordered list of 5-tuple rules is the first that matches.
+//!
+//! Each field of a key names the set of rules that match the key in that field; the lowest rule
+//! in all fields' sets is the answer. This is the *aggregated bit vector* method (Baboescu and
+//! Varghese, SIGCOMM 2001) with four changes: equal sets are stored once, zero words of a set not
+//! at all, ports and protocol are one field where their combinations are few, and an IPv4
+//! address finds its set by a table and one vector comparison rather than by a trie walk.
+//!
+//! # Memory
+//!
+//! For up to 65,536 rules the look-up tables take 1.3 MB, plus, for every distinct IPv4 prefix, at
+//! most 200 bytes. A set of `n` rules takes `8 * (ceil(n / 4096) + w)` bytes, `w` of its
+//! `ceil(n / 64)` words being non-zero, and there are at most `2n + 1` sets per field. ClassBench
+//! sets of 8,000 rules take 2 to 25 MB. Longer lists are cut in parts of 65,536 rules that are
+//! looked up one after the other. In any case building stops with an error at
+//! [`MAX_MEMORY_BYTES`].
+
+use super::address::{V4Table, V6Table};
+use super::dispatch;
+use super::rule::Rule;
+use super::rule_sets::{self, Packer, RuleSets, Span};
+use super::service::ServiceTable;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use tailwater_net::flow::FlowKey;
+
+/// The most rules a classifier takes.
+pub const MAX_RULES: usize = 1_000_000;
+
+/// The most memory a classifier takes, in bytes.
+pub const MAX_MEMORY_BYTES: usize = 1 << 30;
+
+/// Keys that are looked up together: enough to hide memory latency, few enough for their
+/// intermediate results to stay in the first-level cache.
+const GROUP: usize = 32;
+
+/// Why a classifier cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassifierError {
+    /// The list is too long.
+    #[error("{rules} rules, of at most {MAX_RULES}")]
+    TooManyRules {
+        /// The number of rules.
+        rules: usize,
+    },
+    /// The rules overlap in so many ways that the classifier would need more memory.
+    #[error("the rules need more than {} MiB of tables", limit_bytes >> 20)]
+    TooLarge {
+        /// The limit, in bytes.
+        limit_bytes: usize,
+    },
+}
+
+/// Finds the first matching rule of a fixed list. Read-only after building, so cores share one.
+pub struct Classifier {
+    /// Consecutive rules, `limits.part_rules` each.
+    parts: Vec<Part>,
+    /// Rules in each part but the last.
+    part_rules: usize,
+}
+
+/// Sizes at which the structure changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Rules per part.
+    pub(super) part_rules: usize,
+    /// Work, in word operations, up to which combinations of ports and protocol are made. Bounds
+    /// build time and, while building, memory.
+    pub(super) combination_words: usize,
+    /// Bytes for the whole.
+    pub(super) memory_bytes: usize,
+}
+
+impl Limits {
+    pub(super) const DEFAULT: Limits = Limits {
+        part_rules: 1 << 16,
+        combination_words: 1 << 24,
+        memory_bytes: MAX_MEMORY_BYTES,
+    };
+}
+
+impl Classifier {
+    /// Builds the tables.
+    ///
+    /// # Errors
+    ///
+    /// More than [`MAX_RULES`] rules, or tables of more than [`MAX_MEMORY_BYTES`].
+    pub fn new(rules: &[Rule]) -> Result<Self, ClassifierError> {
+        Self::with_limits(rules, Limits::DEFAULT)
+    }
+
+    /// As `new`, with the structure's limits set by the caller.
+    pub(super) fn with_limits(rules: &[Rule], limits: Limits) -> Result<Self, ClassifierError> {
+        if rules.len() > MAX_RULES {
+            return Err(ClassifierError::TooManyRules { rules: rules.len() });
+        }
+        let mut classifier = Classifier {
+            parts: Vec::new(),
+            part_rules: limits.part_rules,
+        };
+        let mut used = 0;
+        for rules in rules.chunks(limits.part_rules) {
+            let part = Part::new(rules, used, limits)?;
+            used += part.memory_bytes();
+            classifier.parts.push(part);
+        }
+        Ok(classifier)
+    }
+
+    /// The index of the first rule that matches.
+    ///
+    /// [`classify_batch`](Self::classify_batch) is several times faster per key.
+    pub fn classify(&self, key: &FlowKey) -> Option<u32> {
+        let mut found = [None];
+        self.classify_batch(std::slice::from_ref(key), &mut found);
+        found[0]
+    }
+
+    /// Writes to `found[i]` the index of the first rule that matches `keys[i]`.
+    ///
+    /// # Panics
+    ///
+    /// If the slices' lengths differ.
+    pub fn classify_batch(&self, keys: &[FlowKey], found: &mut [Option<u32>]) {
+        assert_eq!(keys.len(), found.len(), "one result per key");
+        dispatch::find(self, keys, found);
+    }
+
+    /// The search itself, compiled by [`dispatch`] for several instruction sets.
+    #[inline(always)]
+    pub(super) fn find(&self, keys: &[FlowKey], found: &mut [Option<u32>]) {
+        for (keys, found) in keys.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
+            found.fill(None);
+            for (i, part) in self.parts.iter().enumerate() {
+                part.find(keys, found, (i * self.part_rules) as u32);
+            }
+        }
+    }
+
+    /// Bytes that the tables take.
+    pub fn memory_bytes(&self) -> usize {
+        self.parts.iter().map(Part::memory_bytes).sum::<usize>()
+            + self.parts.capacity() * size_of::<Part>()
+    }
+}
+
+/// A classifier of up to [`Limits::part_rules`] rules.
+struct Part {
+    source_v4: V4Table,
+    destination_v4: V4Table,
+    source_v6: V6Table,
+    destination_v6: V6Table,
+    service: ServiceTable,
+    sets: RuleSets,
+}
+
+impl Part {
+    /// The tables of these rules, `used` bytes being taken already.
+    fn new(rules: &[Rule], used: usize, limits: Limits) -> Result<Self, ClassifierError> {
+        let words = rule_sets::dense_words(rules.len());
+        let mut sets = Packer::new(rules.len(), used, limits.memory_bytes);
+        let packer = &mut sets;
+        let source = |rule: &Rule| rule.source;
+        let destination = |rule: &Rule| rule.destination;
+        let source_v4 = V4Table::new(&address_intervals(packer, rules, source, V4)?);
+        let destination_v4 = V4Table::new(&address_intervals(packer, rules, destination, V4)?);
+        let source_v6 = V6Table::new(&address_intervals(packer, rules, source, V6)?);
+        let destination_v6 = V6Table::new(&address_intervals(packer, rules, destination, V6)?);
+        let ports = |range: &RangeInclusive<u16>| Some((*range.start(), *range.end()));
+        let service = [
+            value_intervals(packer, rules, u16::MAX, |rule| ports(&rule.source_ports))?,
+            value_intervals(packer, rules, u16::MAX, |rule| {
+                ports(&rule.destination_ports)
+            })?,
+            value_intervals(packer, rules, u8::MAX.into(), |rule| {
+                rule.protocol.map(|p| (u16::from(p), u16::from(p)))
+            })?,
+        ];
+        let service = ServiceTable::new(packer, words, service, limits.combination_words)?;
+        let part = Part {
+            source_v4,
+            destination_v4,
+            source_v6,
+            destination_v6,
+            service,
+            sets: sets.finish(),
+        };
+        match used + part.memory_bytes() > limits.memory_bytes {
+            true => Err(ClassifierError::TooLarge {
+                limit_bytes: limits.memory_bytes,
+            }),
+            false => Ok(part),
+        }
+    }
+
+    /// Looks up the keys of a group that have no rule yet. `first` is the part's first rule.
+    #[inline(always)]
+    fn find(&self, keys: &[FlowKey], found: &mut [Option<u32>], first: u32) {
+        if self.service.is_combined() {
+            self.find_in(keys, found, first, |key| {
+                let [source, destination] = self.find_addresses(key);
+                [source, destination, self.service.find_combined(key)]
+            });
+        } else {
+            self.find_in(keys, found, first, |key| {
+                let [source, destination] = self.find_addresses(key);
+                let [source_port, destination_port, protocol] = self.service.find_separate(key);
+                [source, destination, source_port, destination_port, protocol]
+            });
+        }
+    }
+
+    /// In two passes: every key's sets are located and fetched before the first is searched.
+    #[inline(always)]
+    fn find_in<const SETS: usize>(
+        &self,
+        keys: &[FlowKey],
+        found: &mut [Option<u32>],
+        first: u32,
+        sets_of: impl Fn(&FlowKey) -> [u32; SETS],
+    ) {
+        let mut located = [[0_u32; SETS]; GROUP];
+        for ((key, found), located) in keys.iter().zip(&*found).zip(&mut located) {
+            if found.is_none() {
+                *located = sets_of(key);
+                for position in *located {
+                    dispatch::prefetch(self.sets.address(position));
+                }
+            }
+        }
+        for (found, located) in found.iter_mut().zip(located) {
+            if found.is_none() {
+                *found = self.sets.first_in_all(located).map(|rule| first + rule);
+            }
+        }
+    }
+
+    /// The sets for the key's source and destination.
+    #[inline(always)]
+    fn find_addresses(&self, key: &FlowKey) -> [u32; 2] {
+        // Both addresses of a key have its IP version.
+        match (key.source(), key.destination()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => [
+                self.source_v4.find(source),
+                self.destination_v4.find(destination),
+            ],
+            (source, destination) => [
+                self.source_v6.find(to_v6(source)),
+                self.destination_v6.find(to_v6(destination)),
+            ],
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.source_v4.memory_bytes()
+            + self.destination_v4.memory_bytes()
+            + self.source_v6.memory_bytes()
+            + self.destination_v6.memory_bytes()
+            + self.service.memory_bytes()
+            + self.sets.memory_bytes()
+    }
+}
+
+/// An IP version, of the addresses that a table is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Version {
+    V4,
+    V6,
+}
+use Version::{V4, V6};
+
+/// The intervals of one version's addresses.
+fn address_intervals(
+    packer: &mut Packer,
+    rules: &[Rule],
+    field: impl Fn(&Rule) -> Option<IpNet>,
+    version: Version,
+) -> Result<Vec<(u128, u32)>, ClassifierError> {
+    let spans = rules.iter().enumerate().filter_map(|(rule, fields)| {
+        let (low, high) = match (field(fields)?, version) {
+            (IpNet::V4(net), V4) => (
+                net.network().to_bits().into(),
+                net.broadcast().to_bits().into(),
+            ),
+            (IpNet::V6(net), V6) => (net.network().to_bits(), net.broadcast().to_bits()),
+            _ => return None,
+        };
+        Some(Span { rule, low, high })
+    });
+    let everywhere = all_of(rules, |rule| field(rule).is_none());
+    let last = match version {
+        V4 => u32::MAX.into(),
+        V6 => u128::MAX,
+    };
+    rule_sets::intervals(packer, last, &everywhere, spans)
+}
+
+/// The intervals of a field of numbers up to `last`; `None` is all of them.
+fn value_intervals(
+    packer: &mut Packer,
+    rules: &[Rule],
+    last: u16,
+    field: impl Fn(&Rule) -> Option<(u16, u16)>,
+) -> Result<Vec<(u128, u32)>, ClassifierError> {
+    let spans = rules.iter().enumerate().filter_map(|(rule, fields)| {
+        let (low, high) = field(fields)?;
+        // An empty range matches nothing.
+        (low <= high).then_some(Span {
+            rule,
+            low: low.into(),
+            high: high.into(),
+        })
+    });
+    let everywhere = all_of(rules, |rule| field(rule).is_none());
+    rule_sets::intervals(packer, last.into(), &everywhere, spans)
+}
+
+/// The rules for which a condition holds, as a plain bit vector.
+fn all_of(rules: &[Rule], holds: impl Fn(&Rule) -> bool) -> Vec<u64> {
+    let mut bits = vec![0; rule_sets::dense_words(rules.len())];
+    for (i, _) in rules.iter().enumerate().filter(|(_, rule)| holds(rule)) {
+        bits[i / 64] |= 1 << (i % 64);
+    }
+    bits
+}
+
+/// The address as an IPv6 address.
+#[inline(always)]
+fn to_v6(address: IpAddr) -> std::net::Ipv6Addr {
+    match address {
+        IpAddr::V6(address) => address,
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Sets of rules as compressed bit vectors, and the search for the first rule in all of several.
+//!
+//! A set over `n` rules is a bit vector of `ceil(n / 64)` words. Most words are zero, so a set is
+//! stored as its *summary*, one bit per word that says whether the word has a bit at all, followed
+//! by the words that have. The intersection of several sets is found from the summaries alone,
+//! except for the few words that none of them rules out.
+
+use super::classifier::ClassifierError;
+use std::collections::HashMap;
+
+/// The number of bits in a word.
+const BITS: usize = u64::BITS as usize;
+
+/// Many sets over the same rules in one array. A set is named by its position there.
+pub(super) struct RuleSets {
+    /// Per set: `summary_words` words of summary, then the set's non-zero words in order.
+    words: Vec<u64>,
+    /// Words in each set's summary: one per 4,096 rules.
+    summary_words: usize,
+}
+
+impl RuleSets {
+    /// The lowest rule that is in all of the sets at `positions`.
+    #[inline(always)]
+    pub(super) fn first_in_all<const SETS: usize>(&self, positions: [u32; SETS]) -> Option<u32> {
+        let sets = positions.map(|position| &self.words[position as usize..]);
+        // Where each set's words of the current summary word begin.
+        let mut begin = [self.summary_words; SETS];
+        for part in 0..self.summary_words {
+            let summaries = sets.map(|set| set[part]);
+            let mut common = summaries.iter().fold(u64::MAX, |all, s| all & s);
+            while common != 0 {
+                let below = (common & common.wrapping_neg()) - 1;
+                let mut word = u64::MAX;
+                for ((set, summary), begin) in sets.iter().zip(summaries).zip(begin) {
+                    word &= set[begin + (summary & below).count_ones() as usize];
+                }
+                if word != 0 {
+                    let index = part * BITS + common.trailing_zeros() as usize;
+                    return Some((index * BITS) as u32 + word.trailing_zeros());
+                }
+                common &= common - 1;
+            }
+            for (begin, summary) in begin.iter_mut().zip(summaries) {
+                *begin += summary.count_ones() as usize;
+            }
+        }
+        None
+    }
+
+    /// The address of a set's summary, to prefetch it.
+    #[inline(always)]
+    pub(super) fn address(&self, position: u32) -> *const u64 {
+        self.words.as_ptr().wrapping_add(position as usize)
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.words.capacity() * size_of::<u64>()
+    }
+}
+
+/// Packs sets, each distinct one once.
+pub(super) struct Packer {
+    sets: RuleSets,
+    /// Position of a set by its hash; a colliding set stands at the next free hash.
+    by_hash: HashMap<u64, u32>,
+    /// Words that may be stored.
+    limit_words: usize,
+    /// Bytes that the caller allowed, for the error.
+    limit_bytes: usize,
+}
+
+impl Packer {
+    /// For sets over `rules` rules in `used_bytes..limit_bytes`.
+    pub(super) fn new(rules: usize, used_bytes: usize, limit_bytes: usize) -> Self {
+        let available = limit_bytes.saturating_sub(used_bytes) / size_of::<u64>();
+        Packer {
+            sets: RuleSets {
+                words: Vec::new(),
+                summary_words: dense_words(rules).div_ceil(BITS),
+            },
+            by_hash: HashMap::new(),
+            limit_words: available.min(u32::MAX as usize),
+            limit_bytes,
+        }
+    }
+
+    /// The position of the set given as a plain bit vector.
+    ///
+    /// # Errors
+    ///
+    /// The sets together outgrow the memory limit.
+    pub(super) fn pack(&mut self, dense: &[u64]) -> Result<u32, ClassifierError> {
+        let mut hash = hash(dense);
+        while let Some(&position) = self.by_hash.get(&hash) {
+            if self.equals(position, dense) {
+                return Ok(position);
+            }
+            hash = hash.wrapping_add(1);
+        }
+        let non_zero = dense.iter().filter(|word| **word != 0).count();
+        let begin = self.sets.words.len();
+        if begin + self.sets.summary_words + non_zero > self.limit_words {
+            return Err(ClassifierError::TooLarge {
+                limit_bytes: self.limit_bytes,
+            });
+        }
+        self.sets
+            .words
+            .extend((0..self.sets.summary_words).map(|part| summary(dense, part)));
+        self.sets
+            .words
+            .extend(dense.iter().filter(|word| **word != 0));
+        self.by_hash.insert(hash, begin as u32);
+        Ok(begin as u32)
+    }
+
+    /// The set as a plain bit vector of `words` words.
+    pub(super) fn unpack(&self, position: u32, words: usize) -> Vec<u64> {
+        let packed = &self.sets.words[position as usize..];
+        let (summaries, packed) = packed.split_at(self.sets.summary_words);
+        let mut packed = packed.iter();
+        (0..words)
+            .map(|i| match (summaries[i / BITS] >> (i % BITS)) & 1 {
+                0 => 0,
+                _ => packed.next().copied().unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// Whether the packed set is the plain one.
+    fn equals(&self, position: u32, dense: &[u64]) -> bool {
+        let packed = &self.sets.words[position as usize..];
+        let (summaries, words) = packed.split_at(self.sets.summary_words);
+        summaries
+            .iter()
+            .enumerate()
+            .all(|(part, s)| *s == summary(dense, part))
+            && dense
+                .iter()
+                .filter(|word| **word != 0)
+                .zip(words)
+                .all(|(a, b)| a == b)
+    }
+
+    /// All sets packed so far.
+    pub(super) fn finish(mut self) -> RuleSets {
+        self.sets.words.shrink_to_fit();
+        self.sets
+    }
+}
+
+/// Words of a plain bit vector over `rules` rules.
+pub(super) fn dense_words(rules: usize) -> usize {
+    rules.div_ceil(BITS)
+}
+
+/// The `part`-th word of a set's summary.
+fn summary(dense: &[u64], part: usize) -> u64 {
+    dense
+        .iter()
+        .skip(part * BITS)
+        .take(BITS)
+        .enumerate()
+        .fold(0, |bits, (i, word)| bits | (u64::from(*word != 0) << i))
+}
+
+/// A hash of a plain bit vector.
+fn hash(dense: &[u64]) -> u64 {
+    dense.iter().fold(0x243f_6a88_85a3_08d3, |state, word| {
+        let product = u128::from(state ^ word) * 0x9e37_79b9_7f4a_7c15;
+        (product as u64 ^ (product >> 64) as u64).wrapping_add(0x1319_8a2e_0370_7344)
+    })
+}
+
+/// The values of one field, from `low` to `high` inclusive, that a rule matches.
+pub(super) struct Span {
+    /// The rule.
+    pub(super) rule: usize,
+    /// Lowest value.
+    pub(super) low: u128,
+    /// Highest value, at least `low`.
+    pub(super) high: u128,
+}
+
+/// Cuts a field's values, 0 to `last`, into intervals that the same rules match, and packs each
+/// one's set.
+///
+/// Returns the first value and the set of each interval, in order; the first begins at 0, and
+/// neighbours differ in their sets. `everywhere` has the rules that match every value.
+pub(super) fn intervals(
+    packer: &mut Packer,
+    last: u128,
+    everywhere: &[u64],
+    spans: impl Iterator<Item = Span>,
+) -> Result<Vec<(u128, u32)>, ClassifierError> {
+    // Where a rule begins or ceases to match; either flips its bit.
+    let mut flips: Vec<(u128, usize)> = Vec::new();
+    for span in spans {
+        flips.push((span.low, span.rule));
+        if span.high < last {
+            flips.push((span.high + 1, span.rule));
+        }
+    }
+    flips.sort_unstable();
+    let mut dense = everywhere.to_vec();
+    let mut intervals: Vec<(u128, u32)> = Vec::new();
+    let mut next = 0;
+    let mut start = 0;
+    loop {
+        while let Some(&(_, rule)) = flips.get(next).filter(|(value, _)| *value == start) {
+            dense[rule / BITS] ^= 1 << (rule % BITS);
+            next += 1;
+        }
+        let set = packer.pack(&dense)?;
+        if intervals.last().is_none_or(|(_, last)| *last != set) {
+            intervals.push((start, set));
+        }
+        match flips.get(next) {
+            Some(&(value, _)) => start = value,
+            None => return Ok(intervals),
+        }
+    }
+}
