@@ -41,9 +41,6 @@ mod fragment;
 
 pub use fragment::{FragmentError, fragment};
 
-/// The most extension headers that a [`FrameBuilder`] holds.
-pub const MAX_BUILT_EXTENSIONS: usize = ipv6::MAX_EXTENSIONS + 1;
-
 /// Why a frame cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
@@ -72,9 +69,9 @@ pub enum BuildError {
     /// An IPv6 extension header that is not a multiple of 8 bytes or is longer than 2048.
     #[error("an extension header of {0} bytes: expected a multiple of 8, at most 2048")]
     Extension(usize),
-    /// More VLAN tags or extension headers than fit.
-    #[error("at most {MAX_VLAN_TAGS} VLAN tags and {MAX_BUILT_EXTENSIONS} extension headers fit")]
-    TooMany,
+    /// More VLAN tags than [`MAX_VLAN_TAGS`].
+    #[error("{0} VLAN tags: at most {MAX_VLAN_TAGS} are possible")]
+    VlanTags(usize),
     /// The key has no addresses: it is the default key.
     #[error("the flow key is neither IPv4 nor IPv6")]
     NotIp,
@@ -165,8 +162,7 @@ pub struct FrameBuilder<'a> {
     dont_fragment: bool,
     flow_label: u32,
     ip_options: &'a [u8],
-    extensions: [(u8, &'a [u8]); MAX_BUILT_EXTENSIONS],
-    extension_count: usize,
+    extensions: &'a [(u8, &'a [u8])],
     transport: Transport<'a>,
     payload: &'a [u8],
     frame_length: Option<usize>,
@@ -206,8 +202,7 @@ impl<'a> FrameBuilder<'a> {
             dont_fragment: true,
             flow_label: 0,
             ip_options: &[],
-            extensions: [(0, &[]); MAX_BUILT_EXTENSIONS],
-            extension_count: 0,
+            extensions: &[],
             transport,
             payload: &[],
             frame_length: None,
@@ -279,14 +274,11 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Adds an IPv6 extension header of kind `kind` after those added before. `data` is what
-    /// follows its next header and length: a multiple of 8 bytes, less 2. (Not for
-    /// authentication headers, which count their length otherwise.)
-    pub fn extension(mut self, kind: u8, data: &'a [u8]) -> Self {
-        if let Some(free) = self.extensions.get_mut(self.extension_count) {
-            *free = (kind, data);
-        }
-        self.extension_count += 1;
+    /// Sets the IPv6 extension headers, each as its kind and what follows its next header and
+    /// length: a multiple of 8 bytes, less 2. (Not for authentication headers, which count their
+    /// length otherwise.)
+    pub fn extensions(mut self, extensions: &'a [(u8, &'a [u8])]) -> Self {
+        self.extensions = extensions;
         self
     }
 
@@ -388,8 +380,8 @@ impl<'a> FrameBuilder<'a> {
     /// Checks that everything fits, and adds up lengths.
     #[inline]
     fn layout(&self) -> Result<Layout, BuildError> {
-        if self.tag_count > MAX_VLAN_TAGS || self.extension_count > MAX_BUILT_EXTENSIONS {
-            return Err(BuildError::TooMany);
+        if self.tag_count > MAX_VLAN_TAGS {
+            return Err(BuildError::VlanTags(self.tag_count));
         }
         let link = ethernet::HEADER + self.tag_count * TAG;
         let network = match &self.network {
@@ -431,15 +423,9 @@ impl<'a> FrameBuilder<'a> {
         })
     }
 
-    fn built_extensions(&self) -> &[(u8, &'a [u8])] {
-        self.extensions
-            .get(..self.extension_count)
-            .unwrap_or_default()
-    }
-
     fn extensions_length(&self) -> Result<usize, BuildError> {
         let mut total = 0;
-        for (_, data) in self.built_extensions() {
+        for (_, data) in self.extensions {
             let length = 2 + data.len();
             if !length.is_multiple_of(8) || length > 2048 {
                 return Err(BuildError::Extension(length));
@@ -494,7 +480,7 @@ impl<'a> FrameBuilder<'a> {
         // Each header names the next: where the next kind has to be written.
         let mut name_at = 6;
         let mut offset = ipv6::HEADER;
-        for &(kind, data) in self.built_extensions() {
+        for &(kind, data) in self.extensions {
             put_u8(out, name_at, kind);
             name_at = offset;
             put_u8(out, offset + 1, ((2 + data.len()) / 8 - 1) as u8);

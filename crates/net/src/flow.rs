@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Layout: `words[0..2]` source and `words[2..4]` destination address for IPv6; for IPv4 both
 /// addresses stand in `words[0]` (source in the low half), so that an IPv4 key differs in two
 /// words only. `words[4]` holds source port (bits 0-15), destination port (16-31), protocol
-/// (32-39) and IP version (40-47).
+/// (32-39), IP version (40-47) and whether it is a fragment's (48).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C, align(8))]
 pub struct FlowKey {
@@ -132,6 +132,21 @@ impl FlowKey {
         (self.words[4] >> 16) as u16
     }
 
+    /// The key under which fragments of the flow's datagrams are looked up, apart from its whole
+    /// packets: a NIC leaves the ports out of a fragment's RSS hash, so fragments may belong to
+    /// another bucket, and what was decided for whole packets does not hold for them.
+    #[inline]
+    pub const fn of_fragment(mut self) -> Self {
+        self.words[4] |= FRAGMENT;
+        self
+    }
+
+    /// Whether this key was made by [`FlowKey::of_fragment`].
+    #[inline]
+    pub const fn is_fragment(&self) -> bool {
+        self.words[4] & FRAGMENT != 0
+    }
+
     /// The key of the opposite direction.
     #[inline]
     pub const fn reversed(&self) -> Self {
@@ -141,7 +156,7 @@ impl FlowKey {
             self.source_port(),
             self.protocol(),
             self.version(),
-        );
+        ) | w[4] & FRAGMENT;
         if self.is_v4() {
             FlowKey {
                 words: [w[0].rotate_left(32), 0, 0, 0, tail],
@@ -161,6 +176,9 @@ impl FlowKey {
     #[inline]
     pub const fn hash(&self, seed: u64) -> u64 {
         let w = &self.words;
+        // A factor that is zero or small loses what it is multiplied with: no word meets a bare
+        // seed, which may be a small number.
+        let seed = seed ^ 0x2d35_8dcc_aa6c_78a5;
         let low = fold(w[0] ^ seed, w[4] ^ 0x9e37_79b9_7f4a_7c15);
         if self.is_v4() {
             return fold(low ^ 0xa076_1d64_78bd_642f, seed ^ 0xe703_7ed1_a0b4_28db);
@@ -170,6 +188,9 @@ impl FlowKey {
         fold(a ^ low, b ^ 0xa076_1d64_78bd_642f)
     }
 }
+
+/// Marks the key of fragments.
+const FRAGMENT: u64 = 1 << 48;
 
 /// Ports, protocol and version packed into a key's last word.
 #[inline]
@@ -210,3 +231,6 @@ impl fmt::Debug for FlowKey {
         fmt::Display::fmt(self, f)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,64 @@
 //!
 //! Everything here works on plain byte slices and keeps no state. Bytes from the wire are
 //! checked once, by [`parse::parse`], which says where the headers lie or why the packet is
-//! [malformed](parse::Malformed); nothing in this crate panics on any input.
+//! [malformed](parse::Malformed); nothing that reads or writes packet bytes panics, whatever
+//! they are.
+//!
+//! | to | use |
+//! |---|---|
+//! | find a frame's headers and flow | [`parse`]: one pass, a few nanoseconds |
+//! | read or rewrite a header | the views: [`ethernet`], [`vlan`], [`arp`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
+//! | verify or update a checksum | [`checksum`] |
+//! | tell flows apart | [`FlowKey`] |
+//! | spread flows over queues as a NIC does | [`toeplitz`] |
+//! | make frames | [`builder`] |
+//!
+//! A function that sends a flow elsewhere, in three steps: parse, rewrite, repair the checksums
+//! without reading the payload.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//! use tailwater_net::builder::FrameBuilder;
+//! use tailwater_net::checksum::{Checksum, ChecksumDelta, verify_network, verify_transport};
+//! use tailwater_net::ipv4::Ipv4View;
+//! use tailwater_net::parse::{Malformed, parse};
+//! use tailwater_net::tcp::TcpView;
+//! use tailwater_net::{FlowKey, protocol};
+//!
+//! let (client, service) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 80));
+//! let key = FlowKey::v4(client, service, protocol::TCP, 4000, 80);
+//! let mut frame = FrameBuilder::new(&key).payload(b"GET / HTTP/1.1\r\n").to_vec().unwrap();
+//!
+//! let headers = parse(&frame)?;
+//! assert_eq!(headers.key, key);
+//! assert_eq!(headers.key.to_string(), "tcp 10.0.0.1:4000 > 192.0.2.80:80");
+//!
+//! let backend = Ipv4Addr::new(10, 1, 0, 7);
+//! // The same for every packet of the flow.
+//! let delta = ChecksumDelta::ipv4(service, backend);
+//!
+//! let mut ip = Ipv4View::new(&mut frame[headers.network_offset as usize..])?;
+//! ip.set_destination(backend);
+//! ip.set_checksum(delta.apply(ip.checksum()));
+//! let mut tcp = TcpView::new(ip.payload_mut())?;
+//! tcp.set_checksum(delta.apply(tcp.checksum()));
+//!
+//! let headers = parse(&frame)?;
+//! assert_eq!(headers.key, FlowKey::v4(client, backend, protocol::TCP, 4000, 80));
+//! assert_eq!(verify_network(&frame, &headers), Checksum::Correct);
+//! assert_eq!(verify_transport(&frame, &headers), Checksum::Correct);
+//!
+//! // Bytes that lie are counted under a stable name.
+//! let reason = parse(&frame[..40]).unwrap_err();
+//! assert_eq!(reason, Malformed::TruncatedIpv4);
+//! assert_eq!(reason.name(), "truncated-ipv4");
+//! # Ok::<(), Malformed>(())
+//! ```
+//!
+//! Not supported: LLC/SNAP, MPLS and PPPoE payloads, jumbograms, reassembly, the inside of
+//! tunnels, the CRC of SCTP.
+//!
+//! `fuzz/` holds a fuzz target for all of it; `tests/invariants` is what it checks.
 
 pub mod arp;
 pub mod builder;

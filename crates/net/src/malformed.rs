@@ -36,7 +36,7 @@ malformed! {
     /// Longer than 65,535 bytes.
     Oversize => "oversize",
         "the frame is longer than 65,535 bytes";
-    /// More than three VLAN tags.
+    /// More VLAN tags than [`MAX_VLAN_TAGS`](crate::vlan::MAX_VLAN_TAGS).
     TooManyVlanTags => "too-many-vlan-tags",
         "the frame has more than three VLAN tags";
 
@@ -82,7 +82,7 @@ malformed! {
     /// An IPv6 extension header does not fit the packet.
     TruncatedExtension => "truncated-extension",
         "an IPv6 extension header reaches beyond the packet";
-    /// More than eight IPv6 extension headers.
+    /// More IPv6 extension headers than [`MAX_EXTENSIONS`](crate::ipv6::MAX_EXTENSIONS).
     TooManyExtensions => "too-many-extensions",
         "the packet has more than eight IPv6 extension headers";
     /// A hop-by-hop options header that is not the first extension header (RFC 8200 §4.1).

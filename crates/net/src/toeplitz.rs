@@ -115,13 +115,14 @@ impl RssHasher {
     }
 
     /// The hash of a whole packet of the flow: over addresses and ports for TCP and UDP, over
-    /// addresses for every other protocol; zero for the default key.
+    /// addresses for every other protocol and for the key [of a fragment](FlowKey::of_fragment);
+    /// zero for the default key.
     ///
-    /// A NIC leaves out the ports of every fragment: use [`RssHasher::hash_headers`] where the
-    /// packet is at hand.
+    /// A NIC leaves out the ports of every fragment, the first included: use
+    /// [`RssHasher::hash_headers`] where the packet is at hand.
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u32 {
-        let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP);
+        let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP) && !key.is_fragment();
         self.hash_tuple(key, ports)
     }
 

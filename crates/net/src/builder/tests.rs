@@ -140,8 +140,10 @@ fn all_fields_arrive() {
     let key = v6(protocol::UDP);
     let frame = base(&key)
         .flow_label(0xabcde)
-        .extension(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])
-        .extension(protocol::DESTINATION_OPTIONS, &[0; 14])
+        .extensions(&[
+            (protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0]),
+            (protocol::DESTINATION_OPTIONS, &[0; 14]),
+        ])
         .to_vec()
         .unwrap();
     let headers = parse(&frame).unwrap();
@@ -198,7 +200,7 @@ fn padding_is_outside_the_datagram() {
 #[test]
 fn buffers_need_not_be_clean() {
     let builder = FrameBuilder::new(&v6(protocol::TCP))
-        .extension(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])
+        .extensions(&[(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])])
         .payload(b"x")
         .frame_length(100);
     for builder in [
@@ -242,10 +244,10 @@ fn what_does_not_fit_is_an_error() {
         builder.ip_options(&[0; 44]).length(),
         Err(BuildError::Options(44))
     );
-    let extended = FrameBuilder::new(&v6(protocol::TCP)).extension(60, &[0; 5]);
+    let extended = FrameBuilder::new(&v6(protocol::TCP)).extensions(&[(60, &[0; 5])]);
     assert_eq!(extended.length(), Err(BuildError::Extension(7)));
     let tagged = (0..4).fold(builder, |builder, id| builder.vlan(VlanTag::customer(id)));
-    assert_eq!(tagged.to_vec(), Err(BuildError::TooMany));
+    assert_eq!(tagged.to_vec(), Err(BuildError::VlanTags(4)));
     assert_eq!(
         FrameBuilder::new(&FlowKey::default()).length(),
         Err(BuildError::NotIp)
@@ -293,8 +295,8 @@ fn fragments_hold_the_datagram() {
     let payload: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
     let options = [1, 1, 1, 0];
     let with_options = FrameBuilder::new(&v4(protocol::UDP)).ip_options(&options);
-    let with_extension =
-        FrameBuilder::new(&v6(protocol::TCP)).extension(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0]);
+    let with_extension = FrameBuilder::new(&v6(protocol::TCP))
+        .extensions(&[(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])]);
     for builder in [
         FrameBuilder::new(&v4(protocol::TCP)).vlan(VlanTag::customer(1)),
         with_options,

@@ -91,6 +91,7 @@ fn only_whole_tcp_and_udp_packets_hash_ports() {
         };
         assert_eq!(rss.hash_headers(&headers), expected);
     }
+    assert_eq!(rss.hash(&key.of_fragment()), rss.hash_addresses(&key));
     assert_eq!(rss.hash(&FlowKey::default()), 0);
 }
 

@@ -1,0 +1,313 @@
+use super::*;
+use crate::builder::FrameBuilder;
+use crate::vlan::VlanTag;
+
+const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+
+fn ipv4(protocol: u8, fragment: u16, data: &[u8]) -> Vec<u8> {
+    let mut frame = [&MACS[..], &[8, 0, 0x45, 0]].concat();
+    frame.extend((20 + data.len() as u16).to_be_bytes());
+    frame.extend([0, 1]);
+    frame.extend(fragment.to_be_bytes());
+    frame.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend(data);
+    frame
+}
+
+fn ipv6(next: u8, data: &[u8]) -> Vec<u8> {
+    let mut frame = [&MACS[..], &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    frame.extend((data.len() as u16).to_be_bytes());
+    frame.extend([next, 64]);
+    frame.extend([0x20; 16]);
+    frame.extend([0x21; 16]);
+    frame.extend(data);
+    frame
+}
+
+fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+fn cut(mut frame: Vec<u8>, length: usize) -> Vec<u8> {
+    frame.truncate(length);
+    frame
+}
+
+/// A TCP header of ports 1 and 2 without options.
+const TCP: [u8; 20] = [
+    0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
+];
+/// A UDP header of ports 1 and 2 without payload.
+const UDP: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
+/// Destination options that end with an upper layer of TCP, UDP or themselves.
+const BEFORE_TCP: [u8; 8] = [6, 0, 1, 4, 0, 0, 0, 0];
+const BEFORE_UDP: [u8; 8] = [17, 0, 1, 4, 0, 0, 0, 0];
+const BEFORE_OPTIONS: [u8; 8] = [60, 0, 1, 4, 0, 0, 0, 0];
+
+/// A fragment header.
+fn fragment_header(next: u8, bits: u16) -> [u8; 8] {
+    let [high, low] = bits.to_be_bytes();
+    [next, 0, high, low, 0, 0, 0, 7]
+}
+
+/// Each reason that `parse` gives, from the least frame that has it.
+#[test]
+fn every_reason() {
+    let options = |count: usize| BEFORE_OPTIONS.repeat(count);
+    let long_options = |next: u8| [&[next, 1][..], &[0; 14]].concat();
+    let vlans = |count: usize| [&MACS[..], &[0x81, 0, 0, 1].repeat(count), &[8, 6]].concat();
+    #[rustfmt::skip]
+    let cases: &[(Malformed, Vec<u8>)] = &[
+        (Malformed::TruncatedEthernet, vec![0; 13]),
+        (Malformed::TruncatedEthernet, cut(vlans(1), 17)),
+        (Malformed::Oversize, vec![0; 65_536]),
+        (Malformed::TooManyVlanTags, vlans(4)),
+        (Malformed::TruncatedIpv4Header, cut(ipv4(6, 0, &TCP), 33)),
+        (Malformed::TruncatedIpv4Header, with(cut(ipv4(6, 0, &TCP), 37), 14, &[0x46])),
+        (Malformed::Ipv4Version, with(ipv4(6, 0, &TCP), 14, &[0x65])),
+        (Malformed::Ipv4HeaderLength, with(ipv4(6, 0, &TCP), 14, &[0x44])),
+        (Malformed::Ipv4TotalLength, with(ipv4(6, 0, &TCP), 16, &[0, 19])),
+        (Malformed::Ipv4TotalLength, with(ipv4(6, 0, &TCP), 16, &[0, 0])),
+        (Malformed::TruncatedIpv4, with(ipv4(6, 0, &TCP), 16, &[0, 41])),
+        (Malformed::TruncatedIpv6Header, cut(ipv6(6, &TCP), 53)),
+        (Malformed::Ipv6Version, with(ipv6(6, &TCP), 14, &[0x45])),
+        (Malformed::Ipv6ZeroLength, ipv6(6, &[])),
+        (Malformed::Ipv6ZeroLength, with(ipv6(0, &TCP), 18, &[0, 0])),
+        (Malformed::TruncatedIpv6, with(ipv6(6, &TCP), 18, &[0, 21])),
+        (Malformed::TruncatedExtension, ipv6(60, &BEFORE_TCP[..7])),
+        (Malformed::TruncatedExtension, with(ipv6(60, &BEFORE_TCP), 55, &[1])),
+        (Malformed::TooManyExtensions, ipv6(60, &[&options(8)[..], &BEFORE_TCP, &TCP].concat())),
+        (Malformed::HopByHopNotFirst, ipv6(60, &[&[0, 0, 1, 4, 0, 0, 0, 0], &BEFORE_TCP[..], &TCP].concat())),
+        (Malformed::RepeatedFragmentHeader,
+            ipv6(44, &[fragment_header(44, 0), fragment_header(17, 0), UDP].concat())),
+        (Malformed::FragmentLength, ipv4(17, 0x2000, &[&UDP[..], &[0]].concat())),
+        (Malformed::FragmentLength, ipv6(44, &[&fragment_header(17, 1)[..], &UDP, &[0]].concat())),
+        (Malformed::FragmentOverflow, ipv4(17, 0x1fff, &UDP)),
+        (Malformed::FragmentOverflow, ipv6(44, &[fragment_header(17, 0xfff8), UDP].concat())),
+        (Malformed::TinyFragment, ipv4(6, 0x2000, &TCP[..16])),
+        (Malformed::TinyFragment, ipv4(17, 0x2000, &[])),
+        (Malformed::TinyFragment, ipv6(44, &[&fragment_header(58, 1)[..]].concat())),
+        (Malformed::FragmentOverlap, ipv4(6, 0x2001, &[0; 8])),
+        (Malformed::FragmentOverlap, ipv6(44, &[fragment_header(6, 8), [0; 8]].concat())),
+        (Malformed::TruncatedTcp, ipv4(6, 0, &TCP[..19])),
+        (Malformed::TruncatedTcp, with(ipv4(6, 0, &TCP), 46, &[0x60])),
+        (Malformed::TcpDataOffset, with(ipv4(6, 0, &TCP), 46, &[0x40])),
+        (Malformed::TruncatedUdp, ipv4(17, 0, &UDP[..7])),
+        (Malformed::UdpLength, with(ipv4(17, 0, &UDP), 39, &[7])),
+        (Malformed::UdpLength, with(ipv4(17, 0, &UDP), 39, &[9])),
+        (Malformed::UdpLength, with(ipv4(17, 0x2000, &UDP), 39, &[7])),
+        (Malformed::TruncatedIcmp, ipv4(1, 0, &[8, 0, 0, 0, 0, 0, 0])),
+        (Malformed::TruncatedIcmp, ipv6(58, &[128, 0, 0, 0, 0, 0, 0])),
+        (Malformed::TruncatedIcmp, ipv6(58, &[152, 0, 0])),
+        (Malformed::TruncatedSctp, ipv6(60, &[&[132, 0, 1, 4, 0, 0, 0, 0][..], &[0; 11]].concat())),
+    ];
+    for (reason, frame) in cases {
+        assert_eq!(parse(frame), Err(*reason), "{frame:02x?}");
+        // Padding does not change what is wrong with a datagram, unless it was cut short.
+        let name = reason.name();
+        if !name.starts_with("truncated-ip") && !name.ends_with("ethernet") && frame.len() < 1000 {
+            let padded = [&frame[..], &[0; 60]].concat();
+            assert_eq!(parse(&padded), Err(*reason), "padded {frame:02x?}");
+        }
+    }
+    // What only views give.
+    let of_views = [
+        Malformed::TruncatedArp,
+        Malformed::ArpFormat,
+        Malformed::Ipv4Options,
+        Malformed::TcpOptions,
+    ];
+    for reason in Malformed::ALL {
+        let covered = cases.iter().any(|(given, _)| given == reason);
+        assert!(covered != of_views.contains(reason), "{}", reason.name());
+    }
+    // The sound frames that the cases are made of.
+    let sound = [
+        ipv4(6, 0, &TCP),
+        ipv4(17, 0, &UDP),
+        ipv6(6, &TCP),
+        vlans(3),
+        ipv6(60, &[&options(7)[..], &BEFORE_TCP, &TCP].concat()),
+        ipv6(60, &[&long_options(17)[..], &UDP].concat()),
+        ipv6(0, &[&BEFORE_UDP[..], &UDP].concat()),
+        ipv4(6, 0x2000, &[&TCP[..], &[0; 4]].concat()),
+        ipv4(17, 0x1ffe, &UDP),
+        ipv4(17, 0x2001, &[0; 8]),
+    ];
+    for frame in sound {
+        assert!(parse(&frame).is_ok(), "{frame:02x?}");
+    }
+}
+
+#[test]
+fn offsets_and_key() {
+    let frame = [&ipv4(6, 0, &[&TCP[..], b"data"].concat())[..], &[0; 2]].concat();
+    let expected = Headers {
+        network: Network::V4,
+        fragment: Fragment::Whole,
+        network_offset: 14,
+        transport_offset: 34,
+        payload_offset: 54,
+        end: 58,
+        key: FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 1, 2),
+    };
+    assert_eq!(parse(&frame), Ok(expected));
+    assert_eq!(expected.payload(&frame), b"data");
+    assert_eq!(expected.transport(&frame), [&TCP[..], b"data"].concat());
+    assert_eq!(expected.datagram(&frame), &frame[14..58]);
+    // Options, and tags: the general path finds the same.
+    let mut tagged = frame.clone();
+    tagged.splice(12..12, [0x88, 0xa8, 0, 1, 0x81, 0, 0, 2]);
+    let expected = Headers {
+        network_offset: 22,
+        transport_offset: 42,
+        payload_offset: 62,
+        end: 66,
+        ..expected
+    };
+    assert_eq!(parse(&tagged), Ok(expected));
+
+    let frame = ipv6(60, &[&BEFORE_UDP[..], &UDP].concat());
+    let expected = Headers {
+        network: Network::V6,
+        fragment: Fragment::Whole,
+        network_offset: 14,
+        transport_offset: 62,
+        payload_offset: 70,
+        end: 70,
+        key: FlowKey::v6([0x20; 16].into(), [0x21; 16].into(), 17, 1, 2),
+    };
+    assert_eq!(parse(&frame), Ok(expected));
+    let mut kept = Headers::default();
+    assert_eq!(parse_into(&frame, &mut kept), Ok(()));
+    assert_eq!(
+        parse_into(&frame[..20], &mut kept),
+        Err(Malformed::TruncatedIpv6Header)
+    );
+    assert_eq!(kept, expected);
+}
+
+#[test]
+fn not_ip() {
+    for kind in [[8, 6], [0x88, 0xcc], [0, 46], [0x88, 0x64], [0x88, 0x47]] {
+        let frame = [&MACS[..], &kind, &[0; 46]].concat();
+        let expected = Headers {
+            network_offset: 14,
+            transport_offset: 14,
+            payload_offset: 14,
+            end: 60,
+            ..Headers::default()
+        };
+        assert_eq!(parse(&frame), Ok(expected));
+        assert!(!expected.has_transport());
+    }
+}
+
+#[test]
+fn fragments() {
+    let first = parse(&ipv4(17, 0x2000, &with(UDP.to_vec(), 4, &[9, 9]))).unwrap();
+    assert_eq!(
+        (first.fragment, first.key.source_port()),
+        (Fragment::First, 1)
+    );
+    assert!(first.has_transport());
+    let later = parse(&ipv4(17, 0x2002, &[1; 8])).unwrap();
+    assert_eq!(
+        (later.fragment, later.key.source_port()),
+        (Fragment::Later, 0)
+    );
+    assert_eq!(
+        (later.transport_offset, later.payload_offset, later.end),
+        (34, 34, 42)
+    );
+    assert!(!later.has_transport());
+    // "Do not fragment" and the reserved bit mean nothing here.
+    for bits in [0x4000, 0x8000, 0xc000] {
+        assert_eq!(
+            parse(&ipv4(17, bits, &UDP)).unwrap().fragment,
+            Fragment::Whole
+        );
+    }
+    // An atomic fragment is whole; a later fragment's protocol may be an extension header.
+    let atomic = parse(&ipv6(44, &[fragment_header(17, 0), UDP].concat())).unwrap();
+    assert_eq!(
+        (atomic.fragment, atomic.key.source_port()),
+        (Fragment::Whole, 1)
+    );
+    let later = parse(&ipv6(
+        44,
+        &[fragment_header(60, 0x0100), [0xff; 8]].concat(),
+    ))
+    .unwrap();
+    assert_eq!(
+        (later.fragment, later.key.protocol()),
+        (Fragment::Later, 60)
+    );
+    assert_eq!((later.transport_offset, later.end), (62, 70));
+}
+
+#[test]
+fn echo_identifiers_are_both_ports() {
+    let echo = |kind| [kind, 0, 0, 0, 0x12, 0x34, 0, 1];
+    for (frame, identifier) in [
+        (ipv4(1, 0, &echo(8)), 0x1234),
+        (ipv4(1, 0, &echo(0)), 0x1234),
+        (ipv4(1, 0, &echo(3)), 0),
+        (ipv6(58, &echo(128)), 0x1234),
+        (ipv6(58, &echo(129)), 0x1234),
+        (ipv6(58, &echo(2)), 0),
+        // Each ICMP belongs to its IP.
+        (ipv4(58, 0, &echo(128)), 0),
+        (ipv6(1, &echo(8)), 0),
+    ] {
+        let key = parse(&frame).unwrap().key;
+        assert_eq!(
+            (key.source_port(), key.destination_port()),
+            (identifier, identifier)
+        );
+    }
+}
+
+/// Encrypted, absent and unknown upper layers end the walk without ports.
+#[test]
+fn upper_layers_without_ports() {
+    for next in [protocol::ESP, protocol::NO_NEXT_HEADER, 89, 253] {
+        for frame in [ipv6(next, &[1; 4]), ipv4(next, 0, &[1; 4])] {
+            let headers = parse(&frame).unwrap();
+            assert_eq!(headers.key.protocol(), next);
+            assert_eq!(
+                (headers.key.source_port(), headers.key.destination_port()),
+                (0, 0)
+            );
+            assert_eq!(headers.payload(&frame), [1; 4]);
+        }
+    }
+    assert!(parse(&ipv6(protocol::NO_NEXT_HEADER, &[])).is_ok());
+}
+
+/// The fast path for plain IPv4 and the general path agree.
+#[test]
+fn both_paths_agree() {
+    let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), 0, 9, 10);
+    for protocol in [6, 17] {
+        let key = FlowKey::v4([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), protocol, 9, 10);
+        let frame = FrameBuilder::new(&key).frame_length(64).to_vec().unwrap();
+        // Every value of every header byte.
+        for at in 12..54 {
+            for value in 0..=255 {
+                let frame = with(frame.clone(), at, &[value]);
+                if let Some(headers) = parse_plain_v4(&frame) {
+                    assert_eq!(parse_any(&frame), Ok(headers), "byte {at} is {value}");
+                }
+            }
+        }
+        assert!(parse_plain_v4(&frame).is_some());
+    }
+    let tagged = FrameBuilder::new(&key)
+        .vlan(VlanTag::customer(1))
+        .frame_length(80)
+        .to_vec()
+        .unwrap();
+    assert!(parse_plain_v4(&tagged).is_none());
+}
