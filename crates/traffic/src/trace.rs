@@ -161,7 +161,7 @@ impl Trace {
             });
         }
         for record in &mut self.records {
-            record.arrival = record.arrival - start;
+            record.arrival -= start;
         }
         Ok(())
     }
@@ -198,6 +198,19 @@ impl Trace {
         let record = &self.records[index];
         let start = record.line as usize * ALIGNMENT;
         &bytemuck::cast_slice(&self.lines)[start..start + record.length as usize]
+    }
+
+    /// The whole cache lines that hold packet `index`; zeros follow the packet.
+    ///
+    /// # Panics
+    /// If `index` is not below [`len`](Trace::len).
+    #[inline]
+    pub fn lines(&self, index: usize) -> &[[u8; ALIGNMENT]] {
+        let record = &self.records[index];
+        let start = record.line as usize;
+        bytemuck::cast_slice(
+            &self.lines[start..start + (record.length as usize).div_ceil(ALIGNMENT)],
+        )
     }
 
     /// The length of packet `index` in bytes, without touching the packet.

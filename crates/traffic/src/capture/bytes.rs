@@ -1,6 +1,6 @@
 //! The bytes of a capture file: decompressed on the fly, counted, never read beyond bounds.
 
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -69,7 +69,7 @@ pub(super) enum Stop {
 
 /// A stream of decompressed bytes.
 pub(super) struct Bytes {
-    reader: BufReader<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>,
+    reader: BufReader<Box<dyn Read + Send>>,
     compressed: bool,
     position: u64,
 }
@@ -87,8 +87,9 @@ impl Bytes {
             _ => (Box::new(input), false),
         };
         let head = first_bytes(&mut plain).map_err(|error| stop(error, compressed))?;
+        let whole = Box::new(Cursor::new(head.clone()).chain(plain));
         let bytes = Bytes {
-            reader: BufReader::with_capacity(BUFFER, Cursor::new(head.clone()).chain(plain)),
+            reader: BufReader::with_capacity(BUFFER, whole),
             compressed,
             position: 0,
         };

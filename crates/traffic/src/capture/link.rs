@@ -8,10 +8,10 @@ use std::ops::Range;
 use tailwater_net::protocol::ethertype;
 
 /// The destination address of made-up Ethernet headers, locally administered.
-pub const SYNTHETIC_DESTINATION: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+pub const SYNTHETIC_DESTINATION: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
 /// The source address of made-up Ethernet headers, locally administered.
-pub const SYNTHETIC_SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
+pub const SYNTHETIC_SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
 /// The EtherType of made-up headers over content that has none: IEEE 802 local experimental 1.
 pub const SYNTHETIC_ETHERTYPE: u16 = 0x88b5;

@@ -11,10 +11,7 @@ use super::*;
 /// Time in nanoseconds, frame, wire length.
 type Read = (u64, Vec<u8>, u32);
 
-fn read_with(
-    file: &[u8],
-    options: &ReadOptions,
-) -> Result<(Vec<Read>, Vec<Notice>), TrafficError> {
+fn read_with(file: &[u8], options: &ReadOptions) -> Result<(Vec<Read>, Vec<Notice>), TrafficError> {
     let mut reader = CaptureReader::from_reader(Cursor::new(file.to_vec()), "t.pcap", options)?;
     let mut packets = Vec::new();
     while let Some(packet) = reader.next_packet()? {
@@ -45,7 +42,9 @@ fn packets(file: &[u8]) -> Vec<Read> {
 
 /// An Ethernet frame of a length, with its own bytes.
 fn frame(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
+    (0..length)
+        .map(|i| (i as u8).wrapping_mul(7) ^ seed)
+        .collect()
 }
 
 fn whole(time: u64, data: &[u8]) -> Read {
@@ -108,7 +107,11 @@ fn pcapng_in_every_order_block_and_packing() {
             whole(0x2_0000_0000 * 1_000, &d),
         ];
         for packing in PACKINGS {
-            assert_eq!(packets(&pack(&file.bytes, packing)), expected, "{order:?} {packing:?}");
+            assert_eq!(
+                packets(&pack(&file.bytes, packing)),
+                expected,
+                "{order:?} {packing:?}"
+            );
         }
     }
 }
@@ -234,7 +237,7 @@ fn every_link_type_becomes_ethernet() {
         (276, cooked2(0x0800, &[]), 0x0800, &[]),
     ];
     for (link, record, ethertype, payload) in cases {
-        let mut expected = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        let mut expected = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         expected.extend(ethertype.to_be_bytes());
         expected.extend(payload);
         let wire = record.len() as u32;
@@ -242,8 +245,16 @@ fn every_link_type_becomes_ethernet() {
         let in_pcapng = PcapNgFile::new(Order::Little)
             .interface(link as u16, 0, Some(9), 0)
             .enhanced(0, 8, &record, wire);
-        assert_eq!(packets(&in_pcap.bytes), [whole(8, &expected)], "link type {link}");
-        assert_eq!(packets(&in_pcapng.bytes), [whole(8, &expected)], "link type {link}");
+        assert_eq!(
+            packets(&in_pcap.bytes),
+            [whole(8, &expected)],
+            "link type {link}"
+        );
+        assert_eq!(
+            packets(&in_pcapng.bytes),
+            [whole(8, &expected)],
+            "link type {link}"
+        );
     }
 }
 
@@ -260,8 +271,14 @@ fn raw_ip_in_a_simple_packet_has_room_for_its_header() {
 fn unsupported_link_types_are_named() {
     let pcap = PcapFile::new(Order::Little, false, 105).record(1, 0, &[1; 60], 60);
     let text = read(&pcap.bytes).unwrap_err().to_string();
-    assert!(text.starts_with("t.pcap: link type 105 (IEEE 802.11) is not"), "{text}");
-    assert!(text.contains("Ethernet (1)") && text.contains("276"), "{text}");
+    assert!(
+        text.starts_with("t.pcap: link type 105 (IEEE 802.11) is not"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Ethernet (1)") && text.contains("276"),
+        "{text}"
+    );
 
     // In pcapng an interface does no harm until a packet names it.
     let mixed = PcapNgFile::new(Order::Little)
@@ -269,12 +286,20 @@ fn unsupported_link_types_are_named() {
         .interface(189, 0, None, 0)
         .enhanced(0, 1, &[1; 60], 60);
     assert_eq!(packets(&mixed.bytes).len(), 1);
-    let mixed = mixed.enhanced(1, 2, &[2; 70], 70).enhanced(0, 3, &[3; 60], 60);
+    let mixed = mixed
+        .enhanced(1, 2, &[2; 70], 70)
+        .enhanced(0, 3, &[3; 60], 60);
     let error = read(&mixed.bytes).unwrap_err();
-    assert!(matches!(error, TrafficError::LinkType { number: 189, .. }), "{error}");
+    assert!(
+        matches!(error, TrafficError::LinkType { number: 189, .. }),
+        "{error}"
+    );
     let (read, notices) = read_with(&mixed.bytes, &skip_bad()).unwrap();
     assert_eq!(read.len(), 2);
-    assert!(matches!(notices[..], [Notice::Skipped { link_type: 1, .. }]));
+    assert!(matches!(
+        notices[..],
+        [Notice::Skipped { link_type: 1, .. }]
+    ));
 }
 
 #[test]
@@ -326,14 +351,28 @@ fn bad_packets_are_refused_or_skipped() {
         .record(1, 0, &[0; 15], 60)
         .record(2, 0, &[0; 16], 16);
     let text = read(&cut.bytes).unwrap_err().to_string();
-    assert!(text.contains("packet 1 ends within its link-layer header (15 of 16"), "{text}");
+    assert!(
+        text.contains("packet 1 ends within its link-layer header (15 of 16"),
+        "{text}"
+    );
     let (read_on, notices) = read_with(&cut.bytes, &skip_bad()).unwrap();
     assert_eq!(read_on.len(), 1);
-    assert!(matches!(notices[..], [Notice::Skipped { link_header_cut: 1, .. }]));
+    assert!(matches!(
+        notices[..],
+        [Notice::Skipped {
+            link_header_cut: 1,
+            ..
+        }]
+    ));
 
     let nothing_left = PcapFile::new(Order::Little, false, 1).record(1, 0, &[], 0);
-    let text = read_with(&nothing_left.bytes, &skip_bad()).unwrap_err().to_string();
-    assert!(text.contains("all its 1 packet records were skipped"), "{text}");
+    let text = read_with(&nothing_left.bytes, &skip_bad())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("all its 1 packet records were skipped"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -389,14 +428,20 @@ fn what_a_snap_length_cut_is_filled_with_zeros() {
 #[test]
 fn what_is_no_capture_is_described() {
     let twice = pack(
-        &pack(&PcapFile::new(Order::Little, false, 1).bytes, files::Packing::Gzip),
+        &pack(
+            &PcapFile::new(Order::Little, false, 1).bytes,
+            files::Packing::Gzip,
+        ),
         files::Packing::Zstd,
     );
     for (bytes, expected) in [
         (&b""[..], "it is empty"),
         (b"#!/bin/sh", "it starts with 23 21 2f 62"),
         (b"\n", "it starts with 0a"),
-        (&[0xfd, b'7', b'z', b'X', b'Z', 0], "it looks like xz; decompress it first"),
+        (
+            &[0xfd, b'7', b'z', b'X', b'Z', 0],
+            "it looks like xz; decompress it first",
+        ),
         (&twice, "it is compressed twice"),
     ] {
         let error = read(bytes).unwrap_err();
@@ -405,7 +450,10 @@ fn what_is_no_capture_is_described() {
     }
     let missing = CaptureReader::open("/no/such/file.pcap", &ReadOptions::default()).err();
     let text = missing.expect("it does not exist").to_string();
-    assert!(text.starts_with("/no/such/file.pcap: cannot read: "), "{text}");
+    assert!(
+        text.starts_with("/no/such/file.pcap: cannot read: "),
+        "{text}"
+    );
     assert!(matches!(
         CaptureReader::open("/", &ReadOptions::default()).err(),
         Some(TrafficError::Read { .. })
@@ -419,6 +467,9 @@ fn a_file_without_packets_is_an_error() {
         PcapNgFile::new(Order::Big).interface(1, 0, None, 0).bytes,
     ] {
         let text = read(&file).unwrap_err().to_string();
-        assert_eq!(text, "t.pcap: holds no packets: there is nothing after its header");
+        assert_eq!(
+            text,
+            "t.pcap: holds no packets: there is nothing after its header"
+        );
     }
 }

@@ -238,9 +238,8 @@ impl Collector {
             (Some(first), Some(last)) => last.time.saturating_sub(first.time),
             _ => Nanos::ZERO,
         };
-        let rate = |amount: u64| {
-            (duration > Nanos::ZERO).then(|| amount as f64 / duration.as_secs_f64())
-        };
+        let rate =
+            |amount: u64| (duration > Nanos::ZERO).then(|| amount as f64 / duration.as_secs_f64());
         Statistics {
             packets,
             bytes,

@@ -23,7 +23,10 @@ impl fmt::Display for Statistics {
         row(
             f,
             "flows",
-            format!("{} ({} bidirectional)", self.flows, self.bidirectional_flows),
+            format!(
+                "{} ({} bidirectional)",
+                self.flows, self.bidirectional_flows
+            ),
         )?;
         if let (Some(pps), Some(bps)) = (self.mean_packets_per_second, self.mean_bits_per_second) {
             let rate = format!("{}pps, {}bit/s", scaled(pps), scaled(bps));

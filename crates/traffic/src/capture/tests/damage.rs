@@ -102,7 +102,13 @@ fn impossible_lengths_end_the_file() {
     file[second + 8..second + 12].copy_from_slice(&262_145u32.to_le_bytes());
     let (read_back, notices) = read(&file).unwrap();
     assert_eq!(read_back.len(), 1);
-    assert!(notices[0].to_string().contains("claims 262145 captured bytes"), "{}", notices[0]);
+    assert!(
+        notices[0]
+            .to_string()
+            .contains("claims 262145 captured bytes"),
+        "{}",
+        notices[0]
+    );
 
     // Every wrong length of a pcapng block's header or trailer, and of a packet in it.
     let start = PcapNgFile::new(Order::Little)
@@ -127,7 +133,10 @@ fn impossible_lengths_end_the_file() {
         file[at + offset..at + offset + 4].copy_from_slice(&length.to_le_bytes());
         let (read_back, notices) = read(&file).unwrap();
         assert_eq!(read_back.len(), 1, "{length} at {offset}");
-        assert!(matches!(notices[..], [Notice::Cut { packets: 1, .. }]), "{length} at {offset}");
+        assert!(
+            matches!(notices[..], [Notice::Cut { packets: 1, .. }]),
+            "{length} at {offset}"
+        );
     }
 }
 

@@ -43,7 +43,11 @@ pub struct PcapFile {
 
 impl PcapFile {
     pub fn new(order: Order, nanoseconds: bool, link: u32) -> Self {
-        let magic = if nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
+        let magic = if nanoseconds {
+            0xa1b2_3c4d
+        } else {
+            0xa1b2_c3d4
+        };
         let mut bytes = order.u32(magic).to_vec();
         bytes.extend(order.u16(2));
         bytes.extend(order.u16(4));
@@ -84,7 +88,8 @@ impl PcapNgFile {
         self.bytes.extend(self.order.u32(kind));
         self.bytes.extend(length);
         self.bytes.extend(body);
-        self.bytes.resize(self.bytes.len() + padded - body.len(), 0xee);
+        self.bytes
+            .resize(self.bytes.len() + padded - body.len(), 0xee);
         self.bytes.extend(length);
         self
     }

@@ -1,0 +1,157 @@
+//! Random numbers that are the same for a seed on every platform.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tailwater_net::Nanos;
+
+use crate::TrafficError;
+
+/// A seeded stream of random numbers. Logarithms and powers come from `libm`, not from the
+/// platform's C library, whose last bit differs between systems.
+#[derive(Clone, Debug)]
+pub(super) struct Random(ChaCha8Rng);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Random(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// Uniform below `bound` (0 if that is 0). The bias is below `bound / 2^64`.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Uniform in `low..=high`.
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below((high - low).saturating_add(1))
+    }
+
+    /// Uniform above 0, up to and including 1, in steps of 2^-53.
+    pub(super) fn unit(&mut self) -> f64 {
+        ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponential with a mean.
+    pub(super) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * libm::log(self.unit())
+    }
+
+    /// Exponential with a mean, in whole nanoseconds.
+    pub(super) fn exponential_nanos(&mut self, mean: Nanos) -> Nanos {
+        Nanos(self.exponential(mean.0 as f64).round() as u64)
+    }
+
+    /// A length from a bounded Pareto distribution.
+    pub(super) fn length(&mut self, lengths: &HeavyTail) -> u32 {
+        // The inverse of the distribution function at 1 - unit.
+        let (low, high) = lengths.bounds();
+        let ratio = libm::pow(low / high, lengths.shape);
+        let tail = ratio + self.unit() * (1.0 - ratio);
+        let length = low / libm::pow(tail, 1.0 / lengths.shape);
+        (length as u32).clamp(lengths.min, lengths.max)
+    }
+
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+        self.0.fill_bytes(bytes);
+    }
+}
+
+/// A heavy-tailed distribution of lengths in packets: bounded Pareto, rounded down.
+///
+/// The smaller the shape, the heavier the tail; between 1 and 2 a few long ones hold most of
+/// the packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeavyTail {
+    /// The Pareto shape α, 0.1 to 10.
+    pub shape: f64,
+    /// The shortest, at least 1 packet.
+    pub min: u32,
+    /// The longest, at least `min` and at most 1,000,000 packets.
+    pub max: u32,
+}
+
+impl HeavyTail {
+    /// The continuous distribution's bounds: rounding down gives `min` to `max`.
+    fn bounds(&self) -> (f64, f64) {
+        (f64::from(self.min), f64::from(self.max) + 1.0)
+    }
+
+    /// The mean of the rounded lengths, in packets: the sum of the probabilities of being at
+    /// least 1, 2, and so on.
+    pub fn mean(&self) -> f64 {
+        let (low, high) = self.bounds();
+        let ratio = libm::pow(low / high, self.shape);
+        let longer: f64 = (self.min + 1..=self.max)
+            .map(|k| (libm::pow(low / f64::from(k), self.shape) - ratio) / (1.0 - ratio))
+            .sum();
+        low + longer
+    }
+
+    pub(super) fn validate(&self, field: &'static str) -> Result<(), TrafficError> {
+        let sound = (0.1..=10.0).contains(&self.shape)
+            && self.min >= 1
+            && self.min <= self.max
+            && self.max <= 1_000_000;
+        if sound {
+            return Ok(());
+        }
+        Err(TrafficError::setting(
+            field,
+            format!("{self:?}"),
+            "shape 0.1 to 10, 1 <= min <= max <= 1,000,000",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_the_computed_mean_and_tail() {
+        let lengths = HeavyTail {
+            shape: 1.5,
+            min: 2,
+            max: 100,
+        };
+        let mut random = Random::new(7);
+        let samples: Vec<u32> = (0..200_000).map(|_| random.length(&lengths)).collect();
+        let mean = samples.iter().map(|&n| f64::from(n)).sum::<f64>() / samples.len() as f64;
+        assert!(
+            (mean / lengths.mean() - 1.0).abs() < 0.01,
+            "{mean} {}",
+            lengths.mean()
+        );
+        assert_eq!(samples.iter().min(), Some(&2));
+        assert_eq!(samples.iter().max(), Some(&100));
+        // P(X >= 20) of the bounded Pareto distribution over [2, 101).
+        let ratio = (2.0f64 / 101.0).powf(1.5);
+        let expected = ((2.0f64 / 20.0).powf(1.5) - ratio) / (1.0 - ratio);
+        let seen = samples.iter().filter(|&&n| n >= 20).count() as f64 / samples.len() as f64;
+        assert!((seen / expected - 1.0).abs() < 0.05, "{seen} {expected}");
+    }
+
+    #[test]
+    fn a_single_length_is_constant() {
+        let lengths = HeavyTail {
+            shape: 1.0,
+            min: 5,
+            max: 5,
+        };
+        let mut random = Random::new(1);
+        assert!((0..1000).all(|_| random.length(&lengths) == 5));
+        assert_eq!(lengths.mean(), 5.0);
+    }
+
+    #[test]
+    fn exponentials_have_their_mean_and_spread() {
+        let mut random = Random::new(3);
+        let samples: Vec<f64> = (0..200_000).map(|_| random.exponential(40.0)).collect();
+        let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+        let square = samples.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+        let deviation = (square / samples.len() as f64).sqrt();
+        assert!((mean - 40.0).abs() < 0.5, "{mean}");
+        assert!((deviation - 40.0).abs() < 0.5, "{deviation}");
+        assert!(samples.iter().all(|x| *x >= 0.0 && x.is_finite()));
+    }
+}

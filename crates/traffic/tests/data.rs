@@ -1,0 +1,216 @@
+//! Real captures: all load, and measure as others have measured them.
+//!
+//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Cursor, Read};
+use std::path::PathBuf;
+
+use tailwater_net::Nanos;
+use tailwater_traffic::{
+    CaptureReader, LoadOptions, Notice, ReadOptions, Statistics, Trace, TrafficError,
+};
+
+fn traces() -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os("TAILWATER_TEST_DATA") else {
+        eprintln!("skipped: TAILWATER_TEST_DATA is not set");
+        return None;
+    };
+    Some(PathBuf::from(folder).join("traces"))
+}
+
+fn measure(reader: Result<CaptureReader, TrafficError>) -> Result<Statistics, TrafficError> {
+    Statistics::measure(&mut reader?, 1 << 30)
+}
+
+/// A row of the table of measured characteristics, by column name.
+type Row = BTreeMap<String, String>;
+
+fn characteristics(folder: &std::path::Path) -> Vec<Row> {
+    let text = fs::read_to_string(folder.join("characteristics.csv")).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let row = |line: &str| {
+        let values = line.split(',').map(str::to_owned);
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .zip(values)
+            .collect()
+    };
+    lines.map(row).collect()
+}
+
+/// The table's burst maxima are over windows that tumble in steps of their length, so a window
+/// that slides finds at least as much, and at most twice as much.
+#[test]
+fn captures_measure_as_known() {
+    let Some(folder) = traces() else { return };
+    let mut compared = 0;
+    for row in characteristics(&folder) {
+        let file = &row["file"];
+        let path = folder.join(file);
+        if !path.exists() {
+            continue;
+        }
+        compared += 1;
+        let stats = measure(CaptureReader::open(&path, &ReadOptions::default())).unwrap();
+        let known = |column: &str| row[column].parse::<f64>().unwrap();
+        assert_eq!(stats.packets as f64, known("pkts"), "{file}");
+        let seconds = stats.duration.as_secs_f64();
+        assert!(
+            (seconds - known("dur_s")).abs() < 0.0006,
+            "{file}: {seconds}"
+        );
+        assert_eq!(stats.time_sorted, row["tsorted"] == "True", "{file}");
+        let mean = stats.packet_bytes.mean;
+        assert!((mean - known("meansz")).abs() < 0.06, "{file}: {mean}");
+
+        let [_, milli, ten] = stats.bursts[..] else {
+            panic!("three windows");
+        };
+        assert_eq!(milli.window, Nanos::from_millis(1));
+        let slides = |sliding: u64, column: &str| {
+            let (sliding, tumbling) = (sliding as f64, known(column));
+            assert!(
+                sliding >= tumbling && sliding <= 2.0 * tumbling,
+                "{file} {column}: {sliding}, tumbling {tumbling}"
+            );
+        };
+        slides(milli.max_packets, "max1ms");
+        slides(ten.max_packets, "max10ms");
+
+        // Flows are compared where the table counts the same packets: it takes malformed ones
+        // for a flow, and fragments for parts of one flow with ports zero or not at all.
+        let fragments = file.contains("dns_rrsig_frag");
+        if stats.malformed.is_empty() && !fragments {
+            assert_eq!(stats.flows as f64, known("flows5"), "{file}");
+            assert_eq!(stats.bidirectional_flows as f64, known("biflows"), "{file}");
+            slides(milli.max_flow_packets, "flowburst1ms");
+            slides(ten.max_flow_packets, "flowburst10ms");
+            slides(milli.max_new_flows, "newflow1ms");
+            slides(ten.max_new_flows, "newflow10ms");
+            let share = stats.top_flow.unwrap().packet_share;
+            assert!((share - known("topflow")).abs() < 0.0006, "{file}: {share}");
+        }
+    }
+    assert!(compared > 0, "no capture of the table is there");
+}
+
+#[test]
+fn captures_load_as_traces() {
+    let Some(folder) = traces() else { return };
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.ends_with(".pcap.zst") && !name.ends_with(".pcapng.zst") {
+            continue;
+        }
+        let mut reader = CaptureReader::open(&path, &ReadOptions::default()).unwrap();
+        let loaded = Trace::load(&mut reader, &LoadOptions::default());
+        if name.contains("notimestamps") {
+            assert!(
+                matches!(loaded, Err(TrafficError::NoTimestamps { .. })),
+                "{name}"
+            );
+            let mut reader = CaptureReader::open(&path, &ReadOptions::default()).unwrap();
+            let options = LoadOptions {
+                rate_pps: Some(1e6),
+                ..LoadOptions::default()
+            };
+            let trace = Trace::load(&mut reader, &options).unwrap();
+            assert_eq!(trace.duration(), Nanos::from_micros(trace.len() as u64 - 1));
+            continue;
+        }
+        let trace = loaded.unwrap();
+        let sorted = trace
+            .notices()
+            .iter()
+            .any(|n| matches!(n, Notice::Sorted { .. }));
+        let unsorted = ["ddos_amp_snmp", "zeek_echo"]
+            .iter()
+            .any(|s| name.contains(s));
+        assert_eq!(sorted, unsorted, "{name}");
+        for i in 1..trace.len() {
+            assert!(trace.arrival(i - 1) <= trace.arrival(i), "{name}");
+        }
+        assert_eq!(trace.arrival(0), Nanos::ZERO);
+        // Reading it again from memory measures the same, but for the order.
+        let from_memory = Statistics::measure(&mut trace.source(), 1 << 30).unwrap();
+        let from_file = measure(CaptureReader::open(&path, &ReadOptions::default())).unwrap();
+        assert!(from_memory.time_sorted);
+        assert_eq!(from_memory.bursts, from_file.bursts, "{name}");
+        assert_eq!(from_memory.bytes, trace.bytes());
+    }
+}
+
+/// The regular files of an uncompressed tar archive (POSIX ustar).
+fn untar(archive: &[u8]) -> Vec<(String, &[u8])> {
+    let mut files = Vec::new();
+    let mut rest = archive;
+    while let Some((header, after)) = rest.split_first_chunk::<512>() {
+        let text = |range: std::ops::Range<usize>| {
+            let field = &header[range];
+            let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+            String::from_utf8_lossy(&field[..end]).trim().to_owned()
+        };
+        let Ok(size) = usize::from_str_radix(&text(124..136), 8) else {
+            break;
+        };
+        if header[156] == b'0' {
+            files.push((text(0..100), &after[..size]));
+        }
+        rest = after.get(size.next_multiple_of(512)..).unwrap_or_default();
+    }
+    files
+}
+
+#[test]
+fn the_corpus_loads_or_is_refused_for_a_known_reason() {
+    let Some(folder) = traces() else { return };
+    let path = folder.join("ndpi_app_corpus_545pcaps.tar.zst");
+    let packed = fs::read(&path).unwrap();
+    let mut archive = Vec::new();
+    ruzstd::decoding::StreamingDecoder::new(&packed[..])
+        .unwrap()
+        .read_to_end(&mut archive)
+        .unwrap();
+    let mut loaded = 0;
+    let mut refused = BTreeMap::new();
+    for (name, content) in untar(&archive) {
+        let content = Cursor::new(content.to_vec());
+        let reader = CaptureReader::from_reader(content, &name, &ReadOptions::default());
+        match measure(reader) {
+            Ok(stats) => {
+                loaded += 1;
+                assert!(stats.packets > 0);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.starts_with(&name), "{text}");
+                let short = name.rsplit('/').next().unwrap().to_owned();
+                let kind = match error {
+                    TrafficError::LinkType { number, .. } => format!("link type {number}"),
+                    TrafficError::NotACapture { .. } => "not a capture".to_owned(),
+                    TrafficError::NoPackets { .. } => "no packets".to_owned(),
+                    other => panic!("{other}"),
+                };
+                refused.insert(short, kind);
+            }
+        }
+    }
+    let expected = [
+        ("BGP_Cisco_hdlc_slarp.pcap", "link type 9"),
+        ("BGP_redist.pcap", "link type 104"),
+        ("COPYING", "not a capture"),
+        ("README.txt", "not a capture"),
+        ("dlt_ppp.pcap", "link type 9"),
+        // A fuzzer's file: its first record claims half a megabyte.
+        ("fuzz-2021-10-13.pcap", "no packets"),
+        ("someip_sd_sample.pcap", "link type 192"),
+    ];
+    let refused: Vec<(&str, &str)> = refused.iter().map(|(a, b)| (&**a, &**b)).collect();
+    assert_eq!(refused, expected);
+    assert_eq!(loaded, 538);
+}

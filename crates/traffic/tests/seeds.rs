@@ -1,0 +1,41 @@
+//! Small files made by other programs (Python's `struct` and `gzip`, the `zstd` tool): they
+//! read as they should, and they are where fuzzing starts.
+
+mod invariants;
+
+use std::fs;
+use std::path::Path;
+
+/// The files of a folder beside this test, or none if there is no such folder.
+fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(folder);
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    entries
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            (path.display().to_string(), fs::read(&path).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn seeds_hold_two_packets() {
+    let seeds = files("seeds");
+    assert_eq!(seeds.len(), 8);
+    for (name, bytes) in seeds {
+        assert_eq!(invariants::check(&bytes), 2, "{name}");
+    }
+}
+
+/// Inputs that once broke the reader.
+#[test]
+fn regressions_stay_fixed() {
+    for (name, bytes) in files("regressions") {
+        eprintln!("{name}");
+        invariants::check(&bytes);
+    }
+}

@@ -1,0 +1,18 @@
+//! Any bytes as a capture file: reading never panics, and packets keep their promises.
+//!
+//! ```text
+//! cargo +nightly fuzz run capture fuzz/corpus/capture crates/traffic/tests/seeds
+//! ```
+//!
+//! Put a failing input into `crates/traffic/tests/regressions/`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/traffic/tests/invariants/mod.rs"]
+mod invariants;
+
+fuzz_target!(|file: &[u8]| {
+    invariants::check(file);
+});
