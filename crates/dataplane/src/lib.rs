@@ -1,1 +1,17 @@
 //! Ports, workers, measurement: what moves packets through a chain.
+
+pub mod attribution;
+pub mod capture;
+pub mod clock;
+pub mod cores;
+pub mod histogram;
+pub mod port;
+mod renumber;
+pub mod report;
+mod reta;
+pub mod run;
+pub mod telemetry;
+pub mod trace_nic;
+pub mod worker;
+
+pub use run::{RunConfig, RunError, run};

@@ -3,24 +3,15 @@
 use crate::batch::{Batch, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
+use crate::spec::Fate;
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Malformed, Network, parse};
+use tailwater_net::parse::{Fragment, Malformed, Network, parse};
 
-/// What to do with packets that the functions cannot handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// Drop them.
-    Drop,
-    /// Send them on as they came.
-    Pass,
-}
-
-impl Unfit {
-    fn verdict(self) -> Verdict {
-        match self {
-            Unfit::Drop => Verdict::Drop(0),
-            Unfit::Pass => Verdict::Bypass,
-        }
+/// The verdict on a packet that the functions cannot handle.
+fn unfit_verdict(fate: Fate) -> Verdict {
+    match fate {
+        Fate::Drop => Verdict::Drop(0),
+        Fate::Pass => Verdict::Bypass,
     }
 }
 
@@ -28,9 +19,9 @@ impl Unfit {
 #[derive(Clone, Copy, Debug)]
 pub struct InputPolicy {
     /// Packets whose headers are truncated, contradictory or absurd.
-    pub malformed: Unfit,
+    pub malformed: Fate,
     /// Packets that are not IP (ARP, LLDP, ...).
-    pub non_ip: Unfit,
+    pub non_ip: Fate,
 }
 
 /// Which side of the balance a count of packets is on.
@@ -163,6 +154,11 @@ impl Chain {
         }
     }
 
+    /// RSS buckets whose flows this instance holds.
+    pub fn buckets(&self) -> usize {
+        self.table.as_ref().map_or(0, FlowTable::buckets)
+    }
+
     /// Whether the chain looks flows up.
     pub fn has_flows(&self) -> bool {
         self.table.is_some()
@@ -240,15 +236,18 @@ impl Chain {
         batch.for_each(|packet, frame| match parse(frame) {
             Ok(headers) => {
                 packet.headers = headers;
+                if headers.fragment != Fragment::Whole {
+                    packet.headers.key = headers.key.of_fragment();
+                }
                 if headers.network == Network::NotIp {
                     self.non_ip += 1;
-                    packet.verdict = self.input.non_ip.verdict();
+                    packet.verdict = unfit_verdict(self.input.non_ip);
                     unfit = true;
                 }
             }
             Err(reason) => {
                 self.malformed[reason.index()] += 1;
-                packet.verdict = self.input.malformed.verdict();
+                packet.verdict = unfit_verdict(self.input.malformed);
                 unfit = true;
             }
         });
@@ -301,9 +300,9 @@ impl Chain {
 
     /// Every reason for which the chain counts packets.
     pub fn reasons(&self) -> Vec<Reason> {
-        let outcome = |unfit| match unfit {
-            Unfit::Drop => Outcome::Dropped,
-            Unfit::Pass => Outcome::Passed,
+        let outcome = |fate| match fate {
+            Fate::Drop => Outcome::Dropped,
+            Fate::Pass => Outcome::Passed,
         };
         let malformed = Malformed::ALL.iter().map(|reason| Reason {
             name: format!("malformed/{}", reason.name()),
@@ -358,3 +357,6 @@ fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
         }
     });
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -301,6 +301,11 @@ impl FlowTable {
         self.counters
     }
 
+    /// How many partitions this view holds.
+    pub fn buckets(&self) -> usize {
+        self.partitions.iter().flatten().count()
+    }
+
     /// Flows in the partitions held.
     pub fn flows(&self) -> usize {
         self.partitions

@@ -3,11 +3,13 @@
 pub mod acl;
 pub mod batch;
 pub mod buffer;
+pub mod build;
 pub mod chain;
 mod flow_memory;
 pub mod flow_table;
 mod flow_wheel;
 pub mod forward;
 pub mod function;
+pub mod nat;
 pub mod region;
 pub mod spec;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
-use tailwater_nf::spec::{ChainSpec, Fate, FunctionConfig, Throughput, WhenFull};
+use tailwater_nf::flow_table::WhenFull;
+use tailwater_nf::spec::{ChainSpec, Fate, FunctionConfig, Throughput};
 
 /// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
 const WRONG: &str = "tests/specs/wrong";

@@ -6,6 +6,7 @@ use super::functions::{self, Context, FunctionConfig};
 use super::located::Located;
 use super::values::{Fate, Throughput, duration, label, prefix, protocol, throughput};
 use super::yaml;
+use crate::flow_table::{IdleTimeouts, WhenFull};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -99,26 +100,8 @@ pub struct FlowsSpec {
     pub idle_timeout: IdleTimeouts,
     /// What happens when a new flow finds no room.
     pub when_full: WhenFull,
-}
-
-/// How long flows without packets are kept: 1 ms to 24 h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdleTimeouts {
-    /// TCP flows.
-    pub tcp: Nanos,
-    /// UDP flows.
-    pub udp: Nanos,
-    /// All others.
-    pub other: Nanos,
-}
-
-/// What happens when a new flow finds no room in the flow table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// An old flow makes room.
-    Evict,
-    /// The new flow's packets are dropped.
-    Refuse,
+    /// Whether flows are looked up even if no function of the chain needs them.
+    pub always: bool,
 }
 
 /// How packets are taken in.
@@ -142,6 +125,7 @@ impl Default for FlowsSpec {
                 other: Nanos::from_secs(30),
             },
             when_full: WhenFull::Evict,
+            always: false,
         }
     }
 }
@@ -311,7 +295,7 @@ fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
 
 fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
     let default = FlowsSpec::default();
-    let fields = node.fields(&["capacity", "idleTimeout", "whenFull"])?;
+    let fields = node.fields(&["capacity", "idleTimeout", "whenFull", "lookUp"])?;
     Ok(FlowsSpec {
         capacity: match fields.optional("capacity") {
             None => default.capacity,
@@ -324,6 +308,10 @@ fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
         when_full: match fields.optional("whenFull") {
             None => default.when_full,
             Some(node) => node.word(&[("evict", WhenFull::Evict), ("refuse", WhenFull::Refuse)])?,
+        },
+        always: match fields.optional("lookUp") {
+            None => default.always,
+            Some(node) => node.word(&[("as-needed", false), ("always", true)])?,
         },
     })
 }

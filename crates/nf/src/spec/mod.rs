@@ -16,9 +16,7 @@ mod located;
 mod values;
 mod yaml;
 
-pub use chain::{
-    ChainSpec, FlowsSpec, FunctionSpec, IdleTimeouts, Match, Metadata, PacketsSpec, Slo, WhenFull,
-};
+pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, Metadata, PacketsSpec, Slo};
 pub use error::SpecError;
 pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig};
 pub use values::{Fate, Throughput};

@@ -1,0 +1,275 @@
+//! Why a packet was late: one cause for every packet beyond its SLO.
+
+use tailwater_net::Nanos;
+
+/// The one cause to which a late or lost packet is put down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Cause {
+    /// The chain took that long, without any queueing to speak of.
+    Service,
+    /// It waited mostly behind packets of its own flow (NetBlaze §2: a whale).
+    Whale,
+    /// It waited mostly behind packets of other flows (NetBlaze §2: minnows).
+    Minnows,
+    /// It would have been in time had the worker not been off its core meanwhile.
+    Descheduled,
+    /// It found the NIC's descriptor ring full and was lost.
+    RingFull,
+}
+
+impl Cause {
+    /// Every cause, in the order of their numbers.
+    pub const ALL: [Cause; 5] = [
+        Cause::Service,
+        Cause::Whale,
+        Cause::Minnows,
+        Cause::Descheduled,
+        Cause::RingFull,
+    ];
+
+    /// The stable name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Service => "service",
+            Cause::Whale => "whale",
+            Cause::Minnows => "minnows",
+            Cause::Descheduled => "descheduled",
+            Cause::RingFull => "nic-ring-full",
+        }
+    }
+}
+
+/// What is known of a late packet.
+#[derive(Clone, Copy, Debug)]
+pub struct LatePacket {
+    /// When it arrived at the NIC.
+    pub arrival: Nanos,
+    /// When the worker received the batch that held it.
+    pub received: Nanos,
+    /// When it had been sent.
+    pub sent: Nanos,
+    /// The packet's RSS hash.
+    pub rss_hash: u32,
+}
+
+/// Puts late packets down to causes.
+///
+/// Pure: it is told of batches and gaps and has no clock. Per packet it costs an update of a small
+/// table, and that only while the worker has a backlog.
+#[derive(Debug)]
+pub struct Attribution {
+    slo: Nanos,
+    shares: FlowShares,
+    /// Time lost to gaps since the worker last had nothing to do. A gap that was over before a
+    /// packet arrived still delays it: the packets that it held up stand in front.
+    gaps: Nanos,
+}
+
+impl Attribution {
+    /// For a chain whose packets are late after `slo`.
+    pub fn new(slo: Nanos) -> Attribution {
+        Attribution {
+            slo,
+            shares: FlowShares::new(slo),
+            gaps: Nanos::ZERO,
+        }
+    }
+
+    /// The worker has nothing to do: what comes now waits behind nobody.
+    #[inline]
+    pub fn idle(&mut self) {
+        self.gaps = Nanos::ZERO;
+    }
+
+    /// The worker was off its core for a time.
+    pub fn gap(&mut self, length: Nanos) {
+        self.gaps += length;
+    }
+
+    /// The worker, having a backlog, processed a packet.
+    #[inline]
+    pub fn served(&mut self, rss_hash: u32, now: Nanos) {
+        self.shares.served(rss_hash, now);
+    }
+
+    /// The cause of packets that found the ring full just now: a gap, if the worker was away for
+    /// longer than the SLO since it last had nothing to do, else the ring.
+    pub fn loss(&self) -> Cause {
+        match self.gaps > self.slo {
+            true => Cause::Descheduled,
+            false => Cause::RingFull,
+        }
+    }
+
+    /// The cause of a packet that took longer than the SLO.
+    pub fn cause(&self, packet: LatePacket) -> Cause {
+        let latency = packet.sent.saturating_sub(packet.arrival);
+        let service = packet.sent.saturating_sub(packet.received);
+        let waiting = packet.received.saturating_sub(packet.arrival);
+        if latency.saturating_sub(self.gaps) <= self.slo {
+            Cause::Descheduled
+        } else if service >= waiting {
+            Cause::Service
+        } else if self.shares.mostly_own(packet.rss_hash, packet.received) {
+            Cause::Whale
+        } else {
+            Cause::Minnows
+        }
+    }
+}
+
+/// Which flows the worker has been busy with, over the present and the previous epoch of half an
+/// SLO. Flows are told apart by RSS hash, in a direct-mapped table: a flow that shares a cell with
+/// another drives it out, which only a flow with a large share would mind.
+#[derive(Debug)]
+struct FlowShares {
+    epoch: Nanos,
+    cells: Box<[Share; FlowShares::CELLS]>,
+    all: Share,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    rss_hash: u32,
+    epoch: u32,
+    packets: u32,
+    before: u32,
+}
+
+impl Share {
+    /// Moves on to `epoch`.
+    #[inline]
+    fn advance(&mut self, epoch: u32) {
+        if self.epoch != epoch {
+            self.before = if self.epoch.wrapping_add(1) == epoch {
+                self.packets
+            } else {
+                0
+            };
+            (self.packets, self.epoch) = (0, epoch);
+        }
+    }
+
+    fn at(mut self, epoch: u32) -> u32 {
+        self.advance(epoch);
+        self.packets + self.before
+    }
+}
+
+impl FlowShares {
+    const CELLS: usize = 1024;
+
+    fn new(slo: Nanos) -> FlowShares {
+        FlowShares {
+            epoch: Nanos((slo.0 / 2).max(1)),
+            cells: Box::new([Share::default(); Self::CELLS]),
+            all: Share::default(),
+        }
+    }
+
+    #[inline]
+    fn cell(rss_hash: u32) -> usize {
+        // Not the low bits, which choose the bucket and hence the worker.
+        (rss_hash >> 9) as usize % Self::CELLS
+    }
+
+    #[inline]
+    fn epoch_of(&self, now: Nanos) -> u32 {
+        (now.0 / self.epoch.0) as u32
+    }
+
+    #[inline]
+    fn served(&mut self, rss_hash: u32, now: Nanos) {
+        let epoch = self.epoch_of(now);
+        self.all.advance(epoch);
+        self.all.packets += 1;
+        let cell = &mut self.cells[Self::cell(rss_hash)];
+        cell.advance(epoch);
+        if cell.rss_hash == rss_hash {
+            cell.packets += 1;
+        } else if cell.packets <= 1 {
+            // Another flow's cell, and it is not the heavy one.
+            *cell = Share {
+                rss_hash,
+                epoch,
+                packets: 1,
+                before: 0,
+            };
+        } else {
+            cell.packets -= 1;
+        }
+    }
+
+    /// Whether at least half of what the worker did lately was for this flow.
+    fn mostly_own(&self, rss_hash: u32, now: Nanos) -> bool {
+        let epoch = self.epoch_of(now);
+        let cell = self.cells[Self::cell(rss_hash)];
+        cell.rss_hash == rss_hash && 2 * cell.at(epoch) >= self.all.at(epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLO: Nanos = Nanos::from_micros(200);
+
+    fn late(arrival_us: u64, received_us: u64, sent_us: u64) -> LatePacket {
+        LatePacket {
+            arrival: Nanos::from_micros(arrival_us),
+            received: Nanos::from_micros(received_us),
+            sent: Nanos::from_micros(sent_us),
+            rss_hash: 7 << 9,
+        }
+    }
+
+    /// `own` packets of the late packet's flow, then `others` of one each.
+    fn busy(own: u32, others: u32) -> Attribution {
+        let mut attribution = Attribution::new(SLO);
+        let now = Nanos::from_micros(950);
+        (0..own).for_each(|_| attribution.served(7 << 9, now));
+        (0..others).for_each(|flow| attribution.served((100 + flow) << 9, now));
+        attribution
+    }
+
+    #[test]
+    fn a_long_service_is_service() {
+        assert_eq!(busy(10, 10).cause(late(1000, 1010, 1300)), Cause::Service);
+    }
+
+    #[test]
+    fn queueing_behind_the_own_flow_is_a_whale() {
+        assert_eq!(busy(60, 40).cause(late(700, 990, 1000)), Cause::Whale);
+    }
+
+    #[test]
+    fn queueing_behind_others_is_minnows() {
+        assert_eq!(busy(40, 60).cause(late(700, 990, 1000)), Cause::Minnows);
+        assert_eq!(busy(0, 60).cause(late(700, 990, 1000)), Cause::Minnows);
+    }
+
+    #[test]
+    fn shares_older_than_two_epochs_do_not_count() {
+        let mut attribution = busy(1000, 0);
+        let now = Nanos::from_micros(950 + 300);
+        (0..10).for_each(|flow| attribution.served((100 + flow) << 9, now));
+        assert_eq!(attribution.cause(late(1000, 1290, 1300)), Cause::Minnows);
+    }
+
+    #[test]
+    fn a_gap_explains_what_it_delayed() {
+        let mut attribution = busy(60, 0);
+        attribution.gap(Nanos::from_micros(200));
+        // 210 us late in all, 200 of them the gap's: in time without it.
+        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Descheduled);
+        // 600 us: late anyway.
+        assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
+        assert_eq!(attribution.loss(), Cause::RingFull);
+        attribution.gap(Nanos::from_micros(200));
+        assert_eq!(attribution.loss(), Cause::Descheduled);
+        attribution.idle();
+        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Whale);
+        assert_eq!(attribution.loss(), Cause::RingFull);
+    }
+}

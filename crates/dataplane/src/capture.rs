@@ -1,0 +1,201 @@
+//! Recording what is sent into a pcap file, off the workers' cores.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tailwater_net::Nanos;
+use tailwater_traffic::{Packet, PcapWriter, TrafficError};
+
+/// Bytes of a chunk, in which packets travel to the writer.
+const CHUNK: usize = 1 << 20;
+/// Chunks of each queue: the most that can be waiting for the disk.
+const CHUNKS: usize = 16;
+/// Bytes before each frame in a chunk: its time and length.
+const RECORD: usize = 12;
+
+/// One queue's way to the capture file. Recording copies the packet; the worker waits for the disk
+/// only when all the queue's chunks are full, which is counted.
+#[derive(Debug)]
+pub struct CaptureTap {
+    chunk: Vec<u8>,
+    full: SyncSender<Chunk>,
+    empty: Receiver<Vec<u8>>,
+    queue: usize,
+    waits: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    queue: usize,
+}
+
+impl CaptureTap {
+    /// Records a frame sent at `now`.
+    #[inline]
+    pub fn record(&mut self, now: Nanos, frame: &[u8]) {
+        if self.chunk.len() + RECORD + frame.len() > CHUNK {
+            self.hand_over();
+        }
+        self.chunk.extend_from_slice(&now.0.to_le_bytes());
+        self.chunk
+            .extend_from_slice(&(frame.len() as u32).to_le_bytes());
+        self.chunk.extend_from_slice(frame);
+    }
+
+    #[cold]
+    fn hand_over(&mut self) {
+        let next = self.empty.try_recv().or_else(|_| {
+            self.waits += 1;
+            self.empty.recv()
+        });
+        // Without a writer (it has panicked) there is nobody to record for.
+        let next = next.unwrap_or_else(|_| Vec::with_capacity(CHUNK));
+        let bytes = std::mem::replace(&mut self.chunk, next);
+        let _ = self.full.send(Chunk {
+            bytes,
+            queue: self.queue,
+        });
+    }
+
+    /// How often the worker waited for the disk.
+    pub fn waits(&self) -> u64 {
+        self.waits
+    }
+}
+
+impl Drop for CaptureTap {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.chunk);
+        let _ = self.full.send(Chunk {
+            bytes,
+            queue: self.queue,
+        });
+    }
+}
+
+/// The thread that writes the capture.
+#[derive(Debug)]
+pub struct CaptureFile {
+    writer: JoinHandle<Result<u64, TrafficError>>,
+}
+
+impl CaptureFile {
+    /// Creates the file, and a tap for each of `queues` queues. With one queue packets are in order
+    /// of time; with more, each queue's are, and queues alternate by chunks.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn create(
+        path: &Path,
+        queues: usize,
+    ) -> Result<(CaptureFile, Vec<CaptureTap>), TrafficError> {
+        let mut file = PcapWriter::create(path)?;
+        let (full, filled) = sync_channel::<Chunk>(queues * (CHUNKS + 1));
+        let mut returns = Vec::new();
+        let taps = (0..queues)
+            .map(|queue| {
+                let (back, empty) = sync_channel(CHUNKS);
+                (1..CHUNKS).for_each(|_| drop(back.send(Vec::with_capacity(CHUNK))));
+                returns.push(back);
+                let chunk = Vec::with_capacity(CHUNK);
+                CaptureTap {
+                    chunk,
+                    full: full.clone(),
+                    empty,
+                    queue,
+                    waits: 0,
+                }
+            })
+            .collect();
+        let writer = std::thread::Builder::new()
+            .name("capture".to_owned())
+            .spawn(move || {
+                let mut outcome = Ok(());
+                loop {
+                    match filled.recv_timeout(Duration::from_secs(1)) {
+                        Ok(Chunk { mut bytes, queue }) => {
+                            // After an error the workers are still relieved of their chunks.
+                            outcome = outcome.and_then(|()| write_chunk(&mut file, &bytes));
+                            bytes.clear();
+                            let _ = returns[queue].send(bytes);
+                        }
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                }
+                let packets = file.packets();
+                outcome.and_then(|()| file.finish()).map(|_| packets)
+            })
+            .map_err(|source| TrafficError::Write {
+                file: path.display().to_string(),
+                source,
+            })?;
+        Ok((CaptureFile { writer }, taps))
+    }
+
+    /// Waits until everything is written, all taps being gone. Returns the packets written.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub fn finish(self) -> Result<u64, TrafficError> {
+        self.writer
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn write_chunk(file: &mut PcapWriter<std::fs::File>, mut bytes: &[u8]) -> Result<(), TrafficError> {
+    while let Some((time, rest)) = bytes.split_first_chunk::<8>()
+        && let Some((length, rest)) = rest.split_first_chunk::<4>()
+    {
+        let length = u32::from_le_bytes(*length);
+        let (data, rest) = rest.split_at(length as usize);
+        if !data.is_empty() {
+            let timestamp = Nanos(u64::from_le_bytes(*time));
+            file.write(&Packet {
+                timestamp,
+                data,
+                wire_length: length,
+            })?;
+        }
+        bytes = rest;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
+
+    #[test]
+    fn everything_recorded_is_in_the_file() {
+        let path = std::env::temp_dir().join(format!("tailwater-capture-{}", std::process::id()));
+        let (file, taps) = CaptureFile::create(&path, 2).unwrap();
+        // More than one chunk for each queue.
+        std::thread::scope(|scope| {
+            for (queue, mut tap) in taps.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for i in 0..3000u64 {
+                        tap.record(Nanos(i), &[queue as u8; 1000]);
+                    }
+                });
+            }
+        });
+        assert_eq!(file.finish().unwrap(), 6000);
+        let mut reader = CaptureReader::open(&path, &ReadOptions::default()).unwrap();
+        let mut seen = [0u64; 2];
+        while let Some(packet) = reader.next_packet().unwrap() {
+            let queue = usize::from(packet.data[0]);
+            assert_eq!(
+                (packet.timestamp, packet.data.len()),
+                (Nanos(seen[queue]), 1000)
+            );
+            seen[queue] += 1;
+        }
+        assert_eq!(seen, [3000, 3000]);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,176 @@
+//! Cores: which there are, and pinning threads to them.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeSet;
+
+/// Why cores cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreError {
+    /// The list is not one.
+    #[error("expected a list of cores such as 1 or 0,2-3, found {found:?}")]
+    Syntax {
+        /// What stands there.
+        found: String,
+    },
+    /// A core is listed twice.
+    #[error("core {core} is listed twice: each worker needs a core of its own")]
+    Twice {
+        /// The core.
+        core: usize,
+    },
+    /// A core that this process may not use.
+    #[error("core {core} is not available: this process may use {available}")]
+    NotAvailable {
+        /// The core.
+        core: usize,
+        /// What it may use, as a list.
+        available: String,
+    },
+    /// More cores than queues can be told apart.
+    #[error("{cores} cores are more than the {limit} that a port has queues for")]
+    TooMany {
+        /// Cores listed.
+        cores: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// The kernel refuses.
+    #[error("core {core} cannot be used: {reason}")]
+    Refused {
+        /// The core.
+        core: usize,
+        /// What the kernel says.
+        reason: String,
+    },
+}
+
+/// The most workers: as many as there are RSS buckets.
+const MAX_WORKERS: usize = tailwater_net::toeplitz::BUCKETS;
+
+/// The cores that this process may use, in order.
+pub fn available() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|&core| set.is_set(core))
+        .collect();
+    if cores.is_empty() { vec![0] } else { cores }
+}
+
+/// The core to use when none is named: the last one, since the first ones serve interrupts.
+pub fn default_core() -> usize {
+    available().last().copied().unwrap_or(0)
+}
+
+/// Reads a list of cores such as `1`, `0,2` or `0-3,8`.
+///
+/// # Errors
+/// If it is no list, names a core twice or one that is not available.
+pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
+    let syntax = || CoreError::Syntax {
+        found: text.to_owned(),
+    };
+    let available = available();
+    let mut cores = Vec::new();
+    let mut seen = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().map_err(|_| syntax());
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(syntax());
+        }
+        for core in first..=last {
+            if !available.contains(&core) {
+                return Err(CoreError::NotAvailable {
+                    core,
+                    available: format_list(&available),
+                });
+            }
+            if !seen.insert(core) {
+                return Err(CoreError::Twice { core });
+            }
+            cores.push(core);
+        }
+    }
+    match cores.len() {
+        n if n > MAX_WORKERS => Err(CoreError::TooMany {
+            cores: n,
+            limit: MAX_WORKERS,
+        }),
+        _ => Ok(cores),
+    }
+}
+
+/// A list in short: `0-3,8`.
+fn format_list(cores: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &core in cores {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == core => *last = core,
+            _ => parts.push((core, core)),
+        }
+    }
+    let part = |(first, last): (usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    parts.into_iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// Pins the calling thread to a core.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn pin_to(core: usize) -> Result<(), CoreError> {
+    let mut set = CpuSet::new();
+    if core < CpuSet::MAX_CPU {
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).map_err(|error| CoreError::Refused {
+        core,
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_checked() {
+        let all = available();
+        let first = all[0];
+        assert_eq!(parse_list(&first.to_string()), Ok(vec![first]));
+        assert_eq!(parse_list(&format_list(&all)), Ok(all.clone()));
+        for wrong in ["", "a", "1-", "-1", "3-2", "0,,1", "0;1"] {
+            assert!(
+                matches!(parse_list(wrong), Err(CoreError::Syntax { .. })),
+                "{wrong}"
+            );
+        }
+        assert_eq!(
+            parse_list(&format!("{first},{first}")),
+            Err(CoreError::Twice { core: first })
+        );
+        // A range of absurd length ends at its first core that is not there.
+        let error = parse_list("0-99999999999").unwrap_err();
+        assert!(matches!(error, CoreError::NotAvailable { .. }));
+    }
+
+    #[test]
+    fn lists_are_written_in_short() {
+        assert_eq!(format_list(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn a_thread_stays_on_its_core() {
+        let core = default_core();
+        std::thread::spawn(move || {
+            pin_to(core).unwrap();
+            assert_eq!(available(), [core]);
+        })
+        .join()
+        .unwrap();
+        assert!(matches!(pin_to(1_000_000), Err(CoreError::Refused { .. })));
+    }
+}

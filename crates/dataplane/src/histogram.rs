@@ -1,0 +1,186 @@
+//! Latencies, every packet's, in constant memory.
+
+use tailwater_net::Nanos;
+
+/// `log2` of the steps into which each power of two is cut: values are kept to 1 part in 128.
+const STEP_BITS: u32 = 7;
+const STEPS: usize = 1 << STEP_BITS;
+
+/// Values from here on (2^36 ns, 69 s) share the last step.
+const MAX_BITS: u32 = 36;
+const CELLS: usize = (MAX_BITS - STEP_BITS + 1) as usize * STEPS;
+
+/// Counts of latencies in logarithmic steps of less than 0.8 %.
+///
+/// The layout is that of an HDR histogram with two significant digits and a fixed range, so that
+/// recording is a shift and an increment, without the checks of one that can grow.
+#[derive(Clone)]
+pub struct LatencyHistogram {
+    counts: Box<[u64; CELLS]>,
+    total: u64,
+    sum: u64,
+    max: Nanos,
+}
+
+impl Default for LatencyHistogram {
+    fn default() -> Self {
+        LatencyHistogram {
+            counts: Box::new([0; CELLS]),
+            total: 0,
+            sum: 0,
+            max: Nanos::ZERO,
+        }
+    }
+}
+
+/// The cell of a value. Below `STEPS` every value has its own.
+#[inline]
+fn cell(value: u64) -> usize {
+    // How many times the value is halved until it is below `2 * STEPS`.
+    let halvings = (value | STEPS as u64).ilog2() - STEP_BITS;
+    let cell = (halvings as usize) * STEPS + (value >> halvings) as usize;
+    cell.min(CELLS - 1)
+}
+
+/// The largest value of a cell.
+fn upper(cell: usize) -> u64 {
+    let halvings = (cell / STEPS).saturating_sub(1);
+    let step = cell - halvings * STEPS;
+    ((step as u64 + 1) << halvings) - 1
+}
+
+impl LatencyHistogram {
+    /// Counts one packet.
+    #[inline]
+    pub fn record(&mut self, latency: Nanos) {
+        self.counts[cell(latency.0)] += 1;
+        self.total += 1;
+        self.sum += latency.0;
+        self.max = self.max.max(latency);
+    }
+
+    /// Adds another histogram's counts.
+    pub fn merge(&mut self, other: &LatencyHistogram) {
+        self.counts
+            .iter_mut()
+            .zip(other.counts.iter())
+            .for_each(|(mine, theirs)| *mine += theirs);
+        self.total += other.total;
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        if self.total > 0 {
+            self.counts.fill(0);
+            (self.total, self.sum, self.max) = (0, 0, Nanos::ZERO);
+        }
+    }
+
+    /// Packets counted.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The longest latency, exactly; zero if there is none.
+    pub fn max(&self) -> Nanos {
+        self.max
+    }
+
+    /// The sum of all latencies, exactly.
+    pub fn sum(&self) -> Nanos {
+        Nanos(self.sum)
+    }
+
+    /// The latency that `percentile` percent of the packets do not exceed (to the step, never too
+    /// low); zero if there is no packet.
+    pub fn percentile(&self, percentile: f64) -> Nanos {
+        let wanted =
+            ((percentile / 100.0 * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
+        self.cumulative()
+            .find(|&(_, seen)| seen >= wanted)
+            .map_or(Nanos::ZERO, |(value, _)| value.min(self.max))
+    }
+
+    /// Packets slower than `limit`, to the step.
+    pub fn above(&self, limit: Nanos) -> u64 {
+        self.counts[(cell(limit.0) + 1).min(CELLS)..].iter().sum()
+    }
+
+    /// The steps that hold packets, as (largest value, packets up to there).
+    pub fn cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        let mut seen = 0;
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(move |(cell, count)| {
+                seen += count;
+                (Nanos(upper(cell)), seen)
+            })
+    }
+}
+
+impl std::fmt::Debug for LatencyHistogram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LatencyHistogram")
+            .field("total", &self.total)
+            .field("max", &self.max)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn cells_are_contiguous_and_ordered() {
+        let mut last = 0;
+        for value in 0..100_000u64 {
+            let cell = cell(value);
+            assert!(cell == last || cell == last + 1, "value {value}");
+            assert!(upper(cell) >= value);
+            last = cell;
+        }
+    }
+
+    proptest! {
+        /// Against a sorted list: never below the exact percentile, at most a step above.
+        #[test]
+        fn percentiles_match_a_sorted_list(
+            values in prop::collection::vec((0u32..34, any::<u64>()), 1..300),
+            percentile in 0.0f64..100.0,
+        ) {
+            let mut values: Vec<u64> =
+                values.into_iter().map(|(bits, value)| value % (1 << bits)).collect();
+            let mut histogram = LatencyHistogram::default();
+            let mut halves = [LatencyHistogram::default(), LatencyHistogram::default()];
+            for (i, &value) in values.iter().enumerate() {
+                histogram.record(Nanos(value));
+                halves[i % 2].record(Nanos(value));
+            }
+            values.sort_unstable();
+            let rank = (percentile / 100.0 * values.len() as f64).ceil().max(1.0) as usize;
+            let (exact, ours) = (values[rank - 1], histogram.percentile(percentile).0);
+            prop_assert!(ours >= exact && ours as f64 <= exact as f64 * 1.008 + 1.0);
+            prop_assert_eq!(histogram.max().0, *values.last().unwrap());
+            let (mut merged, [a, b]) = (LatencyHistogram::default(), halves);
+            merged.merge(&a);
+            merged.merge(&b);
+            prop_assert_eq!(merged.percentile(percentile), histogram.percentile(percentile));
+            prop_assert_eq!(merged.total(), values.len() as u64);
+        }
+    }
+
+    #[test]
+    fn absurd_values_stay_in_range() {
+        let mut histogram = LatencyHistogram::default();
+        for value in [u64::MAX, 1 << 36, (1 << 36) - 1, 0] {
+            histogram.counts[cell(value)] += 1;
+        }
+        assert_eq!(histogram.counts.iter().sum::<u64>(), 4);
+    }
+}

@@ -1,0 +1,61 @@
+//! What a worker knows of a port: queues that give and take batches.
+
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+
+/// What a queue gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Packets that arrived (were offered) since the last call, those lost among them.
+    pub offered: u64,
+    /// Of those, lost because the descriptor ring was full.
+    pub lost_ring_full: u64,
+    /// Arrived packets that are left in the ring.
+    pub waiting: usize,
+    /// Nothing more will ever arrive, and the ring is empty.
+    pub ended: bool,
+}
+
+/// One receive and transmit queue of a port. A worker owns it.
+pub trait PortQueue: Send {
+    /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
+    fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
+
+    /// Sends every packet of the batch, which keeps the buffers. `now` stamps them where they
+    /// are recorded.
+    fn transmit(&mut self, batch: &Batch, now: Nanos);
+
+    /// Nothing that arrives later than `now` is taken any more; what is in the ring still is.
+    fn stop(&mut self, now: Nanos);
+
+    /// Takes what is left in the ring after [`stop`](PortQueue::stop) as lost, and says how much.
+    fn discard(&mut self) -> u64;
+}
+
+/// The table that maps RSS buckets to queues (a NIC's RETA).
+pub type Reta = [u16; BUCKETS];
+
+/// The usual table: buckets dealt out to `queues` in turn, as drivers do by default.
+pub fn round_robin(queues: u16) -> Reta {
+    std::array::from_fn(|bucket| bucket as u16 % queues.max(1))
+}
+
+/// Why a bucket table is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RetaError {
+    /// A bucket is mapped to a queue that is not there.
+    #[error("bucket {bucket} is mapped to queue {queue}, but there are {queues}")]
+    NoQueue {
+        /// The bucket.
+        bucket: usize,
+        /// The queue it is mapped to.
+        queue: u16,
+        /// How many there are.
+        queues: u16,
+    },
+    /// A trace that is not paced has no arrival times at which an update could take effect.
+    #[error("the bucket table of a trace that is not paced cannot change")]
+    NotPaced,
+}

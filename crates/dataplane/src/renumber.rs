@@ -1,0 +1,164 @@
+//! New flows from old: a trace that starts over gets other addresses.
+//!
+//! A mask is XORed onto the low 16 bits of both addresses, so that the two directions of a
+//! connection stay each other's reverse, and prefixes down to /16 (IPv6: /112) stay. Checksums are
+//! updated (RFC 1624), and since the RSS hash is linear over XOR, it changes by a constant.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tailwater_net::checksum::ChecksumDelta;
+use tailwater_net::parse::{Fragment, Headers, Network};
+use tailwater_net::protocol;
+use tailwater_net::toeplitz::{End, RssHasher};
+
+/// How one packet is renumbered: where its addresses and checksums lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renumbering {
+    network: u8,
+    /// The IP header, from the frame's start.
+    ip: u16,
+    /// The transport checksum over the addresses, from the frame's start; 0 for none.
+    checksum: u16,
+    /// In UDP a checksum of zero says that there is none (RFC 768).
+    udp: bool,
+}
+
+impl Renumbering {
+    /// For packets without addresses.
+    pub(crate) const NONE: Renumbering = Renumbering {
+        network: 0,
+        ip: 0,
+        checksum: 0,
+        udp: false,
+    };
+
+    pub(crate) fn of(headers: &Headers) -> Renumbering {
+        let network = match headers.network {
+            Network::NotIp => return Renumbering::NONE,
+            Network::V4 => 4,
+            Network::V6 => 6,
+        };
+        let within = match headers.key.protocol() {
+            protocol::TCP => Some(16),
+            protocol::UDP => Some(6),
+            protocol::ICMPV6 if network == 6 => Some(2),
+            _ => None,
+        };
+        let checksum = match (within, headers.fragment) {
+            (Some(offset), Fragment::Whole | Fragment::First) => headers.transport_offset + offset,
+            _ => 0,
+        };
+        let udp = headers.key.protocol() == protocol::UDP;
+        Renumbering {
+            network,
+            ip: headers.network_offset,
+            checksum,
+            udp,
+        }
+    }
+
+    /// What a mask does to the hashes of IPv4 and IPv6 packets.
+    pub(crate) fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
+        let v4 = IpAddr::V4(Ipv4Addr::from_bits(u32::from(mask)));
+        let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
+        [v4, v6].map(|mask| {
+            rss.address_contribution(End::Source, mask)
+                ^ rss.address_contribution(End::Destination, mask)
+        })
+    }
+
+    /// The packet's hash after renumbering.
+    #[inline]
+    pub(crate) fn hash(self, hash: u32, change: [u32; 2]) -> u32 {
+        match self.network {
+            4 => hash ^ change[0],
+            6 => hash ^ change[1],
+            _ => hash,
+        }
+    }
+
+    /// Renumbers the packet's frame.
+    #[inline]
+    pub(crate) fn apply(self, frame: &mut [u8], mask: u16) {
+        let ip = usize::from(self.ip);
+        let (source, destination) = match self.network {
+            4 => (ip + 14, ip + 18),
+            6 => (ip + 22, ip + 38),
+            _ => return,
+        };
+        let mut change = ChecksumDelta::NONE;
+        for at in [source, destination] {
+            if let Some(word) = word(frame, at) {
+                let old = u16::from_be_bytes(*word);
+                *word = (old ^ mask).to_be_bytes();
+                change = change.and(ChecksumDelta::u16(old, old ^ mask));
+            }
+        }
+        if self.network == 4
+            && let Some(checksum) = word(frame, ip + 10)
+        {
+            *checksum = change.apply(u16::from_be_bytes(*checksum)).to_be_bytes();
+        }
+        if self.checksum != 0
+            && let Some(checksum) = word(frame, usize::from(self.checksum))
+        {
+            let old = u16::from_be_bytes(*checksum);
+            let new = if self.udp {
+                change.apply_udp(old)
+            } else {
+                change.apply(old)
+            };
+            *checksum = new.to_be_bytes();
+        }
+    }
+}
+
+#[inline]
+fn word(frame: &mut [u8], at: usize) -> Option<&mut [u8; 2]> {
+    frame.get_mut(at..)?.first_chunk_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tailwater_net::FlowKey;
+    use tailwater_net::builder::FrameBuilder;
+    use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
+    use tailwater_net::parse::parse;
+
+    proptest! {
+        /// The renumbered packet is a right one of other addresses, its hash is the one a NIC
+        /// would compute, and the reverse direction stays the reverse.
+        #[test]
+        fn renumbered_packets_are_right(
+            v6 in any::<bool>(), source in any::<u128>(), destination in any::<u128>(),
+            tcp in any::<bool>(), ports in any::<(u16, u16)>(), mask in any::<u16>(),
+            payload in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let protocol = if tcp { protocol::TCP } else { protocol::UDP };
+            let key = match v6 {
+                true => FlowKey::v6(source.into(), destination.into(), protocol, ports.0, ports.1),
+                false => FlowKey::v4(
+                    (source as u32).into(), (destination as u32).into(), protocol, ports.0, ports.1,
+                ),
+            };
+            let rss = RssHasher::default();
+            let change = Renumbering::hash_change(&rss, mask);
+            let mut renumbered = vec![];
+            for key in [key, key.reversed()] {
+                let mut frame = FrameBuilder::new(&key).payload(&payload).to_vec().unwrap();
+                let headers = parse(&frame).unwrap();
+                let renumbering = Renumbering::of(&headers);
+                renumbering.apply(&mut frame, mask);
+                let after = parse(&frame).unwrap();
+                prop_assert_ne!(verify_network(&frame, &after), Checksum::Wrong);
+                prop_assert_eq!(verify_transport(&frame, &after), Checksum::Correct);
+                prop_assert_eq!(after.key == key, mask == 0);
+                let hash = renumbering.hash(rss.hash_headers(&headers), change);
+                prop_assert_eq!(hash, rss.hash_headers(&after));
+                renumbered.push(after.key);
+            }
+            prop_assert_eq!(renumbered[0].reversed(), renumbered[1]);
+        }
+    }
+}

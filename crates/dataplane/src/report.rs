@@ -1,0 +1,453 @@
+//! The report of a run: what `tailwater run --output json` prints. Field names are stable.
+
+use crate::attribution::Cause;
+use crate::histogram::LatencyHistogram;
+use crate::telemetry::Window;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tailwater_net::Nanos;
+use tailwater_nf::chain::{Outcome, Reason};
+
+/// A run's results.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// The chain's name.
+    pub chain: String,
+    /// The traffic's name: a file or a preset.
+    pub traffic: String,
+    /// The objective.
+    pub slo: SloReport,
+    /// Whether it was kept: at least `slo.percentile` percent of the packets that the chain did not
+    /// drop by itself were delivered within `slo.latency_us`. Lost packets count as late.
+    pub slo_met: bool,
+    /// Latencies of all delivered packets, in microseconds. Nothing is left out.
+    pub latency_us: LatencyReport,
+    /// Packets, exactly: `offered = delivered + dropped_by_nf + lost`.
+    pub packets: PacketReport,
+    /// Lost packets as a share of the offered ones.
+    pub loss_rate: f64,
+    /// Delivered packets a second, in millions.
+    pub throughput_mpps: f64,
+    /// Delivered bits a second, in billions (Ethernet frames without check sequence).
+    pub throughput_gbps: f64,
+    /// From the first arrival to the last departure, in seconds.
+    pub duration_s: f64,
+    /// Cores used.
+    pub cores: CoreReport,
+    /// Late and lost packets by cause.
+    pub late_by_cause: BTreeMap<&'static str, u64>,
+    /// The flow table, if the chain has one.
+    pub flows: Option<FlowReport>,
+    /// The run cut into windows, to tell the machine's hiccups from the chain's.
+    pub windows: WindowsReport,
+    /// Whether the run ended early, by a signal.
+    pub interrupted: bool,
+}
+
+/// The objective.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SloReport {
+    /// Latency, in microseconds.
+    pub latency_us: f64,
+    /// The percentile of packets that must keep it.
+    pub percentile: f64,
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LatencyReport {
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+    /// Mean.
+    pub mean: f64,
+}
+
+impl LatencyReport {
+    fn of(histogram: &LatencyHistogram) -> LatencyReport {
+        let percentile = |p| histogram.percentile(p).as_micros_f64();
+        LatencyReport {
+            p50: percentile(50.0),
+            p90: percentile(90.0),
+            p99: percentile(99.0),
+            p999: percentile(99.9),
+            max: histogram.max().as_micros_f64(),
+            mean: histogram.sum().as_micros_f64() / histogram.total().max(1) as f64,
+        }
+    }
+}
+
+/// What became of the packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PacketReport {
+    /// Packets that arrived for the chain.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets dropped because a function or the spec says so.
+    pub dropped_by_nf: u64,
+    /// Packets lost for want of room or time.
+    pub lost: u64,
+    /// Packets of the traffic that `spec.match` leaves to others; not offered.
+    pub not_matched: u64,
+    /// Why packets were dropped or lost, and malformed or non-IP ones passed; only what occurred.
+    pub reasons: BTreeMap<String, u64>,
+}
+
+/// Cores used.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CoreReport {
+    /// Cores that polled a queue all the time.
+    pub dedicated: u64,
+    /// Cores recruited when needed, averaged over time.
+    pub auxiliary_avg: f64,
+    /// Both.
+    pub avg: f64,
+}
+
+/// What the flow table did.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FlowReport {
+    /// Flows in the table at the end.
+    pub active: u64,
+    /// Flows entered.
+    pub opened: u64,
+    /// Flows forgotten because they were idle.
+    pub expired: u64,
+    /// Flows that made room for others.
+    pub evicted: u64,
+    /// New flows that found no place.
+    pub refused: u64,
+    /// Bytes of memory for entries and state.
+    pub memory_bytes: u64,
+}
+
+/// The run cut into windows.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WindowsReport {
+    /// A window's length, in milliseconds.
+    pub length_ms: f64,
+    /// Windows in which packets arrived.
+    pub count: u64,
+    /// Of those, windows in which a worker was off its core for longer than 20 µs at a time and, in
+    /// all, for more than 0.1 % of the window.
+    pub flagged: u64,
+    /// The share of the windows that are not flagged in which the objective was kept; 1 if all
+    /// are flagged.
+    pub unflagged_slo_met: f64,
+    /// The median over all windows, flagged ones too, of each percentile.
+    pub median_latency_us: LatencyReport,
+    /// Windows left out of `list` because a run may have many; never of the figures above it.
+    pub omitted: u64,
+    /// The windows in order.
+    pub list: Vec<WindowReport>,
+}
+
+/// One window.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WindowReport {
+    /// When it starts, in seconds from the run's start.
+    pub start_s: f64,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets later than the objective's latency.
+    pub late: u64,
+    /// Latencies, in microseconds.
+    pub latency_us: LatencyReport,
+    /// Times a worker was off its core.
+    pub gaps: u64,
+    /// How long in all, in microseconds.
+    pub gap_us: f64,
+    /// The longest, in microseconds.
+    pub longest_gap_us: f64,
+    /// Whether that spoils the window.
+    pub flagged: bool,
+    /// Whether the objective was kept.
+    pub slo_met: bool,
+}
+
+/// The most windows kept in a report.
+const MAX_LISTED: usize = 10_000;
+
+/// What share of a window gaps may take before it is flagged.
+const FLAGGED_SHARE: f64 = 0.001;
+
+/// Adds windows up as they come.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    slo: (Nanos, f64),
+    window: Nanos,
+    workers: usize,
+    /// Windows that some worker has not finished.
+    open: BTreeMap<u64, (usize, Window)>,
+    /// The index of the last window of each worker.
+    pub(crate) total: Window,
+    list: Vec<WindowReport>,
+    omitted: u64,
+    flagged: u64,
+    unflagged_met: u64,
+    count: u64,
+    /// Latest reason counts of each worker.
+    reasons: Vec<Vec<u64>>,
+}
+
+impl Collector {
+    pub(crate) fn new(slo: (Nanos, f64), window: Nanos, workers: usize) -> Collector {
+        Collector {
+            slo,
+            window,
+            workers,
+            open: BTreeMap::new(),
+            total: Window::default(),
+            list: Vec::new(),
+            omitted: 0,
+            flagged: 0,
+            unflagged_met: 0,
+            count: 0,
+            reasons: vec![Vec::new(); workers],
+        }
+    }
+
+    /// Takes in a worker's window.
+    pub(crate) fn add(&mut self, window: &Window) {
+        self.total.merge(window);
+        self.reasons[window.worker].clone_from(&window.reasons);
+        let (workers, sum) = self.open.entry(window.index).or_default();
+        *workers += 1;
+        sum.merge(window);
+        // All workers roll at the same times, so old windows are complete; one that a worker skipped
+        // is when two later ones are there.
+        while let Some(first) = self.open.first_entry()
+            && (first.get().0 >= self.workers || window.index > first.key() + 2)
+        {
+            let (index, (_, sum)) = first.remove_entry();
+            self.close(index, &sum);
+        }
+    }
+
+    fn close(&mut self, index: u64, sum: &Window) {
+        if sum.offered == 0 && sum.delivered == 0 {
+            return;
+        }
+        let report = self.window_report(index, sum);
+        self.count += 1;
+        self.flagged += u64::from(report.flagged);
+        self.unflagged_met += u64::from(!report.flagged && report.slo_met);
+        if self.list.len() < MAX_LISTED {
+            self.list.push(report);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    fn window_report(&self, index: u64, sum: &Window) -> WindowReport {
+        let gap_share = sum.gap_time.as_secs_f64() / self.window.as_secs_f64().max(1e-9);
+        let lost = sum.lost_ring_full + sum.lost_undrained;
+        WindowReport {
+            start_s: Nanos(index * self.window.0).as_secs_f64(),
+            offered: sum.offered,
+            delivered: sum.delivered,
+            lost,
+            late: sum.latency.above(self.slo.0),
+            latency_us: LatencyReport::of(&sum.latency),
+            gaps: sum.gaps,
+            gap_us: sum.gap_time.as_micros_f64(),
+            longest_gap_us: sum.longest_gap.as_micros_f64(),
+            flagged: gap_share > FLAGGED_SHARE,
+            slo_met: slo_met(sum, lost, self.slo),
+        }
+    }
+
+    /// Counts for each reason, over all workers.
+    pub(crate) fn reason_totals(&self) -> Vec<u64> {
+        let longest = self.reasons.iter().map(Vec::len).max().unwrap_or(0);
+        (0..longest)
+            .map(|i| self.reasons.iter().filter_map(|counts| counts.get(i)).sum())
+            .collect()
+    }
+
+    /// Packets by fate, in all.
+    pub(crate) fn packets(&self, reasons: &[Reason], not_matched: u64) -> PacketReport {
+        let totals = self.reason_totals();
+        let mut report = PacketReport {
+            offered: self.total.offered,
+            delivered: self.total.delivered,
+            not_matched,
+            ..PacketReport::default()
+        };
+        let ring = (
+            "nic-ring-full".to_owned(),
+            Outcome::Lost,
+            self.total.lost_ring_full,
+        );
+        let end = (
+            "not-drained".to_owned(),
+            Outcome::Lost,
+            self.total.lost_undrained,
+        );
+        let chain = reasons.iter().zip(totals);
+        let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
+        for (name, outcome, count) in chain.chain([ring, end]).filter(|(.., count)| *count > 0) {
+            match outcome {
+                Outcome::Dropped => report.dropped_by_nf += count,
+                Outcome::Lost => report.lost += count,
+                Outcome::Passed => {}
+            }
+            report.reasons.insert(name, count);
+        }
+        report
+    }
+
+    pub(crate) fn late_by_cause(&self) -> BTreeMap<&'static str, u64> {
+        Cause::ALL
+            .iter()
+            .map(|&cause| (cause.name(), self.total.late[cause as usize]))
+            .collect()
+    }
+
+    pub(crate) fn latency(&self) -> LatencyReport {
+        LatencyReport::of(&self.total.latency)
+    }
+
+    /// Whether all packets together kept the objective.
+    pub(crate) fn slo_met(&self, lost: u64) -> bool {
+        slo_met(&self.total, lost, self.slo)
+    }
+
+    /// Closes what is open and gives the windows.
+    pub(crate) fn windows(&mut self) -> WindowsReport {
+        while let Some((index, (_, sum))) = self.open.pop_first() {
+            self.close(index, &sum);
+        }
+        let unflagged = self.count - self.flagged;
+        WindowsReport {
+            length_ms: self.window.as_secs_f64() * 1e3,
+            count: self.count,
+            flagged: self.flagged,
+            unflagged_slo_met: match unflagged {
+                0 => 1.0,
+                _ => self.unflagged_met as f64 / unflagged as f64,
+            },
+            median_latency_us: median(&self.list),
+            omitted: self.omitted,
+            list: std::mem::take(&mut self.list),
+        }
+    }
+}
+
+/// Whether a percentile of the packets, lost ones counting as late, kept the latency.
+fn slo_met(window: &Window, lost: u64, (latency, percentile): (Nanos, f64)) -> bool {
+    let all = window.delivered + lost;
+    let late = window.latency.above(latency) + lost;
+    all == 0 || late as f64 <= all as f64 * (1.0 - percentile / 100.0)
+}
+
+/// The median of each figure over the windows.
+fn median(list: &[WindowReport]) -> LatencyReport {
+    let of = |figure: fn(&LatencyReport) -> f64| {
+        let mut values: Vec<f64> = list
+            .iter()
+            .map(|window| figure(&window.latency_us))
+            .collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    };
+    LatencyReport {
+        p50: of(|l| l.p50),
+        p90: of(|l| l.p90),
+        p99: of(|l| l.p99),
+        p999: of(|l| l.p999),
+        max: of(|l| l.max),
+        mean: of(|l| l.mean),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLO: (Nanos, f64) = (Nanos::from_micros(200), 99.0);
+
+    fn window(worker: usize, index: u64, latencies_us: &[u64]) -> Window {
+        let mut window = Window {
+            worker,
+            index,
+            ..Window::default()
+        };
+        for &us in latencies_us {
+            window.latency.record(Nanos::from_micros(us));
+            window.offered += 1;
+            window.delivered += 1;
+        }
+        window
+    }
+
+    #[test]
+    fn windows_of_all_workers_are_added_up() {
+        let mut collector = Collector::new(SLO, Nanos::from_millis(300), 2);
+        collector.add(&window(0, 0, &[10, 20]));
+        collector.add(&window(0, 1, &[30]));
+        collector.add(&window(1, 0, &[40]));
+        collector.add(&window(1, 1, &[1000]));
+        let report = collector.windows();
+        assert_eq!(report.count, 2);
+        assert_eq!(
+            report.list.iter().map(|w| w.offered).collect::<Vec<_>>(),
+            [3, 2]
+        );
+        assert_eq!(
+            report.list.iter().map(|w| w.late).collect::<Vec<_>>(),
+            [0, 1]
+        );
+        assert_eq!(report.unflagged_slo_met, 0.5);
+        assert_eq!(collector.total.offered, 5);
+    }
+
+    #[test]
+    fn a_window_with_gaps_is_flagged_and_still_counted() {
+        let mut collector = Collector::new(SLO, Nanos::from_millis(300), 1);
+        let mut bad = window(0, 0, &[10, 5000]);
+        (bad.gaps, bad.gap_time) = (1, Nanos::from_millis(5));
+        collector.add(&bad);
+        collector.add(&window(0, 1, &[10]));
+        let report = collector.windows();
+        assert_eq!(
+            (report.count, report.flagged, report.unflagged_slo_met),
+            (2, 1, 1.0)
+        );
+        assert!(
+            !collector.slo_met(0),
+            "flagged windows still count for the whole"
+        );
+    }
+
+    #[test]
+    fn lost_packets_count_as_late() {
+        let mut collector = Collector::new(SLO, Nanos::from_millis(300), 1);
+        collector.add(&window(0, 0, &[10; 99]));
+        assert!(collector.slo_met(1));
+        assert!(!collector.slo_met(2));
+    }
+
+    #[test]
+    fn an_endless_run_keeps_a_bounded_list() {
+        let mut collector = Collector::new(SLO, Nanos::from_millis(1), 1);
+        for index in 0..MAX_LISTED as u64 + 5 {
+            collector.add(&window(0, index, &[10]));
+        }
+        let report = collector.windows();
+        assert_eq!((report.list.len(), report.omitted), (MAX_LISTED, 5));
+        assert_eq!(report.count, MAX_LISTED as u64 + 5);
+    }
+}

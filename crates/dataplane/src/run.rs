@@ -1,0 +1,285 @@
+//! A run: a chain on a trace, from the first packet to the report.
+
+use crate::capture::CaptureFile;
+use crate::clock::Clock;
+use crate::cores::{CoreError, pin_to};
+use crate::port::{PortQueue, RetaError, round_robin};
+use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
+use crate::telemetry::windows;
+use crate::trace_nic::{TraceNic, TraceNicConfig};
+use crate::worker::{Worker, WorkerConfig};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::batch::MAX_BATCH;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::{BuildError, ChainBuilder};
+use tailwater_nf::chain::{Chain, Reason};
+use tailwater_nf::flow_table::FlowCounters;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::{Trace, TrafficError};
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// The cores to run on, a worker each.
+    pub cores: Vec<usize>,
+    /// The NIC.
+    pub nic: TraceNicConfig,
+    /// The length of a measurement window.
+    pub window: Nanos,
+    /// Where to record what is sent.
+    pub capture_out: Option<PathBuf>,
+    /// Packets of the traffic that were left out because `spec.match` does not want them.
+    pub not_matched: u64,
+    /// Keys the flow table's hash.
+    pub seed: u64,
+}
+
+/// Why a run cannot start, or ended without a report.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The chain cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A core cannot be used.
+    #[error(transparent)]
+    Core(#[from] CoreError),
+    /// There is no memory for packet buffers.
+    #[error("there is no memory for packet buffers: {0}")]
+    Buffers(io::Error),
+    /// A worker thread cannot be started.
+    #[error("a worker thread cannot be started: {0}")]
+    Thread(io::Error),
+    /// The bucket table is wrong.
+    #[error(transparent)]
+    Reta(#[from] RetaError),
+    /// The capture cannot be written.
+    #[error(transparent)]
+    Capture(#[from] TrafficError),
+}
+
+/// How the run stands, a few times a second.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Time since the first packet's arrival.
+    pub elapsed: Nanos,
+    /// How long packets arrive, if that is known.
+    pub duration: Option<Nanos>,
+    /// Packets by fate so far; the reasons are complete only at the end.
+    pub packets: PacketReport,
+    /// The 99th percentile of latency so far.
+    pub p99: Nanos,
+    /// The median of latency so far.
+    pub p50: Nanos,
+    /// Late and lost packets by cause so far.
+    pub late_by_cause: std::collections::BTreeMap<&'static str, u64>,
+    /// Latency buckets so far, as (upper bound, packets up to there): for metrics.
+    pub latency: crate::histogram::LatencyHistogram,
+    /// Times a worker was off its core.
+    pub gaps: u64,
+}
+
+/// Between the workers' start and the first packet: threads get to their cores.
+const LEAD: Nanos = Nanos::from_millis(10);
+
+/// How often progress is told at least.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// Runs the chain of `spec` on `trace` until the traffic ends or `stop` is set. `progress` is
+/// called a few times a second, from the calling thread.
+///
+/// # Errors
+/// If the run cannot be set up, or its capture not be written.
+pub fn run(
+    spec: &ChainSpec,
+    trace: Trace,
+    config: &RunConfig,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&Progress),
+) -> Result<RunReport, RunError> {
+    let rss = RssHasher::default();
+    let queues = config.cores.len() as u16;
+    let reta = round_robin(queues);
+    let clock = Clock::start();
+    let mut builder = ChainBuilder::new(spec, &rss, config.seed)?;
+    let traffic = trace.name().to_owned();
+    let duration = config.nic.duration.unwrap_or(trace.duration());
+    let nic = TraceNic::new(trace, rss, queues, &reta, config.nic.clone(), clock.clone())?;
+    let frame_bytes = nic.longest_frame();
+    let chains: Vec<Chain> = (0..queues)
+        .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
+        .collect();
+    let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    let (capture, mut taps) = match &config.capture_out {
+        Some(path) => {
+            let (file, taps) = CaptureFile::create(path, chains.len())?;
+            (Some(file), taps)
+        }
+        None => (None, Vec::new()),
+    };
+    taps.reverse();
+    let batch = usize::from(spec.packets.batch);
+    let pools = chains
+        .iter()
+        .map(|_| BufferPool::new(2 * MAX_BATCH as u32, frame_bytes).map_err(RunError::Buffers))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (senders, receiver) = windows(chains.len());
+    let start = clock.now() + LEAD;
+    let worker_config = WorkerConfig {
+        slo: spec.slo.latency,
+        window: config.window,
+        start,
+        batch,
+    };
+    let mut collector = Collector::new(
+        (spec.slo.latency, spec.slo.percentile),
+        config.window,
+        chains.len(),
+    );
+    let parts = nic
+        .queues(start)
+        .into_iter()
+        .zip(chains)
+        .zip(pools)
+        .zip(senders);
+    let mut workers = Vec::new();
+    for (i, (((mut queue, chain), pool), sender)) in parts.enumerate() {
+        if let Some(tap) = taps.pop() {
+            queue.capture(tap);
+        }
+        let queue: Box<dyn PortQueue> = Box::new(queue);
+        workers.push((
+            config.cores[i],
+            Worker::new(
+                queue,
+                chain,
+                pool,
+                clock.clone(),
+                worker_config.clone(),
+                sender,
+            ),
+        ));
+    }
+    // Set when a worker cannot start, so that those that did end.
+    let failed = AtomicBool::new(false);
+    let finished: Result<Vec<Chain>, RunError> = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut error = None;
+        for (core, worker) in workers {
+            let (failed, stop) = (&failed, Both(stop, &failed));
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{core}"))
+                .spawn_scoped(scope, move || -> Result<Chain, CoreError> {
+                    pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                    Ok(worker.run(|| stop.is_set()))
+                });
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(source) => {
+                    failed.store(true, Ordering::Relaxed);
+                    error = Some(RunError::Thread(source));
+                    break;
+                }
+            }
+        }
+        while receiver
+            .receive(PROGRESS, |window| collector.add(window))
+            .is_ok()
+        {
+            let elapsed = clock.now().saturating_sub(start);
+            progress(&snapshot(&collector, &reasons, elapsed, duration, config));
+        }
+        let chains = threads.into_iter().map(|thread| {
+            let chain = thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(chain?)
+        });
+        let chains = chains.collect();
+        error.map_or(chains, Err)
+    });
+    let chains = finished?;
+    let elapsed = clock.now().saturating_sub(start);
+    if let Some(capture) = capture {
+        capture.finish()?;
+    }
+    let interrupted = stop.load(Ordering::Relaxed);
+    let flow_memory = builder.flow_memory_bytes() as u64;
+    let packets = collector.packets(&reasons, config.not_matched);
+    // The traffic's own length where it was let run: the drain at its end is not throughput's.
+    let seconds = match interrupted || config.nic.pacing == crate::trace_nic::Pacing::Saturate {
+        true => elapsed.as_secs_f64(),
+        false => duration.as_secs_f64().max(1e-9),
+    };
+    Ok(RunReport {
+        chain: spec.name.clone(),
+        traffic,
+        slo: SloReport {
+            latency_us: spec.slo.latency.as_micros_f64(),
+            percentile: spec.slo.percentile,
+        },
+        slo_met: collector.slo_met(packets.lost),
+        latency_us: collector.latency(),
+        loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,
+        throughput_mpps: packets.delivered as f64 / seconds / 1e6,
+        throughput_gbps: collector.total.delivered_bytes as f64 * 8.0 / seconds / 1e9,
+        duration_s: seconds,
+        cores: CoreReport {
+            dedicated: chains.len() as u64,
+            auxiliary_avg: 0.0,
+            avg: chains.len() as f64,
+        },
+        late_by_cause: collector.late_by_cause(),
+        flows: flow_report(&chains, flow_memory),
+        windows: collector.windows(),
+        interrupted,
+        packets,
+    })
+}
+
+/// Either of two flags.
+#[derive(Clone, Copy)]
+struct Both<'a>(&'a AtomicBool, &'a AtomicBool);
+
+impl Both<'_> {
+    #[inline]
+    fn is_set(self) -> bool {
+        self.0.load(Ordering::Relaxed) || self.1.load(Ordering::Relaxed)
+    }
+}
+
+fn snapshot(
+    collector: &Collector,
+    reasons: &[Reason],
+    elapsed: Nanos,
+    duration: Nanos,
+    config: &RunConfig,
+) -> Progress {
+    Progress {
+        elapsed,
+        duration: (duration != Nanos::MAX).then_some(duration),
+        packets: collector.packets(reasons, config.not_matched),
+        p99: collector.total.latency.percentile(99.0),
+        p50: collector.total.latency.percentile(50.0),
+        late_by_cause: collector.late_by_cause(),
+        latency: collector.total.latency.clone(),
+        gaps: collector.total.gaps,
+    }
+}
+
+fn flow_report(chains: &[Chain], memory_bytes: u64) -> Option<FlowReport> {
+    let counters: Vec<FlowCounters> = chains.iter().filter_map(Chain::flow_counters).collect();
+    let sum = |count: fn(&FlowCounters) -> u64| counters.iter().map(count).sum();
+    (!counters.is_empty()).then(|| FlowReport {
+        active: chains.iter().map(|chain| chain.flows() as u64).sum(),
+        opened: sum(|c| c.opened),
+        expired: sum(|c| c.expired),
+        evicted: sum(|c| c.evicted),
+        refused: sum(|c| c.refused),
+        memory_bytes,
+    })
+}

@@ -1,0 +1,199 @@
+//! What a worker measures, window by window, and how it leaves the data path.
+
+use crate::attribution::Cause;
+use crate::histogram::LatencyHistogram;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use tailwater_net::Nanos;
+
+/// Everything one worker measured in one window. Sums of windows are the run's totals: nothing is
+/// counted anywhere else.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Which worker.
+    pub worker: usize,
+    /// Windows since the run's start.
+    pub index: u64,
+    /// Latencies of the packets sent, each one's: from the scheduled arrival to the end of
+    /// transmission.
+    pub latency: LatencyHistogram,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Bytes of the packets sent.
+    pub delivered_bytes: u64,
+    /// Packets that the chain's input or a function dropped, or lost for want of a flow place.
+    pub dropped_in_chain: u64,
+    /// Packets that found the descriptor ring full.
+    pub lost_ring_full: u64,
+    /// Packets still in the ring when the run's time was over.
+    pub lost_undrained: u64,
+    /// Packets beyond the SLO, and lost ones, by [`Cause`].
+    pub late: [u64; Cause::ALL.len()],
+    /// Times the worker was off its core.
+    pub gaps: u64,
+    /// How long in all.
+    pub gap_time: Nanos,
+    /// The longest.
+    pub longest_gap: Nanos,
+    /// Time spent on packets.
+    pub busy: Nanos,
+    /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end,
+    /// since the start.
+    pub reasons: Vec<u64>,
+}
+
+impl Window {
+    fn clear(&mut self) {
+        self.latency.clear();
+        let latency = std::mem::take(&mut self.latency);
+        let reasons = std::mem::take(&mut self.reasons);
+        *self = Window {
+            latency,
+            reasons,
+            ..Window::default()
+        };
+    }
+
+    /// Adds another window's counts (not its reasons, which are running totals of another worker).
+    pub fn merge(&mut self, other: &Window) {
+        self.latency.merge(&other.latency);
+        self.offered += other.offered;
+        self.delivered += other.delivered;
+        self.delivered_bytes += other.delivered_bytes;
+        self.dropped_in_chain += other.dropped_in_chain;
+        self.lost_ring_full += other.lost_ring_full;
+        self.lost_undrained += other.lost_undrained;
+        self.late
+            .iter_mut()
+            .zip(other.late)
+            .for_each(|(mine, theirs)| *mine += theirs);
+        self.gaps += other.gaps;
+        self.gap_time += other.gap_time;
+        self.longest_gap = self.longest_gap.max(other.longest_gap);
+        self.busy += other.busy;
+    }
+}
+
+/// Windows of each worker: one being filled, the others on their way.
+const WINDOWS: usize = 4;
+
+/// A worker's end of the telemetry channel: it fills a window, hands it over and gets an empty one
+/// back, so that nothing is allocated while packets flow.
+#[derive(Debug)]
+pub struct WindowSender {
+    worker: usize,
+    /// The window being filled.
+    pub window: Box<Window>,
+    full: SyncSender<Box<Window>>,
+    empty: Receiver<Box<Window>>,
+}
+
+/// The collector's end.
+#[derive(Debug)]
+pub struct WindowReceiver {
+    full: Receiver<Box<Window>>,
+    empty: Vec<SyncSender<Box<Window>>>,
+}
+
+/// The channel from `workers` workers to one collector.
+pub fn windows(workers: usize) -> (Vec<WindowSender>, WindowReceiver) {
+    let (full, filled) = sync_channel(workers * (WINDOWS + 1));
+    let (mut senders, mut empties) = (Vec::new(), Vec::new());
+    for worker in 0..workers {
+        let (back, empty) = sync_channel(WINDOWS);
+        (1..WINDOWS).for_each(|_| drop(back.send(Box::default())));
+        empties.push(back);
+        let window = Box::new(Window {
+            worker,
+            ..Window::default()
+        });
+        senders.push(WindowSender {
+            worker,
+            window,
+            full: full.clone(),
+            empty,
+        });
+    }
+    (
+        senders,
+        WindowReceiver {
+            full: filled,
+            empty: empties,
+        },
+    )
+}
+
+impl WindowSender {
+    /// Hands the window over and starts one numbered `next`. If the collector is behind, the old
+    /// window goes on instead, and takes in the next one's time: nothing is lost.
+    pub fn roll(&mut self, next: u64) {
+        if let Ok(mut fresh) = self.empty.try_recv() {
+            fresh.worker = self.worker;
+            fresh.index = next;
+            let full = std::mem::replace(&mut self.window, fresh);
+            // There is room for every window there is; without a collector nobody wants it.
+            let _ = self.full.try_send(full);
+        }
+    }
+
+    /// Hands the last window over.
+    pub fn finish(self) {
+        let _ = self.full.send(self.window);
+    }
+}
+
+impl WindowReceiver {
+    /// The next window within `timeout`. `Ok(None)` if there is none yet.
+    ///
+    /// # Errors
+    /// When all workers have finished and every window has been received.
+    pub fn receive(
+        &self,
+        timeout: std::time::Duration,
+        take: impl FnOnce(&Window),
+    ) -> Result<Option<()>, Finished> {
+        use std::sync::mpsc::RecvTimeoutError;
+        match self.full.recv_timeout(timeout) {
+            Ok(mut window) => {
+                take(&window);
+                let worker = window.worker;
+                window.clear();
+                // A worker that has finished wants no more windows.
+                let _ = self.empty[worker].try_send(window);
+                Ok(Some(()))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Finished),
+        }
+    }
+}
+
+/// All workers have finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_slow_collector_loses_nothing() {
+        let (mut senders, receiver) = windows(1);
+        let mut sender = senders.pop().unwrap();
+        // Far more windows than there are boxes, and nobody collecting.
+        for index in 0..100 {
+            sender.window.offered += 1;
+            sender.window.latency.record(Nanos(index));
+            sender.roll(index + 1);
+        }
+        sender.finish();
+        let mut all = Window::default();
+        while receiver
+            .receive(Duration::ZERO, |window| all.merge(window))
+            .is_ok()
+        {}
+        assert_eq!((all.offered, all.latency.total()), (100, 100));
+    }
+}

@@ -1,0 +1,256 @@
+//! A worker: polls its queue, runs the chain to completion, measures.
+
+use crate::attribution::{Attribution, LatePacket};
+use crate::clock::Clock;
+use crate::port::{PortQueue, Received};
+use crate::telemetry::WindowSender;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+
+/// What a worker needs to know besides its queue and chain.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// Packets later than this are late.
+    pub slo: Nanos,
+    /// The length of a measurement window.
+    pub window: Nanos,
+    /// When the first packet arrives.
+    pub start: Nanos,
+    /// Most packets in a batch.
+    pub batch: usize,
+}
+
+/// How long after the end queued packets are still processed: twice the SLO, but never so long that
+/// a user who pressed Ctrl-C waits.
+const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
+
+/// A turn of the loop that takes this much longer than it should is a gap.
+const GAP: Nanos = Nanos::from_micros(20);
+
+/// A worker, ready to run on the thread it is moved to.
+pub struct Worker {
+    queue: Box<dyn PortQueue>,
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    clock: Clock,
+    config: WorkerConfig,
+    telemetry: WindowSender,
+    attribution: Attribution,
+    pace: Pace,
+    window_end: Nanos,
+}
+
+impl Worker {
+    /// A worker that runs `chain` on what `queue` receives into buffers of `pool`.
+    pub fn new(
+        queue: Box<dyn PortQueue>,
+        chain: Chain,
+        pool: BufferPool,
+        clock: Clock,
+        config: WorkerConfig,
+        mut telemetry: WindowSender,
+    ) -> Worker {
+        telemetry.window.reasons = chain.reason_counts().collect();
+        Worker {
+            batch: Batch::new(&pool, config.batch),
+            attribution: Attribution::new(config.slo),
+            window_end: config.start + config.window,
+            pace: Pace::default(),
+            queue,
+            chain,
+            pool,
+            clock,
+            config,
+            telemetry,
+        }
+    }
+
+    /// Runs until the port ends or `stop` says so, then drains the queue. Returns
+    /// the chain, for its counters.
+    pub fn run(mut self, stop: impl Fn() -> bool) -> Chain {
+        let mut now = self.clock.now();
+        // How long ago the loop last knew what it was doing.
+        let mut last = now.max(self.config.start);
+        let mut drain_until = None;
+        loop {
+            if drain_until.is_none() && stop() {
+                let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
+                drain_until = Some(now + drain);
+                self.queue.stop(now);
+            }
+            let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
+            self.note_arrivals(received, last, now);
+            let busy = !self.batch.is_empty();
+            if busy {
+                last = self.process(now, received.waiting > 0);
+            } else {
+                self.attribution.idle();
+                self.chain.expire(now);
+                last = now;
+                std::hint::spin_loop();
+            }
+            if received.ended {
+                break;
+            }
+            if drain_until.is_some_and(|until| now > until) {
+                let left = self.queue.discard();
+                self.telemetry.window.lost_undrained += left;
+                self.telemetry.window.late[self.attribution.loss() as usize] += left;
+                break;
+            }
+            if last >= self.window_end {
+                self.roll_window(last);
+            }
+            // A busy loop needs one reading of the clock a turn.
+            now = if busy { last } else { self.clock.now() };
+        }
+        self.save_reasons();
+        self.telemetry.finish();
+        self.chain
+    }
+
+    /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
+    #[inline]
+    fn note_arrivals(&mut self, received: Received, last: Nanos, now: Nanos) {
+        let away = now.saturating_sub(last);
+        if away > GAP {
+            self.note_gap(away);
+        }
+        let window = &mut self.telemetry.window;
+        window.offered += received.offered;
+        if received.lost_ring_full > 0 {
+            window.lost_ring_full += received.lost_ring_full;
+            window.late[self.attribution.loss() as usize] += received.lost_ring_full;
+        }
+    }
+
+    #[cold]
+    fn note_gap(&mut self, length: Nanos) {
+        self.attribution.gap(length);
+        let window = &mut self.telemetry.window;
+        window.gaps += 1;
+        window.gap_time += length;
+        window.longest_gap = window.longest_gap.max(length);
+    }
+
+    /// Runs the batch through the chain, sends it and measures. Returns the time after.
+    #[inline]
+    fn process(&mut self, received: Nanos, backlog: bool) -> Nanos {
+        let packets = self.batch.len();
+        if backlog {
+            // Only in a backlog does it matter who is in front.
+            for packet in self.batch.iter() {
+                self.attribution.served(packet.rss_hash, received);
+            }
+        }
+        self.chain.process(&mut self.batch, received);
+        self.queue.transmit(&self.batch, received);
+        let sent = self.clock.now();
+        let took = sent.saturating_sub(received);
+        if let Some(gap) = self.pace.gap(packets, took) {
+            self.note_gap(gap);
+        }
+        self.record(received, sent);
+        let window = &mut self.telemetry.window;
+        window.delivered += self.batch.len() as u64;
+        window.dropped_in_chain += (packets - self.batch.len()) as u64;
+        window.busy += took;
+        self.batch.release(&mut self.pool);
+        self.chain.expire(sent);
+        sent
+    }
+
+    /// Records every sent packet's latency.
+    #[inline]
+    fn record(&mut self, received: Nanos, sent: Nanos) {
+        let window = &mut self.telemetry.window;
+        for packet in self.batch.iter() {
+            window.delivered_bytes += packet.length() as u64;
+            let latency = sent.saturating_sub(packet.arrival);
+            window.latency.record(latency);
+            if latency > self.config.slo {
+                let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+                let late = LatePacket {
+                    arrival,
+                    received,
+                    sent,
+                    rss_hash,
+                };
+                window.late[self.attribution.cause(late) as usize] += 1;
+            }
+        }
+    }
+
+    #[cold]
+    fn roll_window(&mut self, now: Nanos) {
+        self.save_reasons();
+        let index = now.saturating_sub(self.config.start).0 / self.config.window.0.max(1);
+        self.telemetry.roll(index);
+        self.window_end = self.config.start + Nanos((index + 1) * self.config.window.0);
+    }
+
+    fn save_reasons(&mut self) {
+        let reasons = &mut self.telemetry.window.reasons;
+        reasons.clear();
+        reasons.extend(self.chain.reason_counts());
+    }
+}
+
+/// How long batches take, so as to notice one during which the worker was off its core.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Running mean of the time for a packet, in 1/256 ns.
+    per_packet: u64,
+    batches: u32,
+}
+
+impl Pace {
+    /// Batches after which the mean is trusted.
+    const SETTLED: u32 = 64;
+
+    /// Learns from a batch, and says by how much it took longer than it should have, if that
+    /// is so much that only being descheduled explains it: more than four times the mean and
+    /// [`GAP`]. A guest cannot ask whether its host took the core away, so this is a judgement.
+    #[inline]
+    fn gap(&mut self, packets: usize, took: Nanos) -> Option<Nanos> {
+        let expected = Nanos((packets as u64 * self.per_packet) >> 8);
+        let settled = self.batches >= Self::SETTLED;
+        if settled && took.0 > GAP.0 + 4 * expected.0 {
+            return Some(took - expected);
+        }
+        let sample = (took.0 << 8) / packets.max(1) as u64;
+        // A small batch costs more a packet; it says little about a full one.
+        let weight = if settled { 6 } else { 2 };
+        self.per_packet = self.per_packet + (sample >> weight) - (self.per_packet >> weight);
+        self.batches = self.batches.saturating_add(1);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_tells_gaps_from_work() {
+        let mut pace = Pace::default();
+        for _ in 0..1000 {
+            assert_eq!(pace.gap(32, Nanos(3_200)), None);
+            assert_eq!(pace.gap(1, Nanos(300)), None);
+        }
+        // Thrice as slow is work; 200 us more is not.
+        assert_eq!(pace.gap(32, Nanos(10_000)), None);
+        let gap = pace.gap(32, Nanos(203_200)).unwrap();
+        assert!((180_000..203_200).contains(&gap.0), "{gap}");
+        // Slow functions have long batches, which are not gaps.
+        let mut slow = Pace::default();
+        for _ in 0..1000 {
+            assert_eq!(slow.gap(32, Nanos(320_000)), None);
+        }
+        assert_eq!(slow.gap(32, Nanos(900_000)), None);
+        assert!(slow.gap(32, Nanos(2_000_000)).is_some());
+    }
+}

@@ -1,0 +1,197 @@
+//! From a chain spec to chains that run: one instance for each worker.
+
+use crate::acl::classifier::ClassifierError;
+use crate::acl::{Acl, AclTable};
+use crate::chain::{Chain, InputPolicy, state_bytes};
+use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
+use crate::forward::Forward;
+use crate::function::NetworkFunction;
+use crate::nat::{Nat, NatRules, NatTable};
+use crate::spec::{ChainSpec, Fate, FunctionConfig};
+use std::io;
+use std::sync::Arc;
+use tailwater_net::toeplitz::RssHasher;
+
+/// Why a checked spec still cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// An access list is too large.
+    #[error("function {function}: {source}")]
+    Classifier {
+        /// The function's name.
+        function: String,
+        /// What is too large.
+        source: ClassifierError,
+    },
+    /// There is not enough memory for the flow table.
+    #[error(
+        "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
+    )]
+    FlowTable {
+        /// The flows asked for.
+        capacity: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What all workers' instances of a function share, ready to make one.
+enum Shared {
+    Acl(Arc<AclTable>),
+    Nat(Arc<NatTable>),
+    Forward(Forward),
+}
+
+impl Shared {
+    fn new(name: &str, config: &FunctionConfig, rss: &RssHasher) -> Result<Shared, BuildError> {
+        Ok(match config {
+            FunctionConfig::Acl(acl) => {
+                let table = AclTable::new(&acl.rules, acl.default);
+                Shared::Acl(Arc::new(table.map_err(|source| {
+                    BuildError::Classifier {
+                        function: name.to_owned(),
+                        source,
+                    }
+                })?))
+            }
+            FunctionConfig::Nat(nat) => {
+                let rules = NatRules {
+                    external: nat.external.iter().flat_map(addresses).collect(),
+                    internal: nat.internal.clone(),
+                    ports: nat.ports.clone(),
+                    drop_others: nat.other_protocols == Fate::Drop,
+                    drop_inbound: nat.inbound == Fate::Drop,
+                };
+                Shared::Nat(Arc::new(NatTable::new(rules, rss.clone())))
+            }
+            FunctionConfig::Forward(forward) => {
+                Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
+            }
+        })
+    }
+
+    fn instance(&self) -> Box<dyn NetworkFunction> {
+        match self {
+            Shared::Acl(table) => Box::new(Acl::new(Arc::clone(table))),
+            Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
+            Shared::Forward(forward) => Box::new(forward.clone()),
+        }
+    }
+}
+
+/// Every address of a prefix: a NAT may use the first and the last, too.
+fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr> + use<> {
+    let (first, last) = (prefix.network().to_bits(), prefix.broadcast().to_bits());
+    (first..=last).map(std::net::Ipv4Addr::from_bits)
+}
+
+/// A chain that workers can be given instances of.
+pub struct ChainBuilder {
+    functions: Vec<(String, Shared)>,
+    input: InputPolicy,
+    /// The flow table's first view, and the partitions nobody holds yet.
+    flows: Option<(FlowTable, Vec<Box<Partition>>)>,
+}
+
+impl ChainBuilder {
+    /// Prepares what all instances share. `rss` is the hash of the port the chain will run on;
+    /// `seed` keys the flow table's hash.
+    ///
+    /// # Errors
+    /// If an access list or the flow table is too large.
+    pub fn new(spec: &ChainSpec, rss: &RssHasher, seed: u64) -> Result<ChainBuilder, BuildError> {
+        let functions = spec
+            .functions
+            .iter()
+            .map(|function| {
+                let shared = Shared::new(&function.name, &function.config, rss)?;
+                Ok((function.name.clone(), shared))
+            })
+            .collect::<Result<Vec<_>, BuildError>>()?;
+        let input = InputPolicy {
+            malformed: spec.packets.malformed,
+            non_ip: spec.packets.non_ip,
+        };
+        let mut builder = ChainBuilder {
+            functions,
+            input,
+            flows: None,
+        };
+        let state_bytes = state_bytes(&builder.instances());
+        if state_bytes > 0 || spec.flows.always {
+            let config = FlowTableConfig {
+                capacity: spec.flows.capacity as usize,
+                timeouts: spec.flows.idle_timeout,
+                when_full: spec.flows.when_full,
+                state_bytes,
+                seed,
+            };
+            builder.flows =
+                Some(
+                    FlowTable::create(&config).map_err(|source| BuildError::FlowTable {
+                        capacity: config.capacity,
+                        source,
+                    })?,
+                );
+        }
+        Ok(builder)
+    }
+
+    fn instances(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
+        self.functions
+            .iter()
+            .map(|(name, shared)| (name.clone(), shared.instance()))
+            .collect()
+    }
+
+    /// Bytes of the flow table, all workers' together; 0 if there is none.
+    pub fn flow_memory_bytes(&self) -> usize {
+        self.flows
+            .as_ref()
+            .map_or(0, |(table, _)| table.memory_bytes())
+    }
+
+    /// An instance for the worker that owns the buckets for which `owns` says so. No bucket may be
+    /// given twice: the second worker would not get it.
+    pub fn instance(&mut self, owns: impl Fn(u16) -> bool) -> Chain {
+        let functions = self.instances();
+        let Some((table, free)) = &mut self.flows else {
+            return Chain::new(functions, None, self.input);
+        };
+        let mut view = table.sharing();
+        free.extract_if(.., |partition| owns(partition.bucket()))
+            .for_each(|partition| view.adopt(partition));
+        Chain::new(functions, Some(view), self.input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn builder(functions: &str) -> ChainBuilder {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
+             spec:\n  slo: {{latency: 200us}}\n  functions: {functions}\n"
+        );
+        let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+        ChainBuilder::new(&spec, &RssHasher::default(), 1).unwrap()
+    }
+
+    #[test]
+    fn chains_without_state_look_no_flow_up() {
+        let mut builder = builder("[{forward: {}}]");
+        assert_eq!(builder.flow_memory_bytes(), 0);
+        assert!(!builder.instance(|_| true).has_flows());
+    }
+
+    #[test]
+    fn every_bucket_goes_to_one_worker() {
+        let mut builder = builder("[{nat: {external: [203.0.113.1]}}]");
+        let even = builder.instance(|bucket| bucket % 2 == 0);
+        let rest = builder.instance(|_| true);
+        let none = builder.instance(|_| true);
+        assert_eq!([&even, &rest, &none].map(Chain::buckets), [256, 256, 0]);
+    }
+}

@@ -1,0 +1,250 @@
+use super::*;
+use crate::buffer::BufferPool;
+use crate::flow_table::{FlowTableConfig, IdleTimeouts, WhenFull};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, protocol};
+
+/// Runs frames through a chain of the functions under test.
+pub(crate) struct ChainRig {
+    pub(crate) chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    rss: RssHasher,
+}
+
+pub(crate) const INPUT: InputPolicy = InputPolicy {
+    malformed: Fate::Drop,
+    non_ip: Fate::Pass,
+};
+
+impl ChainRig {
+    pub(crate) fn new(functions: Vec<Box<dyn NetworkFunction>>, input: InputPolicy) -> ChainRig {
+        let functions: Vec<_> = functions
+            .into_iter()
+            .map(|function| (function.kind().to_lowercase(), function))
+            .collect();
+        let config = FlowTableConfig {
+            capacity: 4096,
+            timeouts: IdleTimeouts {
+                tcp: Nanos::from_secs(60),
+                udp: Nanos::from_secs(60),
+                other: Nanos::from_secs(60),
+            },
+            when_full: WhenFull::Evict,
+            state_bytes: state_bytes(&functions),
+            seed: 1,
+        };
+        let (mut table, partitions) = FlowTable::create(&config).unwrap();
+        partitions
+            .into_iter()
+            .for_each(|partition| table.adopt(partition));
+        let pool = BufferPool::new(64, 2048).unwrap();
+        let batch = Batch::new(&pool, 64);
+        let chain = Chain::new(functions, Some(table), input);
+        ChainRig {
+            chain,
+            pool,
+            batch,
+            rss: RssHasher::default(),
+        }
+    }
+
+    /// The frames that leave the chain, those that went through its functions first.
+    pub(crate) fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
+        for frame in frames {
+            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            self.batch
+                .push(self.pool.take().unwrap(), frame, now, hash)
+                .unwrap();
+        }
+        self.chain.process(&mut self.batch, now);
+        let sent = (0..self.batch.len())
+            .map(|i| self.batch.frame(i).to_vec())
+            .collect();
+        self.batch.release(&mut self.pool);
+        assert_eq!(
+            self.pool.available(),
+            self.pool.capacity(),
+            "a buffer is lost"
+        );
+        sent
+    }
+
+    /// The count for a reason.
+    pub(crate) fn count(&self, reason: &str) -> u64 {
+        let reasons = self
+            .chain
+            .reasons()
+            .into_iter()
+            .zip(self.chain.reason_counts());
+        let count = reasons
+            .filter(|(r, _)| r.name == reason)
+            .map(|(_, count)| count)
+            .next();
+        count.unwrap_or_else(|| panic!("no reason {reason}"))
+    }
+}
+
+pub(crate) fn udp(source_port: u16) -> Vec<u8> {
+    let ends = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(198, 18, 0, 1));
+    let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, source_port, 53);
+    FrameBuilder::new(&key)
+        .payload(b"question")
+        .to_vec()
+        .unwrap()
+}
+
+/// Counts a flow's packets, and notes what it is told.
+#[derive(Default)]
+struct Probe {
+    version: Arc<AtomicU32>,
+    log: Arc<Mutex<Vec<String>>>,
+    refuse_port: Option<u16>,
+}
+
+impl NetworkFunction for Probe {
+    fn kind(&self) -> &'static str {
+        "Probe"
+    }
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["refused"]
+    }
+    fn state_bytes(&self) -> usize {
+        size_of::<u64>()
+    }
+    fn version(&self) -> u32 {
+        1 + self.version.load(Ordering::Relaxed)
+    }
+    fn new_flow(
+        &mut self,
+        packet: &crate::batch::Packet,
+        _: &[u8],
+        flow: &mut NewFlow<'_>,
+    ) -> Verdict {
+        let port = packet.headers.key.source_port();
+        let before = *flow.state::<u64>();
+        self.log
+            .lock()
+            .unwrap()
+            .push(format!("new {port} after {before}"));
+        match self.refuse_port {
+            Some(refused) if refused == port => Verdict::Drop(0),
+            _ => Verdict::Forward,
+        }
+    }
+    fn wants_flow_ends(&self) -> bool {
+        true
+    }
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let packets = u64::from_ne_bytes(state.try_into().unwrap());
+        self.log
+            .lock()
+            .unwrap()
+            .push(format!("end {} after {packets}", key.source_port()));
+    }
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        batch
+            .iter_mut()
+            .for_each(|packet| *flows.state::<u64>(packet) += 1);
+    }
+}
+
+#[test]
+fn flows_are_shown_once_a_version_and_at_their_end() {
+    let probe = Probe::default();
+    let (version, log) = (Arc::clone(&probe.version), Arc::clone(&probe.log));
+    let mut rig = ChainRig::new(vec![Box::new(probe)], INPUT);
+    rig.run(&[udp(1), udp(2), udp(1)], Nanos::from_secs(1));
+    rig.run(&[udp(1)], Nanos::from_secs(2));
+    version.store(5, Ordering::Relaxed);
+    rig.run(&[udp(1), udp(1)], Nanos::from_secs(3));
+    (0..512).for_each(|_| rig.chain.expire(Nanos::from_secs(62)));
+    (0..512).for_each(|_| rig.chain.expire(Nanos::from_secs(100)));
+    let log = log.lock().unwrap();
+    let expected = [
+        "new 1 after 0",
+        "new 2 after 0",
+        "new 1 after 3",
+        "end 2 after 1",
+        "end 1 after 5",
+    ];
+    assert_eq!(*log, expected);
+    assert_eq!(rig.chain.flows(), 0);
+}
+
+#[test]
+fn a_refused_flow_is_asked_about_again_and_not_seen_by_later_functions() {
+    let first = Probe {
+        refuse_port: Some(2),
+        ..Probe::default()
+    };
+    let second = Probe::default();
+    let (first_log, second_log) = (Arc::clone(&first.log), Arc::clone(&second.log));
+    let mut rig = ChainRig::new(vec![Box::new(first), Box::new(second)], INPUT);
+    let sent = rig.run(&[udp(2), udp(1), udp(2)], Nanos::from_secs(1));
+    assert_eq!(sent, [udp(1)]);
+    assert_eq!(
+        *first_log.lock().unwrap(),
+        ["new 2 after 0", "new 1 after 0", "new 2 after 0"]
+    );
+    assert_eq!(*second_log.lock().unwrap(), ["new 1 after 0"]);
+    assert_eq!(rig.count("probe/refused"), 2);
+}
+
+#[test]
+fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
+    let arp = {
+        let mut frame = vec![0u8; 60];
+        frame[12..14].copy_from_slice(&[0x88, 0xcc]);
+        frame
+    };
+    let mut cut = udp(1);
+    cut.truncate(30);
+    for (fate, expected) in [
+        (Fate::Drop, vec![udp(3)]),
+        (Fate::Pass, vec![udp(3), arp.clone(), cut.clone()]),
+    ] {
+        let input = InputPolicy {
+            malformed: fate,
+            non_ip: fate,
+        };
+        let mut rig = ChainRig::new(vec![Box::<Probe>::default()], input);
+        let sent = rig.run(&[arp.clone(), cut.clone(), udp(3)], Nanos::from_secs(1));
+        assert_eq!(sent, expected);
+        assert_eq!(rig.count("non-ip"), 1);
+        assert_eq!(rig.count("malformed/truncated-ipv4-header"), 1);
+    }
+}
+
+#[test]
+fn state_of_all_functions_is_apart_and_aligned() {
+    struct Bytes(usize);
+    impl NetworkFunction for Bytes {
+        fn kind(&self) -> &'static str {
+            "Bytes"
+        }
+        fn state_bytes(&self) -> usize {
+            self.0
+        }
+        fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+    }
+    let functions = [4usize, 0, 16, 3, 8].map(|bytes| {
+        (
+            "f".to_owned(),
+            Box::new(Bytes(bytes)) as Box<dyn NetworkFunction>,
+        )
+    });
+    let (slots, bytes) = layout(&functions);
+    let slots: Vec<_> = slots.into_iter().flatten().collect();
+    assert_eq!(
+        slots.iter().map(|slot| slot.version).collect::<Vec<_>>(),
+        [0, 4, 8, 12]
+    );
+    let states: Vec<_> = slots.iter().map(|slot| slot.state.clone()).collect();
+    assert_eq!(states, [16..20, 24..40, 40..43, 48..56]);
+    assert_eq!(bytes, 56);
+}

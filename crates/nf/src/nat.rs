@@ -1,0 +1,320 @@
+//! `Nat`: source address and port translation, TCP and UDP over IPv4.
+//!
+//! An internal host's connection gets an external address (always the same for a host, RFC 4787
+//! REQ-2) and port. The port is chosen so that the return traffic's RSS hash falls in the bucket
+//! that owns the connection: the hash is linear over XOR, so a table made at the start tells for
+//! each wanted change of bucket which ports bring it about. Both directions are then flows of one
+//! bucket, opened together and ended together, and each finds its translation with the chain's one
+//! look-up: there is no other table, and nothing is shared between cores.
+//!
+//! Since a return tuple includes the remote address and port, an external port serves many
+//! connections at once, to different remotes (address and port dependent mapping, RFC 4787 §4.1).
+
+use crate::batch::{Batch, Packet, Verdict};
+use crate::flow_table::NoCompanion;
+use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use bytemuck::{Pod, Zeroable};
+use ipnet::Ipv4Net;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use tailwater_net::checksum::ChecksumDelta;
+use tailwater_net::parse::{Fragment, Network};
+use tailwater_net::toeplitz::{BUCKETS, End, RssHasher, bucket_of};
+use tailwater_net::{FlowKey, protocol};
+
+/// What a NAT translates, and to what; shared by all workers.
+#[derive(Debug)]
+pub struct NatTable {
+    /// External addresses.
+    external: Vec<Ipv4Addr>,
+    /// The same, sorted, to recognise return traffic.
+    external_sorted: Vec<Ipv4Addr>,
+    internal: Vec<Ipv4Net>,
+    ports: PortClasses,
+    rss: RssHasher,
+    drop_others: bool,
+    drop_inbound: bool,
+}
+
+/// What a [`NatTable`] is made of.
+#[derive(Clone, Debug)]
+pub struct NatRules {
+    /// External addresses; at least one.
+    pub external: Vec<Ipv4Addr>,
+    /// Sources that are translated.
+    pub internal: Vec<Ipv4Net>,
+    /// External ports.
+    pub ports: RangeInclusive<u16>,
+    /// Whether packets of internal hosts that cannot be translated (neither TCP nor UDP, or
+    /// fragments) are dropped rather than passed unchanged.
+    pub drop_others: bool,
+    /// Whether packets to an external address without a binding are dropped rather than passed.
+    pub drop_inbound: bool,
+}
+
+impl NatTable {
+    /// Tables for these rules under the RSS hash of the port.
+    pub fn new(rules: NatRules, rss: RssHasher) -> NatTable {
+        let mut external_sorted = rules.external.clone();
+        external_sorted.sort_unstable();
+        NatTable {
+            ports: PortClasses::new(rules.ports, &rss),
+            external: rules.external,
+            external_sorted,
+            internal: rules.internal,
+            rss,
+            drop_others: rules.drop_others,
+            drop_inbound: rules.drop_inbound,
+        }
+    }
+
+    fn is_external(&self, address: Ipv4Addr) -> bool {
+        self.external_sorted.binary_search(&address).is_ok()
+    }
+
+    fn is_internal(&self, address: Ipv4Addr) -> bool {
+        self.internal.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// The external address of an internal host.
+    fn address_of(&self, host: Ipv4Addr) -> Ipv4Addr {
+        let spread = FlowKey::v4(host, Ipv4Addr::UNSPECIFIED, 0, 0, 0).hash(0);
+        self.external[(spread % self.external.len() as u64) as usize]
+    }
+}
+
+/// External ports by what they do to a return packet's bucket.
+#[derive(Debug)]
+struct PortClasses {
+    /// Ports, class by class.
+    ports: Vec<u16>,
+    /// Where each class starts in `ports`; one more for the end.
+    starts: Vec<u32>,
+}
+
+impl PortClasses {
+    fn new(range: RangeInclusive<u16>, rss: &RssHasher) -> PortClasses {
+        let class = |port| bucket_of(rss.port_contribution(Network::V4, End::Destination, port));
+        let mut ports: Vec<u16> = range.collect();
+        ports.sort_by_key(|&port| class(port));
+        let starts = (0..=BUCKETS as u16)
+            .map(|bucket| ports.partition_point(|&port| class(port) < bucket) as u32)
+            .collect();
+        PortClasses { ports, starts }
+    }
+
+    /// The ports whose contribution to the bucket is `class`.
+    fn of(&self, class: u16) -> &[u16] {
+        let class = usize::from(class);
+        &self.ports[self.starts[class] as usize..self.starts[class + 1] as usize]
+    }
+}
+
+/// A flow's translation.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Translation {
+    /// The new address, host byte order.
+    address: u32,
+    /// The new port.
+    port: u16,
+    /// What the translation does to the IP header's checksum.
+    ip: u16,
+    /// What it does to the transport checksum.
+    transport: u16,
+    /// One of the modes below.
+    mode: u16,
+}
+
+/// The flow passes unchanged.
+const PASS: u16 = 0;
+/// Address and port replace the source's.
+const SOURCE: u16 = 1;
+/// Address and port replace the destination's.
+const DESTINATION: u16 = 2;
+
+impl Translation {
+    fn new(mode: u16, old: (Ipv4Addr, u16), new: (Ipv4Addr, u16)) -> Translation {
+        let ip = ChecksumDelta::ipv4(old.0, new.0);
+        let transport = ip.and(ChecksumDelta::u16(old.1, new.1));
+        Translation {
+            address: new.0.to_bits(),
+            port: new.1,
+            ip: ip.to_bits(),
+            transport: transport.to_bits(),
+            mode,
+        }
+    }
+
+    /// Rewrites a packet. `None`, with nothing changed, if the frame is not what its headers say,
+    /// which parsing rules out.
+    #[inline]
+    fn apply(&self, packet: &mut Packet, frame: &mut [u8]) -> Option<()> {
+        let headers = &mut packet.headers;
+        let (network, transport) = frame.split_at_mut_checked(headers.transport_offset.into())?;
+        let ip = network
+            .get_mut(headers.network_offset.into()..)?
+            .first_chunk_mut::<20>()?;
+        let is_udp = headers.key.protocol() == protocol::UDP;
+        let checksum_at = if is_udp { 6 } else { 16 };
+        if transport.len() < checksum_at + 2 {
+            return None;
+        }
+        let (address_at, port_at) = if self.mode == SOURCE {
+            (12, 0)
+        } else {
+            (16, 2)
+        };
+        ip[address_at..address_at + 4].copy_from_slice(&self.address.to_be_bytes());
+        transport[port_at..port_at + 2].copy_from_slice(&self.port.to_be_bytes());
+        let checksum = u16::from_be_bytes([ip[10], ip[11]]);
+        let checksum = ChecksumDelta::from_bits(self.ip).apply(checksum);
+        [ip[10], ip[11]] = checksum.to_be_bytes();
+        let field = &mut transport[checksum_at..checksum_at + 2];
+        let checksum = u16::from_be_bytes([field[0], field[1]]);
+        let delta = ChecksumDelta::from_bits(self.transport);
+        let checksum = if is_udp {
+            delta.apply_udp(checksum)
+        } else {
+            delta.apply(checksum)
+        };
+        field.copy_from_slice(&checksum.to_be_bytes());
+        headers.key = self.translated(&headers.key);
+        Some(())
+    }
+
+    /// The key after translation.
+    #[inline]
+    fn translated(&self, key: &FlowKey) -> FlowKey {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
+        else {
+            return *key;
+        };
+        let (address, protocol) = (Ipv4Addr::from_bits(self.address), key.protocol());
+        match self.mode {
+            SOURCE => FlowKey::v4(
+                address,
+                destination,
+                protocol,
+                self.port,
+                key.destination_port(),
+            ),
+            _ => FlowKey::v4(source, address, protocol, key.source_port(), self.port),
+        }
+    }
+}
+
+/// Translates connections of internal hosts, and their return traffic back.
+#[derive(Debug)]
+pub struct Nat {
+    table: Arc<NatTable>,
+}
+
+/// All external ports to the remote end are in use in the flow's bucket.
+const PORTS_EXHAUSTED: u8 = 0;
+/// A packet to an external address belongs to no connection.
+const NO_BINDING: u8 = 1;
+/// A packet of an internal host that is neither TCP nor UDP over IPv4, or a fragment.
+const NOT_TRANSLATABLE: u8 = 2;
+/// The flow table has no place for the return direction.
+const NO_PLACE: u8 = 3;
+
+impl Nat {
+    /// A worker's instance.
+    pub fn new(table: Arc<NatTable>) -> Nat {
+        Nat { table }
+    }
+
+    /// Opens the return direction of a connection on a free external port.
+    fn bind(&self, key: &FlowKey, ends: (Ipv4Addr, Ipv4Addr), flow: &mut NewFlow<'_>) -> Verdict {
+        let (host, remote) = ends;
+        let table = &*self.table;
+        let address = table.address_of(host);
+        let inside = (host, key.source_port());
+        // The return packet's hash but for the port that is to be found.
+        let rss = &table.rss;
+        let base = rss.address_contribution(End::Source, remote.into())
+            ^ rss.address_contribution(End::Destination, address.into())
+            ^ rss.port_contribution(Network::V4, End::Source, key.destination_port());
+        let ports = table.ports.of(bucket_of(base) ^ flow.bucket());
+        // Start anywhere: the first try nearly always finds a free port.
+        let first = key.hash(0) as usize;
+        for i in 0..ports.len() {
+            let port = ports[(first + i) % ports.len()];
+            let hash = base ^ rss.port_contribution(Network::V4, End::Destination, port);
+            let back = FlowKey::v4(
+                remote,
+                address,
+                key.protocol(),
+                key.destination_port(),
+                port,
+            );
+            match flow.open_companion::<Translation>(&back, hash) {
+                Ok(translation) => {
+                    *translation = Translation::new(DESTINATION, (address, port), inside);
+                    *flow.state() = Translation::new(SOURCE, inside, (address, port));
+                    return Verdict::Forward;
+                }
+                Err(NoCompanion::NoPlace) => return Verdict::Drop(NO_PLACE),
+                Err(NoCompanion::Taken | NoCompanion::OtherBucket) => {}
+            }
+        }
+        Verdict::Drop(PORTS_EXHAUSTED)
+    }
+
+    /// The flow needs no translation.
+    fn pass(flow: &mut NewFlow<'_>) -> Verdict {
+        *flow.state() = Translation::zeroed();
+        Verdict::Forward
+    }
+}
+
+impl NetworkFunction for Nat {
+    fn kind(&self) -> &'static str {
+        "Nat"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &[
+            "ports-exhausted",
+            "no-binding",
+            "not-translatable",
+            "flow-table-full",
+        ]
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Translation>()
+    }
+
+    fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let table = &*self.table;
+        let key = &packet.headers.key;
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
+        else {
+            return Nat::pass(flow);
+        };
+        let translatable = matches!(key.protocol(), protocol::TCP | protocol::UDP)
+            && packet.headers.fragment == Fragment::Whole;
+        // A flow that is refused is not remembered: its next packet is looked at again.
+        match (table.is_external(destination), table.is_internal(source)) {
+            (true, _) if table.drop_inbound => Verdict::Drop(NO_BINDING),
+            (false, true) if translatable => self.bind(key, (source, destination), flow),
+            (false, true) if table.drop_others => Verdict::Drop(NOT_TRANSLATABLE),
+            _ => Nat::pass(flow),
+        }
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        batch.for_each(|packet, frame| {
+            let translation = *flows.state::<Translation>(packet);
+            if translation.mode != PASS && translation.apply(packet, frame).is_none() {
+                packet.verdict = Verdict::Drop(NOT_TRANSLATABLE);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
