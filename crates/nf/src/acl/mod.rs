@@ -1,4 +1,16 @@
 //! Access control: ordered 5-tuple rules, first match decides.
 
+mod address;
+pub mod classbench;
+pub mod classifier;
+mod dispatch;
+pub mod function;
+pub mod generate;
+pub mod linear;
 pub mod rule;
+mod rule_sets;
+mod service;
+
+pub use classifier::Classifier;
+pub use function::{Acl, AclTable};
 pub use rule::{Action, Rule};
