@@ -397,6 +397,9 @@ mod tests {
 
             let frame = error_about(&inner, kind, network_header as usize + 7);
             assert_eq!(quoted(&frame, &parse(&frame).unwrap()), None);
+            let mut frame = error_about(&inner, kind, network_header as usize + 8);
+            frame[headers.payload_offset as usize] ^= 0x20;
+            assert_eq!(quoted(&frame, &headers), None, "another IP version");
             // The inner packet itself is not an error.
             assert_eq!(quoted(&inner, &inner_headers), None);
         }

@@ -207,10 +207,10 @@ fn buffers_need_not_be_clean() {
         builder,
         FrameBuilder::new(&v4(protocol::SCTP)).pad_to_minimum(),
     ] {
-        let mut dirty = [0xff; 200];
+        let mut dirty = [0xa5; 200];
         let length = builder.write(&mut dirty).unwrap();
         assert_eq!(dirty[..length], builder.to_vec().unwrap());
-        assert_eq!(dirty[length..], [0xff; 200][length..]);
+        assert_eq!(dirty[length..], [0xa5; 200][length..]);
     }
 }
 
