@@ -11,7 +11,8 @@ pub const ALIGNMENT: usize = 64;
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Most bytes the trace may take: packets, each rounded up to [`ALIGNMENT`], and 16 bytes a
-    /// packet for its record. While it loads, growing may hold up to twice that for a moment.
+    /// packet for its record. Addresses for all of it are reserved while loading; where the system
+    /// does not allow that, growing may hold up to twice the trace for a moment.
     pub memory_limit_bytes: u64,
     /// Ignore the timestamps and space the packets evenly at this many a second, in the order
     /// of the source.
@@ -27,6 +28,9 @@ impl Default for LoadOptions {
         }
     }
 }
+
+/// Traces below this many lines (64 MiB) do not keep the reserved addresses.
+const SMALL: usize = (64 << 20) / ALIGNMENT;
 
 /// A cache line of packet bytes.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -81,6 +85,7 @@ impl Trace {
             notices: Vec::new(),
             bytes: 0,
         };
+        trace.reserve(options.memory_limit_bytes);
         while let Some(packet) = source.next_packet()? {
             if !trace.push(packet.timestamp, packet.data, options.memory_limit_bytes) {
                 return Err(TrafficError::MemoryLimit {
@@ -101,7 +106,20 @@ impl Trace {
                 reason: "the source ended before its first packet".to_owned(),
             });
         }
+        // A small trace gives the reservation back: copying it costs next to nothing.
+        if trace.lines.len() < SMALL {
+            trace.lines.shrink_to_fit();
+        }
         Ok(trace)
+    }
+
+    /// Reserves addresses, not memory, for all that the limit allows: the region then never
+    /// moves while it grows, which would double the time and the memory that loading takes.
+    /// Where so much cannot be reserved, it grows as it must.
+    fn reserve(&mut self, limit: u64) {
+        let lines = limit / ALIGNMENT as u64;
+        let lines = usize::try_from(lines).unwrap_or(usize::MAX);
+        let _ = self.lines.try_reserve_exact(lines);
     }
 
     /// Appends a packet unless it is beyond the memory limit (or the allocator's).
