@@ -418,6 +418,16 @@ mod tests {
     }
 
     #[test]
+    fn many_packets_of_equal_time_keep_their_order() {
+        let times: Vec<u64> = (0..200).map(|i| (i * 7) % 5).collect();
+        let trace = load(&times, &LoadOptions::default()).unwrap();
+        for i in 1..trace.len() {
+            let (before, after) = (trace.packet(i - 1)[0], trace.packet(i)[0]);
+            assert!(trace.arrival(i - 1) < trace.arrival(i) || before < after);
+        }
+    }
+
+    #[test]
     fn equal_times_need_a_rate() {
         let error = load(&[7, 7, 7], &LoadOptions::default()).unwrap_err();
         assert!(matches!(

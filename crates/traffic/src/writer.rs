@@ -218,6 +218,26 @@ mod tests {
         }
     }
 
+    /// Takes everything, and loses it when flushed.
+    #[derive(Debug)]
+    struct Lossy;
+
+    impl Write for Lossy {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    #[test]
+    fn the_output_is_flushed_at_the_end() {
+        let writer = PcapWriter::new(Lossy, "lossy").unwrap();
+        assert!(matches!(writer.finish(), Err(TrafficError::Write { .. })));
+    }
+
     #[test]
     fn a_full_disk_is_an_error_at_the_end() {
         let mut writer = PcapWriter::new(Full(30), "full").unwrap();

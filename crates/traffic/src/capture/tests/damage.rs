@@ -141,6 +141,32 @@ fn impossible_lengths_end_the_file() {
 }
 
 #[test]
+fn a_wrong_trailing_length_ends_the_file() {
+    let start = || {
+        PcapNgFile::new(Order::Big)
+            .interface(1, 0, None, 0)
+            .enhanced(0, 1, &frame(60, 1), 60)
+    };
+    for file in [
+        start().simple(&frame(60, 2), 60),
+        start().obsolete(0, 2, &frame(60, 2), 60),
+        start().block(5, &[0; 12]),
+        start().section(Order::Big),
+    ] {
+        let mut file = file.simple(&frame(60, 3), 60).bytes;
+        let last = file.len() - (12 + 4 + 60) - 1;
+        file[last] ^= 4;
+        let (read_back, notices) = read(&file).unwrap();
+        assert_eq!(read_back.len(), 1);
+        assert!(
+            notices[0].to_string().contains("but ends with length"),
+            "{}",
+            notices[0]
+        );
+    }
+}
+
+#[test]
 fn a_damaged_checksum_is_noticed_after_its_packets() {
     for packing in [Packing::Gzip, Packing::Zstd] {
         let mut file = pack(&small_pcap(), packing);
