@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::Batch;
+use tailwater_nf::batch::{Batch, Incoming};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
@@ -38,9 +38,10 @@ pub struct TraceNicConfig {
     pub ring: usize,
     /// How long a new bucket table takes to be in force; NICs need up to a few milliseconds.
     pub reta_delay: Nanos,
-    /// For how long packets arrive. A trace that is shorter starts over, each time with its flows
-    /// renumbered; `None`: the trace once.
+    /// For how long packets arrive. A trace that is shorter starts over; `None`: the trace once.
     pub duration: Option<Nanos>,
+    /// Whether a trace that starts over has its flows renumbered, so that they are new ones.
+    pub renumber: bool,
 }
 
 impl Default for TraceNicConfig {
@@ -50,6 +51,7 @@ impl Default for TraceNicConfig {
             ring: 1024,
             reta_delay: Nanos::from_millis(2),
             duration: None,
+            renumber: true,
         }
     }
 }
@@ -70,6 +72,7 @@ struct Image {
     rss: RssHasher,
     /// From a lap's first packet to the next lap's.
     lap: Nanos,
+    renumber: bool,
 }
 
 /// A NIC whose traffic is a trace.
@@ -117,6 +120,7 @@ impl TraceNic {
                 descriptors,
                 rss,
                 lap,
+                renumber: config.renumber,
             }),
             history: Arc::new(RetaHistory::new(*reta, config.reta_delay)),
             queues,
@@ -194,7 +198,11 @@ struct Lap {
 impl Lap {
     fn new(image: &Image, number: u32, start: Nanos) -> Lap {
         // The lap's number with its low bits on top: neighbouring hosts stay neighbours.
-        let mask = (number as u16).reverse_bits();
+        let mask = if image.renumber {
+            (number as u16).reverse_bits()
+        } else {
+            0
+        };
         Lap {
             number,
             start,
@@ -254,14 +262,13 @@ impl Ring {
         room
     }
 
+    /// The packet that has waited longest. The ring must not be empty.
     #[inline]
-    fn front(&self) -> Option<Arrived> {
-        (self.len() > 0).then(|| self.slots[self.taken & (self.slots.len() - 1)])
-    }
-
-    #[inline]
-    fn pop(&mut self) {
+    fn pop(&mut self) -> Arrived {
+        debug_assert!(self.len() > 0);
+        let packet = self.slots[self.taken & (self.slots.len() - 1)];
         self.taken = self.taken.wrapping_add(1);
+        packet
     }
 }
 
@@ -342,47 +349,23 @@ impl TraceQueue {
             self.lap = self.lap.next(&self.image);
         }
     }
-
-    /// Copies a packet of the ring into a fresh buffer, as a NIC does by DMA.
-    #[inline]
-    fn take(&mut self, packet: Arrived, pool: &mut BufferPool, batch: &mut Batch) -> bool {
-        let Some(buffer) = pool.take() else {
-            return false;
-        };
-        let index = packet.index as usize;
-        if packet.lap != self.taking.number {
-            // A ring spans few laps, and they follow each other.
-            self.taking = Lap::new(&self.image, packet.lap, Nanos::ZERO);
-        }
-        let Descriptor {
-            rss_hash,
-            renumbering,
-            ..
-        } = self.image.descriptors[index];
-        let rss_hash = renumbering.hash(rss_hash, self.taking.hash_change);
-        let length = self.image.trace.length(index);
-        let pushed = batch.push_with(buffer, length, packet.arrival, rss_hash, |room| {
-            let lines = self.image.trace.lines(index);
-            copy_lines(lines, room);
-            if self.taking.mask != 0 {
-                renumbering.apply(&mut room[..length], self.taking.mask);
-            }
-        });
-        match pushed {
-            Ok(()) => true,
-            Err(buffer) => {
-                pool.give(buffer);
-                false
-            }
-        }
-    }
 }
 
-/// Copies whole cache lines: a fixed size each, so that no call to a copy routine is needed.
+/// Copies whole cache lines. The first, often the only one, by moves of a fixed size rather than a
+/// call to a copy routine.
 #[inline]
 fn copy_lines(lines: &[[u8; 64]], room: &mut [u8]) {
-    for (from, to) in lines.iter().zip(room.as_chunks_mut::<64>().0) {
-        *to = *from;
+    let Some((first, rest)) = lines.split_first() else {
+        return;
+    };
+    if let Some(to) = room.first_chunk_mut::<64>() {
+        *to = *first;
+    }
+    if !rest.is_empty() {
+        let rest = rest.as_flattened();
+        if let Some(to) = room.get_mut(64..64 + rest.len()) {
+            to.copy_from_slice(rest);
+        }
     }
 }
 
@@ -394,15 +377,43 @@ impl PortQueue for TraceQueue {
             false => usize::MAX,
         };
         let (offered, lost_ring_full) = self.admit(now, limit);
-        for _ in 0..room {
-            let Some(packet) = self.ring.front() else {
-                break;
-            };
-            if !self.take(packet, pool, batch) {
-                break;
+        let TraceQueue {
+            image,
+            ring,
+            taking,
+            ..
+        } = self;
+        // A packet is copied into a fresh buffer, as a NIC does by DMA.
+        let taken = batch.fill(pool, ring.len(), |room| {
+            let Arrived {
+                arrival,
+                index,
+                lap,
+            } = ring.pop();
+            let index = index as usize;
+            if lap != taking.number {
+                *taking = Lap::new(image, lap, Nanos::ZERO);
             }
-            self.ring.pop();
-        }
+            let Descriptor {
+                rss_hash,
+                renumbering,
+                ..
+            } = image.descriptors[index];
+            let length = image.trace.length(index);
+            copy_lines(image.trace.lines(index), room);
+            if taking.mask != 0
+                && let Some(frame) = room.get_mut(..length)
+            {
+                renumbering.apply(frame, taking.mask);
+            }
+            let rss_hash = renumbering.hash(rss_hash, taking.hash_change);
+            Incoming {
+                length,
+                arrival,
+                rss_hash,
+            }
+        });
+        debug_assert!(taken <= room);
         let waiting = self.ring.len();
         Received {
             offered,
@@ -429,3 +440,6 @@ impl PortQueue for TraceQueue {
         left
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,17 @@ pub struct Packet {
     length: u16,
 }
 
+/// A packet that a port has received.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// The frame's length in bytes.
+    pub length: usize,
+    /// When it arrived, since the run's start.
+    pub arrival: Nanos,
+    /// Its RSS hash.
+    pub rss_hash: u32,
+}
+
 /// A packet with its buffer: apart, so that metadata and frame can be borrowed together.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -113,55 +124,72 @@ impl Batch {
         self.packets.capacity() - self.packets.len() - self.bypass.len() - self.dropped.len()
     }
 
-    /// Adds a packet whose frame the caller writes: `fill` gets the buffer from the frame's start
-    /// on. Returns the buffer if the batch is full or the frame does not fit.
-    ///
-    /// # Errors
-    /// The buffer, unused.
+    /// Adds up to `count` packets in fresh buffers of `pool`: `write` puts a frame at the start of
+    /// the room it is given, and says what it is. Returns how many were added: fewer if the batch is
+    /// full or the pool empty.
     ///
     /// # Panics
-    /// If the buffer is of another pool than the batch.
+    /// If `pool` is not the batch's, or a frame is longer than its room.
     #[inline]
-    pub fn push_with(
+    pub fn fill(
         &mut self,
-        mut buffer: Buffer,
-        length: usize,
-        arrival: Nanos,
-        rss_hash: u32,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<(), Buffer> {
-        if self.room() == 0 || length > MAX_FRAME || HEADROOM + length > self.memory.buffer_bytes()
-        {
-            return Err(buffer);
+        pool: &mut BufferPool,
+        count: usize,
+        mut write: impl FnMut(&mut [u8]) -> Incoming,
+    ) -> usize {
+        let count = count.min(self.room());
+        for i in 0..count {
+            let Some(mut buffer) = pool.take() else {
+                return i;
+            };
+            let room = &mut self.memory.bytes_mut(&mut buffer)[HEADROOM..];
+            let most = room.len().min(MAX_FRAME);
+            let Incoming {
+                length,
+                arrival,
+                rss_hash,
+            } = write(room);
+            assert!(
+                length <= most,
+                "a frame of {length} bytes in a buffer for {most}"
+            );
+            let packet = Packet {
+                arrival,
+                rss_hash,
+                verdict: Verdict::Forward,
+                headers: Headers::default(),
+                flow: FlowIndex::NONE,
+                start: HEADROOM as u16,
+                length: length as u16,
+            };
+            self.packets.push(Slot { packet, buffer });
         }
-        fill(&mut self.memory.bytes_mut(&mut buffer)[HEADROOM..]);
-        let packet = Packet {
-            arrival,
-            rss_hash,
-            verdict: Verdict::Forward,
-            headers: Headers::default(),
-            flow: FlowIndex::NONE,
-            start: HEADROOM as u16,
-            length: length as u16,
-        };
-        self.packets.push(Slot { packet, buffer });
-        Ok(())
+        count
     }
 
-    /// Adds a packet with a copy of `frame`.
+    /// Adds a packet with a copy of `frame`; `false` if the batch is full or the pool empty.
     ///
-    /// # Errors
-    /// The buffer, unused, if the batch is full or the frame does not fit.
+    /// # Panics
+    /// As [`fill`](Batch::fill).
     pub fn push(
         &mut self,
-        buffer: Buffer,
+        pool: &mut BufferPool,
         frame: &[u8],
         arrival: Nanos,
         rss_hash: u32,
-    ) -> Result<(), Buffer> {
-        self.push_with(buffer, frame.len(), arrival, rss_hash, |room| {
-            room[..frame.len()].copy_from_slice(frame);
-        })
+    ) -> bool {
+        let length = frame.len();
+        let added = self.fill(pool, 1, |room| {
+            if let Some(room) = room.get_mut(..length) {
+                room.copy_from_slice(frame);
+            }
+            Incoming {
+                length,
+                arrival,
+                rss_hash,
+            }
+        });
+        added == 1
     }
 
     /// The packets' metadata, in order.
@@ -234,15 +262,16 @@ impl Batch {
     }
 
     /// Empties the batch: every buffer, of dropped packets too, goes back to `pool`.
+    ///
+    /// # Panics
+    /// If `pool` is not the batch's.
     #[inline]
     pub fn release(&mut self, pool: &mut BufferPool) {
-        self.packets
-            .drain(..)
-            .for_each(|slot| pool.give(slot.buffer));
-        self.bypass
-            .drain(..)
-            .for_each(|slot| pool.give(slot.buffer));
-        self.dropped.drain(..).for_each(|buffer| pool.give(buffer));
+        pool.give_all(self.packets.drain(..).map(|slot| slot.buffer));
+        if !self.bypass.is_empty() || !self.dropped.is_empty() {
+            pool.give_all(self.bypass.drain(..).map(|slot| slot.buffer));
+            pool.give_all(self.dropped.drain(..));
+        }
     }
 }
 
@@ -254,9 +283,7 @@ mod tests {
         let mut pool = BufferPool::new(8, 256).unwrap();
         let mut batch = Batch::new(&pool, 8);
         for (i, frame) in frames.iter().enumerate() {
-            batch
-                .push(pool.take().unwrap(), frame, Nanos(i as u64), 0)
-                .unwrap();
+            assert!(batch.push(&mut pool, frame, Nanos(i as u64), 0));
         }
         (pool, batch)
     }
@@ -292,17 +319,27 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_and_a_long_frame_give_the_buffer_back() {
+    fn a_full_batch_and_an_empty_pool_take_no_more() {
         let mut pool = BufferPool::new(2, 64).unwrap();
         let mut batch = Batch::new(&pool, 1);
-        let buffer = pool.take().unwrap();
-        let buffer = batch.push(buffer, &[0; 4096], Nanos::ZERO, 0).unwrap_err();
-        batch.push(buffer, &[1], Nanos::ZERO, 0).unwrap();
-        let buffer = batch
-            .push(pool.take().unwrap(), &[2], Nanos::ZERO, 0)
-            .unwrap_err();
-        pool.give(buffer);
+        assert!(batch.push(&mut pool, &[1], Nanos::ZERO, 0));
+        assert!(!batch.push(&mut pool, &[2], Nanos::ZERO, 0));
+        let mut wide = Batch::new(&pool, 8);
+        let incoming = Incoming {
+            length: 3,
+            arrival: Nanos::ZERO,
+            rss_hash: 0,
+        };
+        assert_eq!(wide.fill(&mut pool, 8, |_| incoming), 1);
         batch.release(&mut pool);
+        wide.release(&mut pool);
         assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame of 4096 bytes in a buffer for")]
+    fn a_frame_beyond_its_buffer_is_refused() {
+        let mut pool = BufferPool::new(1, 64).unwrap();
+        Batch::new(&pool, 1).push(&mut pool, &[0; 4096], Nanos::ZERO, 0);
     }
 }

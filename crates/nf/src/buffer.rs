@@ -155,6 +155,19 @@ impl BufferPool {
         self.free.push(buffer.index);
     }
 
+    /// Gives many back.
+    ///
+    /// # Panics
+    /// If one is of another pool.
+    #[inline]
+    pub fn give_all(&mut self, buffers: impl Iterator<Item = Buffer>) {
+        let memory = &self.memory;
+        self.free.extend(buffers.map(|buffer| {
+            assert!(memory.owns(&buffer), "a buffer of another pool");
+            buffer.index
+        }));
+    }
+
     /// How many buffers are free.
     pub fn available(&self) -> usize {
         self.free.len()

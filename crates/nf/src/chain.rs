@@ -5,7 +5,7 @@ use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
 use crate::spec::Fate;
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Fragment, Malformed, Network, parse};
+use tailwater_net::parse::{Fragment, Malformed, Network, parse_into};
 
 /// The verdict on a packet that the functions cannot handle.
 fn unfit_verdict(fate: Fate) -> Verdict {
@@ -231,26 +231,27 @@ impl Chain {
     }
 
     /// Finds each packet's headers, and sorts out what the functions are not to see.
+    #[inline]
     fn classify(&mut self, batch: &mut Batch) {
         let mut unfit = false;
-        batch.for_each(|packet, frame| match parse(frame) {
-            Ok(headers) => {
-                packet.headers = headers;
-                if headers.fragment != Fragment::Whole {
-                    packet.headers.key = headers.key.of_fragment();
-                }
-                if headers.network == Network::NotIp {
+        batch.for_each(
+            |packet, frame| match parse_into(frame, &mut packet.headers) {
+                Ok(()) if packet.headers.network == Network::NotIp => {
                     self.non_ip += 1;
                     packet.verdict = unfit_verdict(self.input.non_ip);
                     unfit = true;
                 }
-            }
-            Err(reason) => {
-                self.malformed[reason.index()] += 1;
-                packet.verdict = unfit_verdict(self.input.malformed);
-                unfit = true;
-            }
-        });
+                Ok(()) if packet.headers.fragment != Fragment::Whole => {
+                    packet.headers.key = packet.headers.key.of_fragment();
+                }
+                Ok(()) => {}
+                Err(reason) => {
+                    self.malformed[reason.index()] += 1;
+                    packet.verdict = unfit_verdict(self.input.malformed);
+                    unfit = true;
+                }
+            },
+        );
         if unfit {
             batch.compact(|_, _| {});
         }

@@ -62,9 +62,7 @@ mod tests {
         ] {
             let mut pool = BufferPool::new(1, 64).unwrap();
             let mut batch = Batch::new(&pool, 1);
-            batch
-                .push(pool.take().unwrap(), &frame, Nanos::ZERO, 0)
-                .unwrap();
+            assert!(batch.push(&mut pool, &frame, Nanos::ZERO, 0));
             let mut flows = FlowStates {
                 table: None,
                 slot: &StateSlot::default(),

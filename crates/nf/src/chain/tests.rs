@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tailwater_net::builder::FrameBuilder;
+use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, protocol};
 
@@ -57,9 +58,7 @@ impl ChainRig {
     pub(crate) fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
         for frame in frames {
             let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
-            self.batch
-                .push(self.pool.take().unwrap(), frame, now, hash)
-                .unwrap();
+            assert!(self.batch.push(&mut self.pool, frame, now, hash));
         }
         self.chain.process(&mut self.batch, now);
         let sent = (0..self.batch.len())

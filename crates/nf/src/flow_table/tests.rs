@@ -62,9 +62,7 @@ impl Rig {
     /// Looks up keys with their RSS hashes in one batch.
     fn lookup(&mut self, keys: &[(FlowKey, u32)], now: Nanos) -> Vec<Option<u32>> {
         for (key, rss_hash) in keys {
-            self.batch
-                .push(self.pool.take().unwrap(), &[], now, *rss_hash)
-                .unwrap();
+            assert!(self.batch.push(&mut self.pool, &[], now, *rss_hash));
             self.batch
                 .slots_mut()
                 .last_mut()

@@ -1,0 +1,329 @@
+//! Chains on one core with the whole runtime in the loop: receive (a copy into a fresh buffer),
+//! flow look-up, functions, transmit, every packet's latency recorded.
+//!
+//! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M]`
+//! prints a JSON line a figure. Throughput: all rows are run in turn, `runs` times; the value is the
+//! median. Instructions (where valgrind is installed) and allocations: the difference between
+//! runs on twice and once as many packets, so that set-up does not count.
+
+use std::process::Command;
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::cores::{default_core, pin_to};
+use tailwater_dataplane::port::round_robin;
+use tailwater_dataplane::telemetry::{Window, windows};
+use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_dataplane::worker::{Worker, WorkerConfig};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{LoadOptions, Trace};
+
+/// The chains, by the names of `examples/`.
+const CHAINS: [&str; 4] = ["forward", "forward-stateful", "nat", "acl-nat"];
+
+/// How long a run takes; the first run of each row is a warm-up.
+const RUN: Nanos = Nanos::from_millis(300);
+
+fn spec(chain: &str, flows: u32) -> ChainSpec {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let acl = "{acl: {rulesFile: rules/acl-1500.rules, format: classbench, default: allow}}";
+    let nat = "{nat: {external: [203.0.113.0/28]}}";
+    let functions = match chain {
+        "forward" | "forward-stateful" => "[{forward: {}}]".to_owned(),
+        "nat" => format!("[{nat}]"),
+        "acl-nat" => format!("[{acl}, {nat}]"),
+        other => panic!("no chain {other}"),
+    };
+    let look_up = if chain == "forward-stateful" {
+        "always"
+    } else {
+        "as-needed"
+    };
+    // Translated flows have a return direction each.
+    let capacity = (2 * flows).max(512);
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {chain}}}\nspec:\n  \
+         slo: {{latency: 200us}}\n  functions: {functions}\n  \
+         flows: {{capacity: {capacity}, lookUp: {look_up}}}\n"
+    );
+    ChainSpec::parse(&text, chain, examples.as_ref()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn trace(flows: u32, packets: u64) -> Trace {
+    let config = UniformConfig {
+        seed: 1,
+        flows,
+        size: FrameSize::Fixed(64),
+        transport: Transport::Udp,
+        rate_pps: 1_000_000,
+        packets,
+    };
+    let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
+    let options = LoadOptions::default();
+    Trace::load(&mut source, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A chain on its traffic.
+struct Row {
+    name: String,
+    nic: TraceNic,
+    chain: Option<Chain>,
+    clock: Clock,
+    mpps: Vec<f64>,
+}
+
+impl Row {
+    fn new(chain: &str, flows: u32, packets: u64, duration: Option<Nanos>) -> Row {
+        let clock = Clock::start();
+        let config = TraceNicConfig {
+            pacing: Pacing::Saturate,
+            duration,
+            renumber: false,
+            ..TraceNicConfig::default()
+        };
+        let rss = RssHasher::default();
+        let mut builder = ChainBuilder::new(&spec(chain, flows), &rss, 1)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let trace = trace(flows, packets);
+        let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone())
+            .unwrap_or_else(|error| panic!("{error}"));
+        Row {
+            name: format!("chain/{chain}/64B/{}", short(flows)),
+            nic,
+            chain: Some(builder.instance(|_| true)),
+            clock,
+            mpps: Vec::new(),
+        }
+    }
+
+    /// Runs the chain once; returns what was measured and the time it took.
+    fn run(&mut self) -> (Window, Nanos) {
+        let start = self.clock.now();
+        let queue = self.nic.queues(start).remove(0);
+        let pool = BufferPool::new(512, self.nic.longest_frame())
+            .unwrap_or_else(|error| panic!("{error}"));
+        let (mut senders, receiver) = windows(1);
+        let config = WorkerConfig {
+            slo: Nanos::from_micros(200),
+            window: Nanos::from_secs(3600),
+            start,
+            batch: 32,
+        };
+        let chain = self
+            .chain
+            .take()
+            .unwrap_or_else(|| unreachable!("put back below"));
+        let clock = self.clock.clone();
+        let worker = Worker::new(
+            Box::new(queue),
+            chain,
+            pool,
+            clock,
+            config,
+            senders.remove(0),
+        );
+        let before = self.clock.now();
+        self.chain = Some(measured(worker));
+        let took = self.clock.now() - before;
+        let mut total = Window::default();
+        while receiver
+            .receive(std::time::Duration::ZERO, |window| total.merge(window))
+            .is_ok()
+        {}
+        (total, took)
+    }
+}
+
+/// What callgrind counts: not to be inlined, since it is told the name.
+#[inline(never)]
+fn measured(worker: Worker) -> Chain {
+    worker.run(|| false)
+}
+
+fn short(flows: u32) -> String {
+    match flows {
+        n if n % 1_000_000 == 0 => format!("{}M", n / 1_000_000),
+        n if n % 1_000 == 0 => format!("{}k", n / 1_000),
+        n => n.to_string(),
+    }
+}
+
+fn long(text: &str) -> u32 {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        _ => (text, 1),
+    };
+    digits
+        .parse::<u32>()
+        .unwrap_or_else(|_| panic!("--flows takes 10k,1M, found {text}"))
+        * unit
+}
+
+/// The packets of a trace in memory: enough that it does not fit a cache, and whole rounds of flows.
+fn trace_packets(flows: u32) -> u64 {
+    u64::from(flows) * (1u64 << 18).div_ceil(u64::from(flows)).max(2)
+}
+
+fn throughput(rows: &mut [Row], runs: usize) {
+    // Interleaved, so that a noisy minute hits every row alike.
+    for run in 0..=runs {
+        for row in rows.iter_mut() {
+            let (window, took) = row.run();
+            let packets = window.delivered + window.dropped_in_chain;
+            assert_eq!(
+                window.offered, packets,
+                "{}: packets went missing",
+                row.name
+            );
+            assert!(
+                window.delivered * 10 > packets * 9,
+                "{}: most is dropped",
+                row.name
+            );
+            let mpps = packets as f64 / took.as_secs_f64() / 1e6;
+            eprintln!("{} run {run}: {mpps:.2} Mpps", row.name);
+            if run > 0 {
+                row.mpps.push(mpps);
+            }
+        }
+    }
+    for row in rows {
+        row.mpps.sort_by(f64::total_cmp);
+        print(&Figure {
+            name: row.name.clone(),
+            value: rounded(row.mpps[row.mpps.len() / 2]),
+            unit: "Mpps",
+            min: rounded(row.mpps[0]),
+            max: rounded(row.mpps[row.mpps.len() - 1]),
+            runs: row.mpps.len(),
+        });
+    }
+}
+
+/// A line of the benchmark's output.
+#[derive(serde::Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+    min: f64,
+    max: f64,
+    runs: usize,
+}
+
+fn print(figure: &Figure) {
+    println!(
+        "{}",
+        serde_json::to_string(figure).unwrap_or_else(|error| panic!("{error}"))
+    );
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// What once and twice so many packets cost by `count`, per packet.
+fn per_packet(mut count: impl FnMut(u64) -> Option<u64>) -> Option<f64> {
+    const PACKETS: u64 = 32_000;
+    let (once, twice) = (count(PACKETS)?, count(2 * PACKETS)?);
+    Some((twice as f64 - once as f64) / PACKETS as f64)
+}
+
+fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
+    let name = format!("chain/{chain}/64B/1k/{what}");
+    let value = rounded(value);
+    print(&Figure {
+        name,
+        value,
+        unit,
+        min: value,
+        max: value,
+        runs: 1,
+    });
+}
+
+/// One pass over that many packets of 1,000 flows.
+fn one_pass(chain: &str, packets: u64) {
+    let (window, _) = Row::new(chain, 1_000, packets, None).run();
+    assert_eq!(window.delivered + window.dropped_in_chain, packets);
+}
+
+fn counts(chain: &str) {
+    let allocations = per_packet(|packets| {
+        let mut row = Row::new(chain, 1_000, packets, None);
+        let info = allocation_counter::measure(|| drop(row.run()));
+        Some(info.count_total)
+    });
+    if let Some(allocations) = allocations {
+        print_count(chain, "allocations", "allocations/packet", allocations);
+    }
+    match per_packet(|packets| instructions(chain, packets)) {
+        Some(instructions) => {
+            print_count(chain, "instructions", "instructions/packet", instructions)
+        }
+        None => eprintln!("{chain}: no instruction count: valgrind is not installed or failed"),
+    }
+}
+
+/// Instructions of a whole process that makes one pass, by callgrind.
+fn instructions(chain: &str, packets: u64) -> Option<u64> {
+    let program = std::env::current_exe().ok()?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=chains::measured*")
+        .arg(program)
+        .args(["--one-pass", chain, &packets.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (_, count) = text.split_once("Collected : ")?;
+    count.split_whitespace().next()?.parse().ok()
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (mut filters, mut runs, mut flows) = (Vec::new(), 7, vec![10_000, 1_000_000]);
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            arguments
+                .next()
+                .unwrap_or_else(|| panic!("{argument} takes a value"))
+        };
+        match argument.as_str() {
+            "--one-pass" => {
+                let (chain, packets) = (value(), value());
+                let packets = packets
+                    .parse()
+                    .unwrap_or_else(|_| panic!("packets: {packets}"));
+                return one_pass(&chain, packets);
+            }
+            "--runs" => {
+                runs = value()
+                    .parse()
+                    .unwrap_or_else(|_| panic!("--runs takes a number"))
+            }
+            "--flows" => flows = value().split(',').map(long).collect(),
+            // Cargo's own.
+            "--bench" => {}
+            _ => filters.push(argument),
+        }
+    }
+    let wanted = |chain: &str| filters.is_empty() || filters.iter().any(|filter| filter == chain);
+    let chains: Vec<&str> = CHAINS.into_iter().filter(|chain| wanted(chain)).collect();
+    if let Err(error) = pin_to(default_core()) {
+        eprintln!("not pinned: {error}");
+    }
+    for flows in flows {
+        let mut rows: Vec<Row> = chains
+            .iter()
+            .map(|chain| Row::new(chain, flows, trace_packets(flows), Some(RUN)))
+            .collect();
+        throughput(&mut rows, runs);
+    }
+    chains.into_iter().for_each(counts);
+}

@@ -1,0 +1,298 @@
+use super::*;
+use crate::port::round_robin;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::LazyLock;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::checksum::{Checksum, verify_transport};
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_net::{FlowKey, protocol};
+use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, TrafficError};
+
+static RSS: LazyLock<RssHasher> = LazyLock::new(RssHasher::default);
+
+/// Packets at given times (ns), each of the flow of its source port.
+struct Schedule {
+    packets: Vec<(u64, Vec<u8>)>,
+    next: usize,
+}
+
+impl PacketSource for Schedule {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        self.next += 1;
+        Ok(self.packets.get(self.next - 1).map(|(time, data)| Packet {
+            timestamp: Nanos(*time),
+            data,
+            wire_length: data.len() as u32,
+        }))
+    }
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+    fn name(&self) -> &str {
+        "schedule"
+    }
+}
+
+fn frame(flow: u16) -> Vec<u8> {
+    let ends = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(198, 18, 0, 1));
+    let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, flow, 53);
+    FrameBuilder::new(&key).payload(&[7; 80]).to_vec().unwrap()
+}
+
+fn trace(times: &[u64]) -> Trace {
+    let packets = times
+        .iter()
+        .enumerate()
+        .map(|(i, &time)| (time, frame(i as u16)))
+        .collect();
+    Trace::load(&mut Schedule { packets, next: 0 }, &LoadOptions::default()).unwrap()
+}
+
+struct Rig {
+    nic: TraceNic,
+    queues: Vec<TraceQueue>,
+    pool: BufferPool,
+    batch: Batch,
+}
+
+impl Rig {
+    fn new(trace: Trace, queues: u16, config: TraceNicConfig) -> Rig {
+        let clock = Clock::start();
+        let reta = round_robin(queues);
+        let nic = TraceNic::new(trace, RssHasher::default(), queues, &reta, config, clock).unwrap();
+        let pool = BufferPool::new(64, 2048).unwrap();
+        let batch = Batch::new(&pool, 32);
+        Rig {
+            queues: nic.queues(Nanos::ZERO),
+            nic,
+            pool,
+            batch,
+        }
+    }
+
+    /// Polls a queue: what it says, and each packet's source port and arrival.
+    fn poll(&mut self, queue: usize, now: u64) -> (Received, Vec<(u16, u64)>) {
+        let received = self.queues[queue].receive(Nanos(now), &mut self.pool, &mut self.batch);
+        let packets = (0..self.batch.len())
+            .map(|i| {
+                let headers = parse(self.batch.frame(i)).unwrap();
+                assert_eq!(
+                    verify_transport(self.batch.frame(i), &headers),
+                    Checksum::Correct
+                );
+                let packet = self.batch.iter().nth(i).unwrap();
+                assert_eq!(packet.rss_hash, RSS.hash_headers(&headers));
+                (headers.key.source_port(), packet.arrival.0)
+            })
+            .collect();
+        self.batch.release(&mut self.pool);
+        assert_eq!(self.pool.available(), self.pool.capacity());
+        (received, packets)
+    }
+}
+
+#[test]
+fn only_what_has_arrived_is_received() {
+    let mut rig = Rig::new(trace(&[0, 100, 200, 10_000]), 1, TraceNicConfig::default());
+    assert_eq!(rig.poll(0, 50).1, [(0, 0)]);
+    assert_eq!(rig.poll(0, 99).1, []);
+    let (received, packets) = rig.poll(0, 300);
+    assert_eq!(packets, [(1, 100), (2, 200)]);
+    assert_eq!((received.offered, received.ended), (2, false));
+    let (received, packets) = rig.poll(0, 20_000);
+    assert_eq!((packets, received.ended), (vec![(3, 10_000)], true));
+}
+
+#[test]
+fn what_finds_the_ring_full_is_lost_and_the_order_stays() {
+    let config = TraceNicConfig {
+        ring: 40,
+        ..TraceNicConfig::default()
+    };
+    let times: Vec<u64> = (0..100).collect();
+    let mut rig = Rig::new(trace(&times), 1, config);
+    // A late poll: 40 fit, 60 are lost, a batch of 32 is taken.
+    let (received, first) = rig.poll(0, 1000);
+    assert_eq!(
+        (received.offered, received.lost_ring_full, received.waiting),
+        (100, 60, 8)
+    );
+    let (received, rest) = rig.poll(0, 1001);
+    assert_eq!(
+        (received.offered, received.waiting, received.ended),
+        (0, 0, true)
+    );
+    let ports: Vec<u16> = first
+        .into_iter()
+        .chain(rest)
+        .map(|(port, _)| port)
+        .collect();
+    assert_eq!(ports, (0..40).collect::<Vec<u16>>());
+}
+
+#[test]
+fn every_packet_goes_to_one_queue_under_changing_tables() {
+    let times: Vec<u64> = (0..4000).map(|i| i * 1_000).collect();
+    let delay = Nanos::from_micros(100);
+    let config = TraceNicConfig {
+        reta_delay: delay,
+        ring: 1 << 14,
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&times), 3, config);
+    let start = rig.nic.clock.now();
+    rig.queues = rig.nic.queues(start);
+    let mut seen = Vec::new();
+    let mut effective = Vec::new();
+    for step in 0..60u64 {
+        // The clock that updates go by is real; polls happen at it, queues in changing order.
+        let now = rig.nic.clock.now().0;
+        for queue in 0..3 {
+            let queue = (queue + step as usize) % 3;
+            let (_, packets) = rig.poll(queue, now);
+            seen.extend(
+                packets
+                    .into_iter()
+                    .map(|(port, arrival)| (port, arrival, queue)),
+            );
+        }
+        if step % 5 == 0 {
+            let reta: Reta = std::array::from_fn(|b| ((b as u64 + step) % 3) as u16);
+            effective.push((rig.nic.set_reta(&reta).unwrap(), reta));
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    let end = start.0 + 1_000_000_000;
+    for queue in 0..3 {
+        loop {
+            let (received, packets) = rig.poll(queue, end);
+            seen.extend(
+                packets
+                    .into_iter()
+                    .map(|(port, arrival)| (port, arrival, queue)),
+            );
+            if received.ended {
+                break;
+            }
+        }
+    }
+    let ports: BTreeSet<u16> = seen.iter().map(|(port, ..)| *port).collect();
+    assert_eq!(
+        (seen.len(), ports.len()),
+        (4000, 4000),
+        "received twice or by nobody"
+    );
+    // Each by the queue that the table in force at its arrival says.
+    let rss = RssHasher::default();
+    for (port, arrival, queue) in seen {
+        let bucket = bucket_of(rss.hash_headers(&parse(&frame(port)).unwrap()));
+        let in_force = effective.iter().rev().find(|(from, _)| from.0 <= arrival);
+        let expected = in_force.map_or(bucket % 3, |(_, reta)| reta[usize::from(bucket)]);
+        assert_eq!(usize::from(expected), queue);
+    }
+}
+
+#[test]
+fn a_table_with_a_missing_queue_is_refused() {
+    let rig = Rig::new(trace(&[0, 1]), 2, TraceNicConfig::default());
+    let error = rig.nic.set_reta(&[2; BUCKETS]).unwrap_err();
+    assert_eq!(
+        error,
+        RetaError::NoQueue {
+            bucket: 0,
+            queue: 2,
+            queues: 2
+        }
+    );
+    let saturate = TraceNicConfig {
+        pacing: Pacing::Saturate,
+        ..TraceNicConfig::default()
+    };
+    let rig = Rig::new(trace(&[0, 1]), 2, saturate);
+    assert_eq!(rig.nic.set_reta(&[0; BUCKETS]), Err(RetaError::NotPaced));
+}
+
+#[test]
+fn laps_bring_new_flows_at_the_traces_pace() {
+    let duration = Some(Nanos(10 * 300));
+    let config = TraceNicConfig {
+        duration,
+        ..TraceNicConfig::default()
+    };
+    // 100 ns apart, so a lap takes 300 ns: ten laps of three packets.
+    let mut rig = Rig::new(trace(&[0, 100, 200]), 1, config);
+    let (received, packets) = rig.poll(0, 100_000);
+    assert_eq!(received.offered, 30);
+    let arrivals: Vec<u64> = packets.iter().map(|(_, arrival)| *arrival).collect();
+    assert_eq!(arrivals, (0..30).map(|i| i * 100).collect::<Vec<_>>());
+    let mut keys = BTreeSet::new();
+    let mut rig = Rig::new(
+        trace(&[0, 100, 200]),
+        1,
+        TraceNicConfig {
+            duration,
+            ..TraceNicConfig::default()
+        },
+    );
+    rig.queues[0].receive(Nanos(100_000), &mut rig.pool, &mut rig.batch);
+    for i in 0..30 {
+        keys.insert(parse(rig.batch.frame(i)).unwrap().key.to_string());
+    }
+    assert_eq!(keys.len(), 30, "flows of different laps are the same");
+    rig.batch.release(&mut rig.pool);
+    let config = TraceNicConfig {
+        duration,
+        renumber: false,
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&[0, 100, 200]), 1, config);
+    let ports: BTreeSet<u16> = rig
+        .poll(0, 100_000)
+        .1
+        .iter()
+        .map(|(port, _)| *port)
+        .collect();
+    assert_eq!(ports.len(), 3, "flows that are to stay have changed");
+}
+
+#[test]
+fn saturation_gives_full_batches_that_arrive_now() {
+    let config = TraceNicConfig {
+        pacing: Pacing::Saturate,
+        duration: Some(Nanos::from_secs(1)),
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&[0, 1_000_000]), 1, config);
+    let (received, packets) = rig.poll(0, 7);
+    assert_eq!((received.offered, received.lost_ring_full), (32, 0));
+    assert!(packets.iter().all(|(_, arrival)| *arrival == 7));
+    assert!(rig.poll(0, 1_000_000_000).0.ended);
+}
+
+#[test]
+fn after_a_stop_nothing_arrives_and_the_ring_is_drained_or_discarded() {
+    let times: Vec<u64> = (0..100).collect();
+    let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());
+    rig.queues[0].stop(Nanos(50));
+    let (received, packets) = rig.poll(0, 1000);
+    assert_eq!(
+        (received.offered, packets.len(), received.waiting),
+        (50, 32, 18)
+    );
+    assert_eq!(rig.queues[0].discard(), 18);
+    assert!(rig.poll(0, 2000).0.ended);
+}
+
+#[test]
+fn without_buffers_packets_stay_in_the_ring() {
+    let times: Vec<u64> = (0..20).collect();
+    let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());
+    let held: Vec<_> = (0..60).map(|_| rig.pool.take().unwrap()).collect();
+    let received = rig.queues[0].receive(Nanos(1000), &mut rig.pool, &mut rig.batch);
+    assert_eq!((rig.batch.len(), received.waiting), (4, 16));
+    assert_eq!(rig.pool.exhausted(), 1);
+    held.into_iter().for_each(|buffer| rig.pool.give(buffer));
+    rig.batch.release(&mut rig.pool);
+    assert_eq!(rig.poll(0, 1000).1.len(), 16);
+}

@@ -1,0 +1,225 @@
+//! What must not happen per packet: allocations, and packets that are not accounted for.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::port::round_robin;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::telemetry::windows;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_dataplane::worker::{Worker, WorkerConfig};
+use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::{Bursty, BurstyConfig, FrameSize, Transport, Uniform};
+use tailwater_traffic::generate::{UniformConfig, preset};
+use tailwater_traffic::{LoadOptions, PacketSource, Trace};
+
+fn spec(functions: &str, extra: &str) -> ChainSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+         slo: {{latency: 200us}}\n  functions: {functions}\n{extra}"
+    );
+    ChainSpec::parse(&text, "test", Path::new(".")).unwrap()
+}
+
+const ACL_NAT: &str = "[{acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}}, \
+                       {nat: {external: [203.0.113.0/28]}}]";
+
+fn load(mut source: impl PacketSource) -> Trace {
+    Trace::load(&mut source, &LoadOptions::default()).unwrap()
+}
+
+fn uniform(flows: u32, packets: u64) -> Trace {
+    let (seed, size, transport) = (1, FrameSize::Fixed(64), Transport::Udp);
+    let config = UniformConfig {
+        seed,
+        flows,
+        size,
+        transport,
+        rate_pps: 1_000_000,
+        packets,
+    };
+    load(Uniform::new(config).unwrap())
+}
+
+/// Runs a worker once over the trace on this thread, and counts its allocations.
+fn allocations(functions: &str, packets: u64) -> u64 {
+    let clock = Clock::start();
+    let rss = RssHasher::default();
+    let mut builder = ChainBuilder::new(&spec(functions, ""), &rss, 1).unwrap();
+    let pacing = Pacing::Saturate;
+    let config = TraceNicConfig {
+        pacing,
+        ..TraceNicConfig::default()
+    };
+    // New flows all the time: more of them than fit the table, so that flows are evicted, too.
+    let trace = uniform(200_000, packets);
+    let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone()).unwrap();
+    let start = clock.now();
+    let queue = Box::new(nic.queues(start).remove(0));
+    let pool = BufferPool::new(64, 2048).unwrap();
+    let (mut senders, receiver) = windows(1);
+    let (slo, window) = (Nanos::from_micros(200), Nanos::from_millis(1));
+    let config = WorkerConfig {
+        slo,
+        window,
+        start,
+        batch: 32,
+    };
+    let chain = builder.instance(|_| true);
+    let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
+    let mut chain = None;
+    let info = allocation_counter::measure(|| chain = Some(worker.run(|| false)));
+    let mut offered = 0;
+    while receiver
+        .receive(std::time::Duration::ZERO, |window| {
+            offered += window.offered
+        })
+        .is_ok()
+    {}
+    assert_eq!(offered, packets);
+    info.count_total
+}
+
+#[test]
+fn nothing_is_allocated_per_packet() {
+    for functions in ["[{forward: {}}]", ACL_NAT] {
+        let (few, many) = (
+            allocations(functions, 20_000),
+            allocations(functions, 100_000),
+        );
+        assert_eq!(few, many, "{functions}: allocations grow with the packets");
+    }
+}
+
+fn run_once(functions: &str, trace: Trace, config: RunConfig) -> RunReport {
+    let stop = AtomicBool::new(false);
+    run(
+        &spec(functions, "  flows: {capacity: 4096}\n"),
+        trace,
+        &config,
+        &stop,
+        |_| {},
+    )
+    .unwrap()
+}
+
+fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
+    RunConfig {
+        cores: cores::available().into_iter().take(workers).collect(),
+        nic,
+        window: Nanos::from_millis(20),
+        capture_out: None,
+        not_matched: 0,
+        seed: 1,
+    }
+}
+
+fn assert_balanced(report: &RunReport) {
+    let packets = &report.packets;
+    assert!(packets.offered > 0);
+    assert_eq!(
+        packets.offered,
+        packets.delivered + packets.dropped_by_nf + packets.lost
+    );
+    let windows: u64 = report
+        .windows
+        .list
+        .iter()
+        .map(|window| window.offered)
+        .sum();
+    assert_eq!(windows, packets.offered, "a window is missing");
+}
+
+#[test]
+fn every_packet_is_accounted_for() {
+    let bursty = |seed| {
+        let config = BurstyConfig {
+            seed,
+            duration: Nanos::from_millis(300),
+            ..preset("bursty").unwrap()
+        };
+        load(Bursty::new(config).unwrap())
+    };
+    for workers in [1, 2] {
+        // At its own pace, far too fast through a tiny ring, and as fast as the chain can.
+        let paced = TraceNicConfig::default();
+        let report = run_once(ACL_NAT, bursty(1), config(paced, workers));
+        assert_balanced(&report);
+        let mut fast = bursty(2);
+        fast.scale_rate(1000.0).unwrap();
+        let tiny = TraceNicConfig {
+            ring: 64,
+            ..TraceNicConfig::default()
+        };
+        let report = run_once(ACL_NAT, fast, config(tiny, workers));
+        assert_balanced(&report);
+        assert!(
+            report.packets.lost > 0,
+            "a ring of 64 cannot hold a hundred million a second"
+        );
+        assert!(!report.slo_met);
+        assert_eq!(
+            report.late_by_cause["nic-ring-full"] + report.late_by_cause["descheduled"]
+                >= report.packets.reasons["nic-ring-full"],
+            true
+        );
+        let saturate = TraceNicConfig {
+            pacing: Pacing::Saturate,
+            duration: Some(Nanos::from_millis(100)),
+            ..TraceNicConfig::default()
+        };
+        let report = run_once(ACL_NAT, bursty(3), config(saturate, workers));
+        assert_balanced(&report);
+        assert_eq!(report.packets.reasons.get("nic-ring-full"), None);
+    }
+}
+
+#[test]
+fn a_full_flow_table_that_refuses_loses_packets_and_says_so() {
+    let spec = spec(ACL_NAT, "  flows: {capacity: 512, whenFull: refuse}\n");
+    let saturate = TraceNicConfig {
+        pacing: Pacing::Saturate,
+        ..TraceNicConfig::default()
+    };
+    let stop = AtomicBool::new(false);
+    let config = config(saturate, 1);
+    let report = run(&spec, uniform(100_000, 100_000), &config, &stop, |_| {}).unwrap();
+    assert_balanced(&report);
+    let flows = report.flows.unwrap();
+    let refused = report.packets.reasons["flow-table-full"]
+        + report
+            .packets
+            .reasons
+            .get("nat/flow-table-full")
+            .unwrap_or(&0);
+    assert!(refused > 0);
+    assert_eq!(flows.refused, refused);
+    assert_eq!(flows.evicted, 0);
+}
+
+#[test]
+fn a_stopped_run_ends_soon_and_balanced() {
+    let stop = AtomicBool::new(false);
+    let endless = TraceNicConfig {
+        duration: Some(Nanos::from_secs(3600)),
+        ..TraceNicConfig::default()
+    };
+    let config = config(endless, 1);
+    let spec = spec(ACL_NAT, "");
+    let report = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| run(&spec, uniform(1000, 10_000), &config, &stop, |_| {}));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let before = std::time::Instant::now();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let report = thread.join().unwrap().unwrap();
+        assert!(before.elapsed() < std::time::Duration::from_secs(1));
+        report
+    });
+    assert!(report.interrupted);
+    assert_balanced(&report);
+}
