@@ -8,15 +8,15 @@
 //!
 //! # Memory
 //!
-//! For up to 65,536 rules the look-up tables take 1.3 MB, plus, for every distinct IPv4 prefix, at
-//! most 200 bytes. A set of `n` rules takes `8 * (ceil(n / 4096) + w)` bytes, `w` of its
-//! `ceil(n / 64)` words being non-zero, and there are at most `2n + 1` sets per field. ClassBench
-//! sets of 8,000 rules take 2 to 25 MB. Longer lists are cut in parts of 65,536 rules that are
-//! looked up one after the other. In any case building stops with an error at
-//! [`MAX_MEMORY_BYTES`].
+//! For up to 65,536 rules the look-up tables take 1.3 MB, plus some 200 bytes for every distinct
+//! IPv4 prefix. A set of `n` rules takes `8 * (ceil(n / 4096) + w)` bytes, `w` of its
+//! `ceil(n / 64)` words being non-zero. There are at most `2n + 1` sets per field, and at most
+//! 64 MiB of sets for combinations of ports and protocol. ClassBench sets of 8,000 rules take 2 to
+//! 7 MB in all. Longer lists are cut in parts of 65,536 rules that are looked up one after the
+//! other. In any case building stops with an error at [`MAX_MEMORY_BYTES`].
 
 use super::address::{V4Table, V6Table};
-use super::dispatch;
+use super::dispatch::{self, Search};
 use super::rule::Rule;
 use super::rule_sets::{self, Packer, RuleSets, Span};
 use super::service::ServiceTable;
@@ -75,7 +75,7 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) const DEFAULT: Limits = Limits {
         part_rules: 1 << 16,
-        combination_words: 1 << 24,
+        combination_words: 1 << 23,
         memory_bytes: MAX_MEMORY_BYTES,
     };
 }
@@ -129,11 +129,11 @@ impl Classifier {
 
     /// The search itself, compiled by [`dispatch`] for several instruction sets.
     #[inline(always)]
-    pub(super) fn find(&self, keys: &[FlowKey], found: &mut [Option<u32>]) {
+    pub(super) fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>]) {
         for (keys, found) in keys.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
             found.fill(None);
             for (i, part) in self.parts.iter().enumerate() {
-                part.find(keys, found, (i * self.part_rules) as u32);
+                part.find(search, keys, found, (i * self.part_rules) as u32);
             }
         }
     }
@@ -196,14 +196,14 @@ impl Part {
 
     /// Looks up the keys of a group that have no rule yet. `first` is the part's first rule.
     #[inline(always)]
-    fn find(&self, keys: &[FlowKey], found: &mut [Option<u32>], first: u32) {
+    fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>], first: u32) {
         if self.service.is_combined() {
-            self.find_in(keys, found, first, |key| {
+            self.find_in(search, keys, found, first, |key| {
                 let [source, destination] = self.find_addresses(key);
                 [source, destination, self.service.find_combined(key)]
             });
         } else {
-            self.find_in(keys, found, first, |key| {
+            self.find_in(search, keys, found, first, |key| {
                 let [source, destination] = self.find_addresses(key);
                 let [source_port, destination_port, protocol] = self.service.find_separate(key);
                 [source, destination, source_port, destination_port, protocol]
@@ -215,6 +215,7 @@ impl Part {
     #[inline(always)]
     fn find_in<const SETS: usize>(
         &self,
+        search: impl Search,
         keys: &[FlowKey],
         found: &mut [Option<u32>],
         first: u32,
@@ -231,7 +232,9 @@ impl Part {
         }
         for (found, located) in found.iter_mut().zip(located) {
             if found.is_none() {
-                *found = self.sets.first_in_all(located).map(|rule| first + rule);
+                *found = search
+                    .first_in_all(&self.sets, located)
+                    .map(|rule| first + rule);
             }
         }
     }

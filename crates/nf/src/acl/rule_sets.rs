@@ -11,6 +11,9 @@ use std::collections::HashMap;
 /// The number of bits in a word.
 const BITS: usize = u64::BITS as usize;
 
+/// Words after the last set, so that eight words can be read from any word on.
+const PADDING: usize = 8;
+
 /// Many sets over the same rules in one array. A set is named by its position there.
 pub(super) struct RuleSets {
     /// Per set: `summary_words` words of summary, then the set's non-zero words in order.
@@ -23,7 +26,7 @@ impl RuleSets {
     /// The lowest rule that is in all of the sets at `positions`.
     #[inline(always)]
     pub(super) fn first_in_all<const SETS: usize>(&self, positions: [u32; SETS]) -> Option<u32> {
-        let sets = positions.map(|position| &self.words[position as usize..]);
+        let sets = positions.map(|position| self.at(position));
         // Where each set's words of the current summary word begin.
         let mut begin = [self.summary_words; SETS];
         for part in 0..self.summary_words {
@@ -46,6 +49,18 @@ impl RuleSets {
             }
         }
         None
+    }
+
+    /// Words in each set's summary.
+    #[inline(always)]
+    pub(super) fn summary_words(&self) -> usize {
+        self.summary_words
+    }
+
+    /// A set's summary and words, followed by at least [`PADDING`] other words.
+    #[inline(always)]
+    pub(super) fn at(&self, position: u32) -> &[u64] {
+        &self.words[position as usize..]
     }
 
     /// The address of a set's summary, to prefetch it.
@@ -146,6 +161,7 @@ impl Packer {
 
     /// All sets packed so far.
     pub(super) fn finish(mut self) -> RuleSets {
+        self.sets.words.extend([0; PADDING]);
         self.sets.words.shrink_to_fit();
         self.sets
     }

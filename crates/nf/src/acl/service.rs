@@ -4,6 +4,9 @@ use super::classifier::ClassifierError;
 use super::rule_sets::Packer;
 use tailwater_net::flow::FlowKey;
 
+/// The most combinations of ports and protocol that are made: half a megabyte of table.
+const MAX_COMBINATIONS: u64 = 1 << 17;
+
 /// From the values of a small field to its classes: values in one class match the same rules.
 struct ClassTable {
     /// Class of each value.
@@ -75,10 +78,10 @@ impl ServiceTable {
             &table.destination_port.sets,
             &table.protocol.sets,
         ];
-        let combinations = fields
-            .iter()
-            .try_fold(words.max(1), |n, sets| n.checked_mul(sets.len()));
-        if combinations.is_none_or(|n| n > limit_words) {
+        // Each field has at most 65,536 sets.
+        let combinations: u64 = fields.iter().map(|sets| sets.len() as u64).product();
+        let most = limit_words / words.max(1);
+        if combinations > MAX_COMBINATIONS.min(most as u64) {
             return Ok(table);
         }
         let [sources, destinations, protocols] = fields.map(|sets| {

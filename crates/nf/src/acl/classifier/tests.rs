@@ -1,6 +1,7 @@
 //! The classifier against the linear scan, on rules made to collide and on ClassBench's.
 
 use super::*;
+use crate::acl::dispatch::ByWord;
 use crate::acl::generate::{self, RuleSetSpec};
 use crate::acl::{Action, classbench, linear};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -37,13 +38,34 @@ fn check(rules: &[Rule], keys: &[FlowKey]) {
         for ((key, found), expected) in keys.iter().zip(&found).zip(&expected) {
             assert_eq!(found, expected, "{key} {limits:?}");
         }
-        let mut portable = vec![None; keys.len()];
-        classifier.find(keys, &mut portable);
-        assert_eq!(portable, expected, "without special instructions");
+        for (form, found) in all_forms(&classifier, keys) {
+            assert_eq!(found, expected, "{form} {limits:?}");
+        }
         for (key, expected) in keys.iter().zip(&expected).step_by(5) {
             assert_eq!(classifier.classify(key), *expected, "{key} alone");
         }
     }
+}
+
+/// The results of every form of the search that this machine can run.
+fn all_forms(classifier: &Classifier, keys: &[FlowKey]) -> Vec<(&'static str, Vec<Option<u32>>)> {
+    let mut forms = Vec::new();
+    let mut found = vec![None; keys.len()];
+    classifier.find(ByWord, keys, &mut found);
+    forms.push(("portable", found.clone()));
+    #[cfg(target_arch = "x86_64")]
+    {
+        use crate::acl::dispatch::x86::{Bits, ByEight};
+        if let Some(bits) = Bits::detect() {
+            bits.find(classifier, keys, &mut found);
+            forms.push(("AVX2", found.clone()));
+        }
+        if let Some(by_eight) = ByEight::detect() {
+            by_eight.find(classifier, keys, &mut found);
+            forms.push(("AVX-512", found));
+        }
+    }
+    forms
 }
 
 /// Few different addresses, so that prefixes nest and repeat.
