@@ -1,0 +1,54 @@
+# `make` lists the targets.
+
+# What rustup installed is found without a new login.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+CHAIN ?= examples/acl-nat.yaml
+TRAFFIC ?= bursty
+
+.DEFAULT_GOAL := help
+# Cargo itself uses all cores; two of them would wait for each other's lock.
+.NOTPARALLEL:
+.PHONY: help deps build demo test check bench bench-chains bench-functions clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+deps: ## install what is missing: Debian packages, and Rust where there is no cargo
+	@tools/deps.sh
+
+build: ## the `tailwater` program, optimised
+	@tools/deps.sh build
+	@cargo build --release --locked -p tailwater
+
+demo: build ## run ACL and NAT on bursty traffic; CHAIN=file and TRAFFIC=file for others
+	@cargo run --release --locked --quiet -p tailwater -- run $(CHAIN) --traffic $(TRAFFIC)
+
+test: ## all tests, and why any were skipped
+	@tools/deps.sh build test
+	@tools/test.sh
+
+# Fuzz targets run with nightly and sanitizers; here they are only kept compiling.
+check: ## formatting, lints, documentation
+	@tools/deps.sh build
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+	@tools/check-links.sh
+	@tools/check-shell.sh
+
+bench: bench-functions bench-chains ## the short set of benchmarks: a JSON line for each figure
+
+bench-chains: ## throughput, instructions and allocations of whole chains
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench chains
+
+bench-functions: ## single functions: the ACL's classifier
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-nf --bench acl
+
+clean: ## remove what was built
+	cargo clean
+	cargo clean --manifest-path fuzz/Cargo.toml

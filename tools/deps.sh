@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs what is missing to build, check, test and measure Tailwater: nothing else, and nothing
+# that is there already. Silent when nothing is missing. Runs without questions.
+#
+# usage: tools/deps.sh [GROUP...]
+#
+#   build   a C linker, CA certificates, Rust: needed for anything
+#   test    tshark: an independent reader for the captures we write (its tests are skipped without it)
+#   bench   valgrind: instruction counts (left out of the figures without it); zstd: packed rule sets
+#
+# Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
+# and only where there is no cargo; so where there is one, nothing but packages is fetched.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "deps: $*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Runs a command as root, without asking for a password where nobody can type one.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif have sudo && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+        sudo "$@"
+    else
+        return 77
+    fi
+}
+
+# Fetches lists once, and only if there is something to install.
+lists_are_fresh=
+apt_install() {
+    have apt-get || {
+        say "this is not Debian (no apt-get): please install what these packages hold: $*"
+        return 1
+    }
+    say "installing $*"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    local status=0
+    if [ -z "$lists_are_fresh" ]; then
+        # A stale third-party list must not stop us: the install says what is really missing.
+        as_root "${apt[@]}" update >&2 || status=$?
+        lists_are_fresh=yes
+    fi
+    if [ "$status" -ne 77 ]; then
+        status=0
+        as_root "${apt[@]}" install -y --no-install-recommends "$@" >&2 </dev/null || status=$?
+    fi
+    if [ "$status" -eq 77 ]; then
+        say "installing needs root, and sudo cannot be used: please run  apt-get install $*  as root"
+    fi
+    return "$status"
+}
+
+build_packages() {
+    local missing=()
+    have cc && have c++ || missing+=(build-essential)
+    # Where certificates lie differs; on Debian they are this file.
+    if have apt-get && [ ! -e /etc/ssl/certs/ca-certificates.crt ]; then
+        missing+=(ca-certificates)
+    fi
+    if ! have cargo && ! have curl; then
+        missing+=(curl)
+    fi
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+}
+
+rust() {
+    # What rustup installs is found without a new login.
+    PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+    if ! have cargo; then
+        say "installing Rust by rustup's script"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            sh -s -- -y --quiet --no-modify-path --profile minimal --component rustfmt,clippy >&2
+        have cargo || fail "Rust was installed, but there is no cargo in $PATH"
+    fi
+    local need version
+    need=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
+    version=$(cargo --version | cut -d ' ' -f 2)
+    if [ "$(printf '%s\n%s\n' "$need" "$version" | sort -V | head -n 1)" != "$need" ]; then
+        fail "cargo is version $version, but Tailwater needs $need or later: please update Rust" \
+            "($(have rustup && echo "rustup update stable" || echo "where you got it from"))"
+    fi
+}
+
+# What is good to have: without it some tests or figures are left out, and say so.
+optional() {
+    local missing=() tool
+    for tool in "$@"; do
+        have "$tool" || missing+=("$tool")
+    done
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: what needs it is skipped"
+}
+
+[ $# -gt 0 ] || set -- build test bench
+for group in "$@"; do
+    case $group in
+    build)
+        build_packages
+        rust
+        ;;
+    test) optional tshark ;;
+    bench) optional valgrind zstd ;;
+    *) fail "there is no group $group: the groups are build, test, bench" ;;
+    esac
+done

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs all tests and says for each skipped one why: a test without what it needs (a program, data)
+# passes, and prints a line that starts with "skipped". The test runner would hide that line.
+#
+# usage: tools/test.sh [arguments of cargo test]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Leaves out what passing tests print, except why they were skipped.
+only_skips() {
+    local line name='' quiet=
+    while IFS= read -r line || [ -n "$line" ]; do
+        case $line in
+        successes:) quiet=yes ;;
+        failures: | 'test result:'*) quiet= ;;
+        esac
+        if [ -z "$quiet" ]; then
+            printf '%s\n' "$line"
+            continue
+        fi
+        case $line in
+        '---- '*' stdout ----')
+            name=${line#---- }
+            name=${name% stdout ----}
+            ;;
+        skipped*) printf 'test %s %s\n' "$name" "$line" ;;
+        esac
+    done
+}
+
+cargo test --locked --workspace --no-fail-fast "$@" -- --show-output 2>&1 | only_skips
