@@ -132,6 +132,39 @@ pub fn pin_to(core: usize) -> Result<(), CoreError> {
     })
 }
 
+/// Keeps the calling thread, and threads that it starts and does not pin, off the workers' cores
+/// until dropped. Without other cores nothing changes.
+#[derive(Debug)]
+pub struct KeepOff {
+    before: Option<CpuSet>,
+}
+
+impl KeepOff {
+    /// Off these cores.
+    pub fn new(cores: &[usize]) -> KeepOff {
+        let mut others = CpuSet::new();
+        let available = available();
+        for &core in available.iter().filter(|core| !cores.contains(core)) {
+            others.set(core);
+        }
+        let moved = others.count() > 0 && sched_setaffinity(None, &others).is_ok();
+        let mut before = CpuSet::new();
+        available.into_iter().for_each(|core| before.set(core));
+        KeepOff {
+            before: moved.then_some(before),
+        }
+    }
+}
+
+impl Drop for KeepOff {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // The same cores were allowed a moment ago; if they are not, the kernel knows best.
+            let _ = sched_setaffinity(None, before);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +193,22 @@ mod tests {
     #[test]
     fn lists_are_written_in_short() {
         assert_eq!(format_list(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn other_threads_keep_off_and_come_back() {
+        std::thread::spawn(|| {
+            let before = available();
+            let guard = KeepOff::new(&before[..1]);
+            let during = available();
+            assert!(before.len() == 1 || during == before[1..]);
+            drop(guard);
+            assert_eq!(available(), before);
+            let _nowhere_to_go = KeepOff::new(&before);
+            assert_eq!(available(), before);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

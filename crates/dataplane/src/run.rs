@@ -2,7 +2,7 @@
 
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
-use crate::cores::{CoreError, pin_to};
+use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::port::{PortQueue, RetaError, round_robin};
 use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
 use crate::telemetry::windows;
@@ -114,6 +114,8 @@ pub fn run(
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
         .collect();
     let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    // The threads that report and record get the other cores, if there are any.
+    let _elsewhere = KeepOff::new(&config.cores);
     let (capture, mut taps) = match &config.capture_out {
         Some(path) => {
             let (file, taps) = CaptureFile::create(path, chains.len())?;
@@ -210,11 +212,11 @@ pub fn run(
     let interrupted = stop.load(Ordering::Relaxed);
     let flow_memory = builder.flow_memory_bytes() as u64;
     let packets = collector.packets(&reasons, config.not_matched);
-    // The traffic's own length where it was let run: the drain at its end is not throughput's.
-    let seconds = match interrupted || config.nic.pacing == crate::trace_nic::Pacing::Saturate {
-        true => elapsed.as_secs_f64(),
-        false => duration.as_secs_f64().max(1e-9),
+    let lasted = match collector.total.last_sent.saturating_sub(start) {
+        Nanos::ZERO => elapsed,
+        sent => sent,
     };
+    let seconds = lasted.as_secs_f64().max(1e-9);
     Ok(RunReport {
         chain: spec.name.clone(),
         traffic,

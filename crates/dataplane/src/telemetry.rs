@@ -38,6 +38,8 @@ pub struct Window {
     pub longest_gap: Nanos,
     /// Time spent on packets.
     pub busy: Nanos,
+    /// When the last packet had been sent, on the clock.
+    pub last_sent: Nanos,
     /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end,
     /// since the start.
     pub reasons: Vec<u64>,
@@ -72,6 +74,7 @@ impl Window {
         self.gap_time += other.gap_time;
         self.longest_gap = self.longest_gap.max(other.longest_gap);
         self.busy += other.busy;
+        self.last_sent = self.last_sent.max(other.last_sent);
     }
 }
 

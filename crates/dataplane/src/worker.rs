@@ -158,6 +158,7 @@ impl Worker {
         window.delivered += self.batch.len() as u64;
         window.dropped_in_chain += (packets - self.batch.len()) as u64;
         window.busy += took;
+        window.last_sent = sent;
         self.batch.release(&mut self.pool);
         self.chain.expire(sent);
         sent
