@@ -1,0 +1,92 @@
+//! Any bytes as packets through ACL and NAT: never a panic, every buffer comes back, and every
+//! packet is sent or counted.
+//!
+//! ```text
+//! cargo +nightly fuzz run chain
+//! ```
+//!
+//! The input is cut into packets: a byte for the length in steps of 8, then so many bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use std::path::Path;
+use tailwater_net::Nanos;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::{Chain, Outcome};
+use tailwater_nf::spec::ChainSpec;
+
+const SPEC: &str = "
+apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: fuzz}
+spec:
+  functions:
+    - acl: {rules: [{action: deny, destinationPorts: 22, protocol: tcp}], default: allow}
+    - nat: {external: [203.0.113.0/30], internal: [0.0.0.0/1]}
+  slo: {latency: 200us}
+  flows: {capacity: 512}
+";
+
+struct Rig {
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    rss: RssHasher,
+    now: Nanos,
+    offered: u64,
+    sent: u64,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
+        let rss = RssHasher::default();
+        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
+        let pool = BufferPool::new(64, 2048).expect("enough memory");
+        Rig {
+            chain: builder.instance(|_| true),
+            batch: Batch::new(&pool, 32),
+            pool,
+            rss,
+            now: Nanos::from_secs(1),
+            offered: 0,
+            sent: 0,
+        }
+    }
+
+    fn run(&mut self, mut bytes: &[u8]) {
+        while let Some((length, rest)) = bytes.split_first() {
+            let (frame, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
+            bytes = rest;
+            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            self.offered += 1;
+            assert!(self.batch.push(&mut self.pool, frame, self.now, hash));
+            if self.batch.room() == 0 || bytes.is_empty() {
+                self.now += Nanos::from_millis(100);
+                self.chain.process(&mut self.batch, self.now);
+                self.sent += self.batch.len() as u64;
+                self.batch.release(&mut self.pool);
+                self.chain.expire(self.now);
+            }
+        }
+        assert_eq!(self.pool.available(), self.pool.capacity());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
+        let gone: u64 = reasons
+            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
+            .map(|(_, count)| count)
+            .sum();
+        assert_eq!(self.offered, self.sent + gone);
+    }
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+}
+
+fuzz_target!(|bytes: &[u8]| RIG.with_borrow_mut(|rig| rig.run(bytes)));
