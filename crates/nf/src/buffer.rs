@@ -69,7 +69,6 @@ impl BufferMemory {
     /// If the buffer is of another pool.
     #[inline]
     // The borrow of `buffer`, not of `self`, makes access exclusive.
-    #[expect(clippy::mut_from_ref)]
     pub fn bytes_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         assert!(self.owns(buffer), "a buffer of another pool");
         // SAFETY: as in `bytes`; the only handle of this buffer is borrowed exclusively for as long

@@ -90,7 +90,7 @@ pub struct ChainBuilder {
     functions: Vec<(String, Shared)>,
     input: InputPolicy,
     /// The flow table's first view, and the partitions nobody holds yet.
-    flows: Option<(FlowTable, Vec<Box<Partition>>)>,
+    flows: Option<(FlowTable, Vec<Partition>)>,
 }
 
 impl ChainBuilder {

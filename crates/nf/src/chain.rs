@@ -148,7 +148,7 @@ impl Chain {
     }
 
     /// Takes over an RSS bucket's flows.
-    pub fn adopt(&mut self, partition: Box<Partition>) {
+    pub fn adopt(&mut self, partition: Partition) {
         if let Some(table) = &mut self.table {
             table.adopt(partition);
         }

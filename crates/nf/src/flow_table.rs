@@ -100,11 +100,17 @@ pub struct FlowTableConfig {
     pub seed: u64,
 }
 
-/// One bucket's part of the flow table: the right to use its entries, and its timers.
+/// One bucket's part of the flow table: the right to use its entries, and its timers. There is one
+/// for each bucket, so whoever holds it is the only one.
 #[derive(Debug)]
-pub struct Partition {
-    pub(crate) bucket: u16,
-    pub(crate) wheel: Wheel,
+pub struct Partition(Box<PartitionParts>);
+
+#[derive(Debug)]
+struct PartitionParts {
+    /// The memory that the partition gives a right to.
+    memory: Arc<FlowMemory>,
+    bucket: u16,
+    wheel: Wheel,
     /// A bit for each place: taken or free.
     taken: Box<[u64]>,
     live: u32,
@@ -113,14 +119,16 @@ pub struct Partition {
 impl Partition {
     /// The RSS bucket.
     pub fn bucket(&self) -> u16 {
-        self.bucket
+        self.0.bucket
     }
 
     /// Flows in the partition.
     pub fn flows(&self) -> usize {
-        self.live as usize
+        self.0.live as usize
     }
+}
 
+impl PartitionParts {
     /// The first free place among the neighbourhood's from `home` on, as a distance.
     #[inline]
     fn free_distance(&self, home: u32, mask: u32) -> Option<u32> {
@@ -221,7 +229,7 @@ impl EndedFlows {
 #[derive(Debug)]
 pub struct FlowTable {
     memory: Arc<FlowMemory>,
-    partitions: Vec<Option<Box<Partition>>>,
+    partitions: Vec<Option<Partition>>,
     /// `log2` of the places in a partition.
     shift: u32,
     timeouts: IdleTimeouts,
@@ -238,7 +246,7 @@ impl FlowTable {
     ///
     /// # Errors
     /// If there is not that much memory.
-    pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Box<Partition>>)> {
+    pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Partition>)> {
         let shift = (2 * config.capacity)
             .div_ceil(BUCKETS)
             .max(64)
@@ -250,12 +258,13 @@ impl FlowTable {
         let longest = ticks(config.timeouts.longest());
         let partitions = (0..BUCKETS as u16)
             .map(|bucket| {
-                Box::new(Partition {
+                Partition(Box::new(PartitionParts {
+                    memory: Arc::clone(&memory),
                     bucket,
                     wheel: Wheel::new(longest),
                     taken: vec![0; (1 << shift) / 64].into(),
                     live: 0,
-                })
+                }))
             })
             .collect();
         let table = FlowTable {
@@ -286,13 +295,18 @@ impl FlowTable {
     }
 
     /// Takes over a bucket.
-    pub fn adopt(&mut self, partition: Box<Partition>) {
-        let bucket = usize::from(partition.bucket);
+    ///
+    /// # Panics
+    /// If the partition is of another table's memory.
+    pub fn adopt(&mut self, partition: Partition) {
+        let own = Arc::ptr_eq(&self.memory, &partition.0.memory);
+        assert!(own, "a partition of another flow table");
+        let bucket = usize::from(partition.0.bucket);
         self.partitions[bucket] = Some(partition);
     }
 
     /// Gives a bucket away. No packet of its flows may be in this worker's hands.
-    pub fn release(&mut self, bucket: u16) -> Option<Box<Partition>> {
+    pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         self.partitions[usize::from(bucket) % BUCKETS].take()
     }
 
@@ -308,11 +322,7 @@ impl FlowTable {
 
     /// Flows in the partitions held.
     pub fn flows(&self) -> usize {
-        self.partitions
-            .iter()
-            .flatten()
-            .map(|partition| partition.flows())
-            .sum()
+        self.partitions.iter().flatten().map(Partition::flows).sum()
     }
 
     /// Bytes of memory that the whole table (all workers' partitions) takes.
@@ -354,8 +364,8 @@ impl FlowTable {
 
     /// A partition held, with its entries.
     #[inline]
-    fn partition(&mut self, bucket: usize) -> Option<(&mut Partition, &mut [Entry])> {
-        let partition = self.partitions[bucket].as_mut()?;
+    fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, &mut [Entry])> {
+        let partition = &mut *self.partitions[bucket].as_mut()?.0;
         // SAFETY: this table holds the partition, and `&mut self` lasts as long as the slice.
         Some((partition, unsafe {
             self.memory.entries(bucket, 1 << self.shift)
@@ -528,6 +538,7 @@ impl FlowTable {
         let mask = self.mask();
         let mut distance = self.partitions[bucket]
             .as_ref()?
+            .0
             .free_distance(home.0 & mask, mask);
         if distance.is_none() && self.when_full == WhenFull::Evict {
             distance = self.evict(home, now as u32, ends);
