@@ -5,8 +5,10 @@
 # usage: tools/deps.sh [GROUP...]
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
-#   test    tshark: an independent reader for the captures we write (its tests are skipped without it)
-#   bench   valgrind: instruction counts (left out of the figures without it); zstd: packed rule sets
+#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets
+#   bench   valgrind: instruction counts; zstd: packed rule sets
+#
+# What `test` and `bench` name is good to have: without it, what needs it is left out and says so.
 #
 # Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
@@ -66,7 +68,8 @@ build_packages() {
     if ! have cargo && ! have curl; then
         missing+=(curl)
     fi
-    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        fail "cannot go on without ${missing[*]}"
 }
 
 rust() {
@@ -77,6 +80,7 @@ rust() {
         curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
             sh -s -- -y --quiet --no-modify-path --profile minimal --component rustfmt,clippy >&2
         have cargo || fail "Rust was installed, but there is no cargo in $PATH"
+        say "Rust is in $(dirname "$(command -v cargo)"), which \`make\` knows; add it to your PATH to use it yourself"
     fi
     local need version
     need=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
@@ -87,7 +91,7 @@ rust() {
     fi
 }
 
-# What is good to have: without it some tests or figures are left out, and say so.
+# Packages that have the name of the program they are needed for.
 optional() {
     local missing=() tool
     for tool in "$@"; do
@@ -104,7 +108,7 @@ for group in "$@"; do
         build_packages
         rust
         ;;
-    test) optional tshark ;;
+    test) optional tshark zstd ;;
     bench) optional valgrind zstd ;;
     *) fail "there is no group $group: the groups are build, test, bench" ;;
     esac
