@@ -1,2 +1,81 @@
 //! The `tailwater` command.
-fn main() {}
+
+mod args;
+mod error;
+mod input;
+mod matching;
+mod metrics;
+mod progress;
+mod run;
+mod table;
+mod text;
+mod trace;
+mod values;
+
+use args::{Cli, Command, TraceCommand};
+use clap::Parser;
+use error::CliError;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
+        Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            complain("error", &error.to_string());
+            error.exit_code()
+        }
+    }
+}
+
+/// What the argument parser has to say: help and version whole, errors on one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if error.exit_code() == 0
+        || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        // Help into a closed pipe is nobody's problem.
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    let rendered = error.render().to_string();
+    let message: Vec<&str> = rendered
+        .lines()
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let message = message
+        .join(" ")
+        .replace(" tip: ", "; ")
+        .replace(" [possible", "; [possible");
+    complain("error", message.trim_start_matches("error: "));
+    ExitCode::from(error::BAD_INPUT)
+}
+
+/// One line on standard error, whatever the text.
+fn complain(kind: &str, text: &str) {
+    let _ = writeln!(std::io::stderr(), "{kind}: {}", text::one_line(text));
+}
+
+/// Writes a result to standard output. A reader that has gone away is not an error.
+fn print(text: &str) -> Result<(), CliError> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CliError::Output(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,186 @@
+//! The command line.
+
+use crate::values::{self, Cores};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tailwater_net::Nanos;
+
+/// Runs chains of network functions and tells whether they keep their latency objectives.
+#[derive(Debug, Parser)]
+#[command(name = "tailwater", version)]
+#[command(after_help = "\
+Examples:
+  tailwater run examples/acl-nat.yaml
+      A chain on bursty synthetic traffic for three seconds.
+  tailwater run chain.yaml --traffic capture.pcap --rate-scale 10
+      The same chain on a capture, ten times as fast as it was captured.
+  tailwater trace info capture.pcap
+      What is in a capture: flows, rates, bursts.
+
+`tailwater help COMMAND` tells more.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a chain on traffic and report latency, loss and cores
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Look at traffic, or make some
+    #[command(subcommand)]
+    Trace(TraceCommand),
+}
+
+const RUN_EXAMPLES: &str = "\
+Traffic is a capture (pcap or pcapng, also gzip or zstd) or a preset. A capture is run once;
+with a --duration beyond its end it starts over, each time with its flows renumbered.
+
+Examples:
+  tailwater run examples/acl-nat.yaml
+  tailwater run chain.yaml --traffic capture.pcap.zst --duration 30s --cores 1,2
+  tailwater run chain.yaml --saturate
+      As fast as the chain can: its throughput, not its latency.
+  tailwater run chain.yaml --output json --check-slo > report.json
+      For scripts: exit code 3 if the objective was missed.
+
+Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
+
+Exit codes: 0 run finished, 1 run failed, 2 wrong input, 3 objective missed (--check-slo).";
+
+/// What `tailwater run` is told.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The chain spec
+    #[arg(value_name = "CHAIN.yaml")]
+    pub chain: PathBuf,
+    /// A capture file, or a preset
+    #[arg(long, value_name = "FILE|PRESET", default_value = "bursty")]
+    pub traffic: OsString,
+    /// How long packets arrive [default: a capture once, or 3s]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Nanos>,
+    /// How traffic is read and timed.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Offer packets as fast as the chain takes them [duration: 3s]
+    #[arg(long, conflicts_with = "rate_scale")]
+    pub saturate: bool,
+    /// Cores to run on, such as 1 or 0,2-3 [default: the last]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub cores: Option<Cores>,
+    /// Packets that each queue of the NIC holds
+    #[arg(long, value_name = "N", default_value = "1024")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub ring: u32,
+    /// The length of a measurement window
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = values::window)]
+    pub window: Nanos,
+    /// A report for people or for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: RunOutput,
+    /// Record the packets that the chain sends
+    #[arg(long, value_name = "FILE.pcap")]
+    pub capture_out: Option<PathBuf>,
+    /// Serve Prometheus metrics while running; a port means 127.0.0.1
+    #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
+    pub metrics: Option<SocketAddr>,
+    /// Exit with code 3 if the objective was missed
+    #[arg(long)]
+    pub check_slo: bool,
+}
+
+/// How traffic is read, made and timed.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// Replay this many times as fast
+    #[arg(long, value_name = "X", value_parser = values::scale, allow_negative_numbers = true)]
+    pub rate_scale: Option<f64>,
+    /// Ignore timestamps: packets come evenly, so many a second
+    #[arg(long, value_name = "PPS", value_parser = values::rate, allow_negative_numbers = true)]
+    pub rate: Option<f64>,
+    /// Selects a preset's packets
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Leave out empty and too long packets, do not refuse them
+    #[arg(long)]
+    pub skip_bad_packets: bool,
+    /// The most memory for packets
+    #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = values::bytes)]
+    pub memory_limit: u64,
+}
+
+/// How a run's report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RunOutput {
+    Table,
+    Json,
+}
+
+/// What can be done with traffic.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Count packets, flows, rates and bursts of a capture or preset
+    #[command(after_help = "\
+Examples:
+  tailwater trace info capture.pcapng
+  tailwater trace info bursty --duration 5s --output json")]
+    Info(InfoArgs),
+    /// Write a preset's packets to a capture file
+    #[command(after_help = "\
+Example:
+  tailwater trace synth bursty -o bursty.pcap --duration 10s --seed 7")]
+    Synth(SynthArgs),
+}
+
+/// What `tailwater trace info` is told.
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// A capture file, or a preset
+    #[arg(value_name = "FILE|PRESET")]
+    pub traffic: OsString,
+    /// How traffic is read and timed.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How much of a preset to make [default: 3s]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Nanos>,
+    /// A report for people or for programs
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    #[arg(hide_possible_values = true)]
+    pub output: InfoOutput,
+}
+
+/// How statistics are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InfoOutput {
+    Text,
+    Json,
+}
+
+/// What `tailwater trace synth` is told.
+#[derive(Debug, Args)]
+pub struct SynthArgs {
+    /// The preset
+    #[arg(value_name = "PRESET")]
+    pub preset: String,
+    /// The capture file to write
+    #[arg(short, long, value_name = "FILE.pcap")]
+    pub output: PathBuf,
+    /// How long the capture lasts
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::duration)]
+    pub duration: Nanos,
+    /// Make packets come this many times as fast
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
+    #[arg(allow_negative_numbers = true)]
+    pub rate_scale: f64,
+    /// Selects the packets
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+}

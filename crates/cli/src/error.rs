@@ -1,0 +1,54 @@
+//! Why a command ends without doing its job.
+
+use std::io;
+use std::process::ExitCode;
+use tailwater_dataplane::RunError;
+use tailwater_nf::spec::SpecError;
+use tailwater_traffic::TrafficError;
+
+/// The exit code for input that cannot be used.
+pub const BAD_INPUT: u8 = 2;
+
+/// The exit code of a run with `--check-slo` that missed its objective.
+pub const SLO_MISSED: u8 = 3;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The chain spec.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Traffic that cannot be read or made.
+    // The library names its option; a user has a flag.
+    #[error("{}", .0.to_string().replace("skip_bad_packets", "--skip-bad-packets"))]
+    Traffic(#[from] TrafficError),
+    /// Anything else that the user can put right.
+    #[error("{0}")]
+    Input(String),
+    /// The run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The result cannot be written.
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+    /// The system refuses something that has nothing to do with the input.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl CliError {
+    /// 2 for what the user can put right in the command line or a file, 1 for the rest.
+    pub fn exit_code(&self) -> ExitCode {
+        let input = match self {
+            CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
+            CliError::Run(error) => matches!(error, RunError::Build(_) | RunError::Core(_)),
+            CliError::Output(_) | CliError::System { .. } => false,
+        };
+        ExitCode::from(if input { BAD_INPUT } else { 1 })
+    }
+}

@@ -1,0 +1,158 @@
+//! `tailwater run`.
+
+use crate::args::{RunArgs, RunOutput};
+use crate::error::{CliError, SLO_MISSED};
+use crate::input::{self, Traffic};
+use crate::metrics::{Chain, Endpoint};
+use crate::progress::Live;
+use crate::{complain, print, table};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::cores::default_core;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, run as run_chain};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::TrafficError;
+
+/// Runs a chain on traffic and prints the report.
+pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
+    // What is quick to check comes before what takes time.
+    let spec = ChainSpec::read(&args.chain)?;
+    let traffic = Traffic::named(&args.traffic)?;
+    if let Some(path) = &args.capture_out {
+        check_capture_out(path, &args.chain, &traffic)?;
+    }
+    let endpoint = args.metrics.map(Endpoint::bind).transpose()?;
+    let loaded = input::load(
+        traffic,
+        &args.load,
+        args.duration,
+        args.saturate,
+        &spec.match_,
+    )?;
+    loaded
+        .notices
+        .iter()
+        .for_each(|notice| complain("notice", notice));
+    let config = RunConfig {
+        cores: match &args.cores {
+            Some(cores) => cores.0.clone(),
+            None => vec![default_core()],
+        },
+        nic: TraceNicConfig {
+            pacing: if args.saturate {
+                Pacing::Saturate
+            } else {
+                Pacing::Arrivals
+            },
+            ring: args.ring as usize,
+            duration: loaded.duration,
+            ..TraceNicConfig::default()
+        },
+        window: args.window,
+        capture_out: args.capture_out.clone(),
+        not_matched: loaded.not_matched,
+        seed: args.load.seed,
+    };
+    let chain = Chain {
+        name: spec.name.clone(),
+        traffic: loaded.trace.name().to_owned(),
+        slo: spec.slo,
+    };
+    let stop = stop_on_signals()?;
+    let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
+    let mut live = Live::new();
+    let report = run_chain(&spec, loaded.trace, &config, &stop, |progress| {
+        live.show(progress);
+        if let Some(endpoint) = &endpoint {
+            endpoint.update(progress);
+        }
+    });
+    drop(live);
+    drop(endpoint);
+    let report = report?;
+    print(&match args.output {
+        RunOutput::Table => table::report(&report),
+        RunOutput::Json => json(&report)?,
+    })?;
+    Ok(match args.check_slo && !report.slo_met {
+        true => ExitCode::from(SLO_MISSED),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// A document as pretty JSON.
+pub fn json(document: &impl serde::Serialize) -> Result<String, CliError> {
+    let text = serde_json::to_string_pretty(document);
+    text.map(|text| text + "\n")
+        .map_err(|error| CliError::System {
+            what: "the report cannot be written as JSON",
+            source: error.into(),
+        })
+}
+
+/// A flag that SIGINT and SIGTERM set. Either one, a second time, kills.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order, so that the first signal finds the flag down.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|source| CliError::System {
+                what: "signals cannot be handled",
+                source,
+            })?;
+    }
+    Ok(stop)
+}
+
+/// Refuses a file that cannot be written, before anything else takes time, and one that is an
+/// input. Nothing is left behind.
+fn check_capture_out(path: &Path, chain: &Path, traffic: &Traffic) -> Result<(), CliError> {
+    let refuse = |source| TrafficError::Write {
+        file: path.display().to_string(),
+        source,
+    };
+    let input = match traffic {
+        Traffic::File(file) => Some(file.as_path()),
+        Traffic::Preset(_) => None,
+    };
+    for input in input.into_iter().chain([chain]) {
+        if same_file(path, input) {
+            return Err(CliError::Input(format!(
+                "--capture-out: {} would overwrite the input {}",
+                path.display(),
+                input.display()
+            )));
+        }
+    }
+    match fs::metadata(path) {
+        // A pipe would wait for its reader.
+        Ok(file) if !file.is_file() && !file.is_dir() => {}
+        Ok(_) => drop(OpenOptions::new().append(true).open(path).map_err(refuse)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(path)
+                .map_err(refuse)?;
+            fs::remove_file(path).map_err(refuse)?;
+        }
+        Err(error) => return Err(refuse(error).into()),
+    }
+    Ok(())
+}
+
+/// Whether two paths are one file, also by links.
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,229 @@
+//! A run's report for a person in a hurry.
+
+use crate::text::{fixed, one_line, percent, short, thousands};
+use std::fmt::Write as _;
+use tailwater_dataplane::report::{LatencyReport, RunReport};
+use tailwater_net::Nanos;
+
+/// Width of the column of names, and of each column of figures.
+const NAMES: usize = 20;
+const FIGURES: usize = 16;
+
+/// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
+const CAUSES: [(&str, &str); 5] = [
+    ("service", "the chain itself took that long"),
+    ("whale", "waited behind their own flow"),
+    ("minnows", "waited behind other flows"),
+    ("descheduled", "the worker was off its core"),
+    ("nic-ring-full", "lost: the NIC's queue was full"),
+];
+
+/// The report as text of at most 90 columns (names of functions may make it wider).
+pub fn report(report: &RunReport) -> String {
+    let mut table = Table(String::new());
+    heading(&mut table, report);
+    latency(&mut table, report);
+    packets(&mut table, report);
+    late(&mut table, report);
+    machine(&mut table, report);
+    table.0
+}
+
+struct Table(String);
+
+impl Table {
+    fn line(&mut self, name: &str, value: &str) {
+        let text = format!("{name:<NAMES$}{value}");
+        self.0.push_str(text.trim_end());
+        self.0.push('\n');
+    }
+
+    /// A figure in its column, then words.
+    fn figure(&mut self, name: &str, figure: &str, words: &str) {
+        self.line(name, &format!("{figure:>FIGURES$}  {words}"));
+    }
+
+    fn gap(&mut self) {
+        self.0.push('\n');
+    }
+}
+
+/// A share of packets with what it is a share of none.
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+fn heading(table: &mut Table, report: &RunReport) {
+    let packets = &report.packets;
+    let rate = packets.offered as f64 / report.duration_s.max(1e-9);
+    table.line("chain", &report.chain);
+    table.line("traffic", &one_line(&report.traffic));
+    let stopped = if report.interrupted {
+        ", interrupted"
+    } else {
+        ""
+    };
+    table.line(
+        "",
+        &format!("{:.2} s at {}pps{stopped}", report.duration_s, short(rate)),
+    );
+    let promised = percent(report.slo.percentile / 100.0);
+    let limit = Nanos((report.slo.latency_us * 1e3).round() as u64);
+    let owed = packets.delivered + packets.lost;
+    let in_time = share(owed.saturating_sub(late_and_lost(report)), owed);
+    let verdict = match (owed, report.slo_met) {
+        (0, _) => "met: no packet was to be delivered".to_owned(),
+        (_, true) => format!("MET: {} of packets within {limit}", percent(in_time)),
+        (_, false) => format!("MISSED: {} of packets within {limit}", percent(in_time)),
+    };
+    table.line("SLO", &format!("{verdict} ({promised} promised)"));
+    table.gap();
+}
+
+/// Packets beyond the objective: late or lost, for whatever reason.
+fn late_and_lost(report: &RunReport) -> u64 {
+    let reason = |name| report.packets.reasons.get(name).copied().unwrap_or(0);
+    // These have causes; a packet lost inside the chain has none.
+    let with_cause = reason("nic-ring-full") + reason("not-drained");
+    report.late_by_cause.values().sum::<u64>() + report.packets.lost.saturating_sub(with_cause)
+}
+
+fn latency(table: &mut Table, report: &RunReport) {
+    table.line(
+        "latency, us",
+        &format!("{:>FIGURES$}{:>FIGURES$}", "all packets", "median window"),
+    );
+    let (all, median) = (&report.latency_us, &report.windows.median_latency_us);
+    let rows: [(&str, fn(&LatencyReport) -> f64); 6] = [
+        ("p50", |l| l.p50),
+        ("p90", |l| l.p90),
+        ("p99", |l| l.p99),
+        ("p99.9", |l| l.p999),
+        ("max", |l| l.max),
+        ("mean", |l| l.mean),
+    ];
+    for (name, figure) in rows {
+        let (all, median) = (fixed(figure(all)), fixed(figure(median)));
+        table.line(
+            &format!("  {name}"),
+            &format!("{all:>FIGURES$}{median:>FIGURES$}"),
+        );
+    }
+    table.gap();
+}
+
+fn packets(table: &mut Table, report: &RunReport) {
+    let packets = &report.packets;
+    let mut row = |name: &str, count: u64, whole: Option<u64>| {
+        let words = whole.map_or_else(String::new, |whole| {
+            format!("{:>9}", percent(share(count, whole)))
+        });
+        table.figure(name, &thousands(count), &words);
+    };
+    row("packets offered", packets.offered, None);
+    row("  delivered", packets.delivered, Some(packets.offered));
+    row(
+        "  dropped by chain",
+        packets.dropped_by_nf,
+        Some(packets.offered),
+    );
+    row("  lost", packets.lost, Some(packets.offered));
+    if packets.not_matched > 0 {
+        row("not matched", packets.not_matched, None);
+    }
+    if !packets.reasons.is_empty() {
+        table.line("reasons", "");
+    }
+    for (reason, count) in &packets.reasons {
+        table.figure(&format!("  {reason}"), &thousands(*count), "");
+    }
+    table.gap();
+}
+
+fn late(table: &mut Table, report: &RunReport) {
+    let total = late_and_lost(report);
+    if total == 0 {
+        return;
+    }
+    table.figure("late or lost", &thousands(total), "");
+    for (cause, meaning) in CAUSES {
+        let count = report.late_by_cause.get(cause).copied().unwrap_or(0);
+        if count > 0 {
+            table.figure(&format!("  {cause}"), &thousands(count), meaning);
+        }
+    }
+    let descheduled = report
+        .late_by_cause
+        .get("descheduled")
+        .copied()
+        .unwrap_or(0);
+    if descheduled > 0 {
+        let part = percent(share(descheduled, total));
+        let text = format!("{part} of them would have been in time had the machine not taken");
+        table.line("", &text);
+        table.line("", "the core away meanwhile");
+    }
+    table.gap();
+}
+
+fn machine(table: &mut Table, report: &RunReport) {
+    let throughput = format!(
+        "{:.3} Mpps, {:.3} Gbit/s",
+        report.throughput_mpps, report.throughput_gbps
+    );
+    table.line("throughput", &throughput);
+    let cores = &report.cores;
+    let mut text = format!("{} dedicated", cores.dedicated);
+    if cores.auxiliary_avg > 0.0 {
+        let _ = write!(text, ", {:.2} auxiliary on average", cores.auxiliary_avg);
+    }
+    table.line("cores", &text);
+    if let Some(flows) = &report.flows {
+        let mut text = format!(
+            "{} seen, {} at the end",
+            thousands(flows.opened),
+            thousands(flows.active)
+        );
+        for (count, what) in [(flows.evicted, "evicted"), (flows.refused, "refused")] {
+            if count > 0 {
+                let _ = write!(text, ", {} {what}", thousands(count));
+            }
+        }
+        let _ = write!(text, " ({:.0} MB)", flows.memory_bytes as f64 / 1e6);
+        table.line("flows", &text);
+    }
+    let windows = &report.windows;
+    let text = format!(
+        "{} of {:.0} ms",
+        thousands(windows.count),
+        windows.length_ms
+    );
+    table.line("windows", &text);
+    let good = windows.count - windows.flagged.min(windows.count);
+    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
+    if windows.flagged > 0 {
+        let text = format!(
+            "{} disturbed: a worker was off its core",
+            thousands(windows.flagged)
+        );
+        table.line("", &text);
+    }
+    if good > 0 {
+        let others = if windows.flagged > 0 {
+            "others"
+        } else {
+            "windows"
+        };
+        let text = format!(
+            "SLO met in {} of {} {others}",
+            thousands(kept),
+            thousands(good)
+        );
+        table.line("", &text);
+    } else if windows.count > 0 {
+        table.line("", "none undisturbed to judge the chain by");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Text for people.
+
+use std::fmt::Write as _;
+
+/// Text from outside with control characters escaped: it stays on its line, and cannot send
+/// a terminal escape sequences.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            let _ = write!(line, "{}", c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// `1234567` as `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// With two decimals and separators: `12,345.67`.
+pub fn fixed(value: f64) -> String {
+    let hundredths = (value.max(0.0) * 100.0).round() as u64;
+    format!("{}.{:02}", thousands(hundredths / 100), hundredths % 100)
+}
+
+/// Three digits and a prefix: `847`, `12.3k`, `1.25M`.
+pub fn short(number: f64) -> String {
+    let (value, prefix) = match number {
+        n if n >= 1e9 => (n / 1e9, "G"),
+        n if n >= 1e6 => (n / 1e6, "M"),
+        n if n >= 1e3 => (n / 1e3, "k"),
+        n => return format!("{n:.0}"),
+    };
+    let decimals = match value {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}{prefix}")
+}
+
+/// A share of one as percent with at most three decimals, never rounded up: what is short of
+/// 99 % must not read as 99 %.
+pub fn percent(share: f64) -> String {
+    // The small addition is for shares such as 0.29, which are a bit less in binary.
+    let thousandths = (share.clamp(0.0, 1.0) * 1e5 + 1e-6).floor();
+    let text = format!("{:.3}", thousandths / 1e3);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(one_line("a\nb\u{1b}[31m é"), "a\\nb\\u{1b}[31m é");
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1234567, "1,234,567"),
+        ] {
+            assert_eq!(thousands(number), text);
+        }
+        assert_eq!(fixed(12345.678), "12,345.68");
+        assert_eq!(fixed(0.004), "0.00");
+    }
+
+    #[test]
+    fn short_numbers_have_three_digits() {
+        for (number, text) in [
+            (0.0, "0"),
+            (847.0, "847"),
+            (12_345.0, "12.3k"),
+            (1.25e6, "1.25M"),
+        ] {
+            assert_eq!(short(number), text);
+        }
+    }
+
+    #[test]
+    fn shares_are_never_rounded_up() {
+        for (share, text) in [
+            (1.0, "100 %"),
+            (0.9899999, "98.999 %"),
+            (0.99, "99 %"),
+            (0.999, "99.9 %"),
+            (0.0, "0 %"),
+            (0.2, "20 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
+}

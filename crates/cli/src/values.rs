@@ -1,0 +1,182 @@
+//! The values of flags: durations, rates, sizes, addresses.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+
+/// The longest time that a flag may name, and that a trace may last.
+pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
+
+/// Number and unit of `1.5ms`. The number has digits and a point, nothing else.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit))
+}
+
+fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, String> {
+    const WHAT: &str = "expected a duration such as 500ms, 3s or 2m";
+    let (number, unit) = split(text).ok_or(WHAT)?;
+    let nanos = match unit {
+        "ns" => 1.0,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "m" => 60e9,
+        "" => return Err(format!("{WHAT}: the unit is missing (ns, us, ms, s or m)")),
+        _ => return Err(WHAT.to_owned()),
+    };
+    // A float beyond the integer's range becomes its largest value.
+    let value = Nanos((number * nanos).round() as u64);
+    if !range.contains(&value) {
+        let (low, high) = (range.start(), range.end());
+        return Err(format!("expected a duration from {low} to {high}"));
+    }
+    Ok(value)
+}
+
+/// A duration: `500ms`, `3s`, `2m`.
+pub fn duration(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos(1)..=LONGEST)
+}
+
+/// A measurement window.
+pub fn window(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(60))
+}
+
+/// Packets a second: `200000`, `200kpps`, `1.5Mpps`.
+pub fn rate(text: &str) -> Result<f64, String> {
+    const WHAT: &str = "expected packets per second such as 200000, 200kpps or 1.5Mpps";
+    let (number, unit) = split(text).ok_or(WHAT)?;
+    let rate = match unit {
+        "" | "pps" => number,
+        "kpps" => number * 1e3,
+        "Mpps" => number * 1e6,
+        _ => return Err(WHAT.to_owned()),
+    };
+    if !(1e-3..=1e9).contains(&rate) {
+        return Err("expected 0.001 to 1000000000 packets per second".to_owned());
+    }
+    Ok(rate)
+}
+
+/// How many times as fast: above zero.
+pub fn scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok();
+    scale
+        .filter(|scale| scale.is_finite() && *scale > 0.0)
+        .ok_or_else(|| "expected a number above zero, such as 2 or 0.5".to_owned())
+}
+
+/// Bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    const WHAT: &str = "expected bytes such as 1000000, 512M or 4G";
+    let (number, unit) = split(text).ok_or(WHAT)?;
+    let unit = unit.strip_suffix('B').unwrap_or(unit);
+    let unit = unit.strip_suffix('i').unwrap_or(unit);
+    let factor = match unit {
+        "" => 1u64,
+        "k" | "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        _ => return Err(WHAT.to_owned()),
+    };
+    let bytes = (number * factor as f64).round() as u64;
+    if bytes == 0 {
+        return Err("expected at least one byte".to_owned());
+    }
+    Ok(bytes)
+}
+
+/// A list of cores that this process may use.
+pub fn cores(text: &str) -> Result<Cores, String> {
+    tailwater_dataplane::cores::parse_list(text)
+        .map(Cores)
+        .map_err(|error| error.to_string())
+}
+
+/// Cores to run on. (A type of its own, since the argument parser takes a list to mean that the
+/// flag may be repeated.)
+#[derive(Clone, Debug)]
+pub struct Cores(pub Vec<usize>);
+
+/// Where to serve metrics: a port means the loopback address.
+pub fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse()
+        .map_err(|_| "expected a port, or an address and port such as 0.0.0.0:9090".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, nanos) in [
+            ("1ns", 1),
+            ("1.5us", 1_500),
+            ("2µs", 2_000),
+            ("500ms", 500_000_000),
+            ("3s", 3_000_000_000),
+            ("2m", 120_000_000_000),
+        ] {
+            assert_eq!(duration(text), Ok(Nanos(nanos)), "{text}");
+        }
+        for wrong in [
+            "", "3", "s", "0s", "0.1ns", "-1s", "1.2.3s", "1e3s", "nans", "3 s", "366h", "9999999m",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(window("300ms").is_ok());
+        assert!(window("10us").is_err());
+        assert!(window("2m").is_err());
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate("200000"), Ok(200_000.0));
+        assert_eq!(rate("200kpps"), Ok(200_000.0));
+        assert_eq!(rate("1.5Mpps"), Ok(1_500_000.0));
+        for wrong in ["", "0", "-1", "nan", "inf", "1e5", "1Gbps", "2000Mpps"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(scale("0.5"), Ok(0.5));
+        assert_eq!(scale("1e3"), Ok(1e3));
+        for wrong in ["", "0", "-1", "nan", "inf", "-inf", "1e999", "x"] {
+            assert!(scale(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("1000"), Ok(1000));
+        assert_eq!(bytes("4G"), Ok(4 << 30));
+        assert_eq!(bytes("1.5KiB"), Ok(1536));
+        for wrong in ["", "0", "G", "4X", "-1"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_on_the_loopback_address() {
+        assert_eq!(
+            metrics_address("9090").unwrap().to_string(),
+            "127.0.0.1:9090"
+        );
+        assert_eq!(
+            metrics_address("0.0.0.0:80").unwrap().to_string(),
+            "0.0.0.0:80"
+        );
+        assert_eq!(metrics_address("[::1]:80").unwrap().to_string(), "[::1]:80");
+        for wrong in ["", "99999", "localhost", "1.2.3.4", "1.2.3.4:x"] {
+            assert!(metrics_address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

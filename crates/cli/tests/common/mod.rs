@@ -1,0 +1,184 @@
+//! What the tests of the binary share: folders, captures, specs, and running it.
+
+#![allow(dead_code, reason = "not every test uses everything")]
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
+use tailwater_net::parse::parse;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
+
+/// A folder of a test's own, gone after.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tailwater-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file and gives its path.
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Writes a capture of (nanoseconds, frame).
+    pub fn capture(&self, name: &str, packets: &[(u64, Vec<u8>)]) -> PathBuf {
+        let path = self.path(name);
+        let mut writer = PcapWriter::create(&path).unwrap();
+        for (time, data) in packets {
+            let packet = Packet {
+                timestamp: Nanos(*time),
+                data,
+                wire_length: data.len() as u32,
+            };
+            writer.write(&packet).unwrap();
+        }
+        writer.finish().unwrap();
+        path
+    }
+
+    /// Writes a chain spec. `functions` is a flow-style YAML list; `rest` is appended to `spec`.
+    pub fn spec(&self, name: &str, functions: &str, rest: &str) -> PathBuf {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
+             spec:\n  functions: {functions}\n  slo: {{latency: 200us}}\n{rest}"
+        );
+        self.write(name, text)
+    }
+
+    pub fn forward(&self) -> PathBuf {
+        self.spec("forward.yaml", "[{forward: }]", "")
+    }
+
+    /// An access list that refuses mail, then NAT.
+    pub fn acl_nat(&self) -> PathBuf {
+        let functions = "[{name: edge, acl: {default: allow, rules: \
+                         [{action: deny, protocol: tcp, destinationPorts: 25}]}}, \
+                         {nat: {external: [203.0.113.0/28]}}]";
+        self.spec("acl-nat.yaml", functions, "  flows: {capacity: 8192}\n")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn tailwater() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tailwater"))
+}
+
+pub fn run(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
+    tailwater().args(args).output().unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a chain with JSON output, which must work.
+pub fn report(chain: &Path, traffic: &Path, more: &[&str]) -> serde_json::Value {
+    let output = tailwater()
+        .args(["run", "--output", "json", "--traffic"])
+        .args([traffic, chain])
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A count of `report.packets`.
+pub fn count(report: &serde_json::Value, name: &str) -> u64 {
+    report["packets"][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("packets.{name} is no count in {report}"))
+}
+
+/// The identity that every report keeps, and reasons that add up.
+pub fn assert_identity(report: &serde_json::Value) {
+    let [offered, delivered, dropped, lost] =
+        ["offered", "delivered", "dropped_by_nf", "lost"].map(|name| count(report, name));
+    assert_eq!(offered, delivered + dropped + lost, "{report}");
+}
+
+/// Frames of a capture.
+pub fn frames(path: &Path) -> Vec<Vec<u8>> {
+    let mut reader = CaptureReader::open(path, &ReadOptions::default()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet().unwrap() {
+        frames.push(packet.data.to_vec());
+    }
+    frames
+}
+
+/// Frames whose network or transport checksum is wrong.
+pub fn wrong_checksums<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
+    let wrong = |frame: &&Vec<u8>| {
+        parse(frame).is_ok_and(|headers| {
+            verify_network(frame, &headers) == Checksum::Wrong
+                || verify_transport(frame, &headers) == Checksum::Wrong
+        })
+    };
+    frames.into_iter().filter(wrong).count()
+}
+
+pub fn key(frame: &[u8]) -> FlowKey {
+    parse(frame).unwrap().key
+}
+
+pub fn client(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, number)
+}
+
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+
+pub fn tcp(source: Ipv4Addr, source_port: u16, to: Ipv4Addr, port: u16) -> Vec<u8> {
+    let key = FlowKey::v4(source, to, protocol::TCP, source_port, port);
+    FrameBuilder::new(&key).payload(b"hello").to_vec().unwrap()
+}
+
+pub fn udp(source: Ipv4Addr, source_port: u16, to: Ipv4Addr, port: u16) -> Vec<u8> {
+    let key = FlowKey::v4(source, to, protocol::UDP, source_port, port);
+    FrameBuilder::new(&key).payload(b"query").to_vec().unwrap()
+}
+
+/// `packets` packets of ten TCP and UDP flows, 100 us apart; every tenth goes to port 25.
+pub fn mixture(packets: usize) -> Vec<(u64, Vec<u8>)> {
+    (0..packets)
+        .map(|i| {
+            let number = (i % 10) as u8;
+            let frame = match number {
+                0 => tcp(client(100), 4000, SERVER, 25),
+                n if n % 2 == 0 => tcp(client(n), 4000 + u16::from(n), SERVER, 80),
+                n => udp(client(n), 5000 + u16::from(n), SERVER, 53),
+            };
+            (i as u64 * 100_000, frame)
+        })
+        .collect()
+}
+
+/// The folder of test data, or says that the test is skipped.
+pub fn test_data() -> Option<PathBuf> {
+    let folder = std::env::var_os("TAILWATER_TEST_DATA").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("skipped: TAILWATER_TEST_DATA is not set");
+    }
+    folder
+}

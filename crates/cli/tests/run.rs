@@ -1,0 +1,394 @@
+//! `tailwater run` from end to end.
+
+mod common;
+
+use common::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_small_capture_through_acl_and_nat() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let out = folder.path("out.pcap");
+    let more = ["--capture-out", out.to_str().unwrap()];
+    let report = report(&folder.acl_nat(), &traffic, &more);
+    assert_identity(&report);
+    assert_eq!(report["chain"], "test");
+    assert_eq!(report["slo"]["latency_us"], 200.0);
+    assert_eq!(report["slo"]["percentile"], 99.0);
+    assert!(report["slo_met"].is_boolean());
+    assert_eq!(report["interrupted"], false);
+    assert_eq!(count(&report, "offered"), 1000);
+    assert_eq!(count(&report, "dropped_by_nf"), 100);
+    assert_eq!(report["packets"]["reasons"]["edge/denied"], 100);
+    assert_eq!(report["cores"]["dedicated"], 1);
+    assert_eq!(report["cores"]["avg"], 1.0);
+
+    let sent = frames(&out);
+    assert_eq!(sent.len() as u64, count(&report, "delivered"));
+    assert_eq!(wrong_checksums(&sent), 0);
+    for frame in &sent {
+        let IpAddr::V4(source) = key(frame).source() else {
+            panic!("IPv4 only");
+        };
+        assert_eq!(source.octets()[..3], [203, 0, 113], "{}", key(frame));
+    }
+}
+
+#[test]
+fn forward_changes_nothing() {
+    let folder = Folder::new();
+    let packets = mixture(200);
+    let traffic = folder.capture("in.pcap", &packets);
+    let out = folder.path("out.pcap");
+    let report = report(
+        &folder.forward(),
+        &traffic,
+        &["--capture-out", out.to_str().unwrap()],
+    );
+    assert_identity(&report);
+    assert_eq!(count(&report, "delivered"), 200);
+    assert!(report["flows"].is_null());
+    let sent = frames(&out);
+    assert!(sent.iter().eq(packets.iter().map(|(_, frame)| frame)));
+}
+
+/// The answers to translated connections reach the clients that asked.
+#[test]
+fn nat_translates_answers_back() {
+    let folder = Folder::new();
+    let (chain, out) = (folder.acl_nat(), folder.path("out.pcap"));
+    let capture_out = ["--capture-out", out.to_str().unwrap()];
+    let requests: Vec<(u64, Vec<u8>)> = (1..=40u8)
+        .map(|n| {
+            let frame = match n % 2 {
+                0 => tcp(client(n), 4000, SERVER, 80),
+                _ => udp(client(n), 4000, SERVER, 53),
+            };
+            (u64::from(n) * 100_000, frame)
+        })
+        .collect();
+    let traffic = folder.capture("requests.pcap", &requests);
+    report(&chain, &traffic, &capture_out);
+    let translated = frames(&out);
+    assert_eq!(translated.len(), requests.len());
+
+    // Answers to what the first run sent, after the same requests.
+    let answers = translated.iter().enumerate().map(|(i, frame)| {
+        let answer = key(frame).reversed();
+        let frame = tailwater_net::builder::FrameBuilder::new(&answer).payload(b"answer");
+        (10_000_000 + i as u64 * 100_000, frame.to_vec().unwrap())
+    });
+    let both: Vec<_> = requests.iter().cloned().chain(answers).collect();
+    let traffic = folder.capture("both.pcap", &both);
+    let second = report(&chain, &traffic, &capture_out);
+    assert_identity(&second);
+    assert_eq!(count(&second, "delivered"), 80, "{second}");
+    let sent = frames(&out);
+    assert_eq!(wrong_checksums(&sent), 0);
+    // The same seed gives the same bindings.
+    assert_eq!(sent[..40], translated[..]);
+    for (answer, (_, request)) in sent[40..].iter().zip(&requests) {
+        assert_eq!(key(answer), key(request).reversed());
+    }
+}
+
+#[test]
+fn a_longer_duration_repeats_the_trace_with_other_flows() {
+    let folder = Folder::new();
+    // A lap of 100 packets is 10 ms.
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    let out = folder.path("out.pcap");
+    let more = [
+        "--duration",
+        "100ms",
+        "--capture-out",
+        out.to_str().unwrap(),
+    ];
+    let report = report(&folder.forward(), &traffic, &more);
+    assert_identity(&report);
+    assert_eq!(count(&report, "offered"), 1000);
+    let sent = frames(&out);
+    assert_eq!(wrong_checksums(&sent), 0);
+    let mut flows = BTreeMap::new();
+    sent.iter()
+        .for_each(|frame| *flows.entry(key(frame).to_string()).or_insert(0) += 1);
+    if count(&report, "lost") == 0 {
+        assert_eq!(flows.len(), 100, "ten flows in each of ten laps");
+        assert!(flows.values().all(|packets| *packets == 10), "{flows:?}");
+    } else {
+        assert!(flows.len() > 10);
+    }
+}
+
+#[test]
+fn a_shorter_duration_cuts_the_trace() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let report = report(&folder.forward(), &traffic, &["--duration", "10ms"]);
+    assert_identity(&report);
+    assert_eq!(count(&report, "offered"), 100);
+}
+
+#[test]
+fn rates_are_scaled_and_made() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let faster = report(&folder.forward(), &traffic, &["--rate-scale", "10"]);
+    assert_identity(&faster);
+    assert_eq!(count(&faster, "offered"), 1000);
+    // Ten milliseconds at 200 kpps.
+    let even = report(
+        &folder.forward(),
+        &traffic,
+        &["--rate", "200kpps", "--duration", "4ms"],
+    );
+    assert_eq!(count(&even, "offered"), 800);
+    let saturated = report(
+        &folder.forward(),
+        &traffic,
+        &["--saturate", "--duration", "50ms"],
+    );
+    assert_identity(&saturated);
+    assert_eq!(count(&saturated, "lost"), 0);
+    assert!(count(&saturated, "offered") > 1000);
+}
+
+#[test]
+fn packets_of_others_are_left_out() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let rest = "  match: {protocols: [udp], sources: [10.0.0.0/24]}\n";
+    let chain = folder.spec("match.yaml", "[{forward: }]", rest);
+    let report = report(&chain, &traffic, &[]);
+    assert_identity(&report);
+    assert_eq!(count(&report, "offered"), 500);
+    assert_eq!(count(&report, "not_matched"), 500);
+}
+
+#[test]
+fn two_workers_share_the_traffic() {
+    let cores = tailwater_dataplane::cores::available();
+    let [first, second, ..] = cores[..] else {
+        eprintln!("skipped: one core only");
+        return;
+    };
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(2000));
+    let out = folder.path("out.pcap");
+    let list = format!("{first},{second}");
+    let more = ["--cores", &list, "--capture-out", out.to_str().unwrap()];
+    let report = report(&folder.acl_nat(), &traffic, &more);
+    assert_identity(&report);
+    assert_eq!(count(&report, "offered"), 2000);
+    assert_eq!(report["cores"]["dedicated"], 2);
+    let sent = frames(&out);
+    assert_eq!(sent.len() as u64, count(&report, "delivered"));
+    assert_eq!(wrong_checksums(&sent), 0);
+}
+
+#[test]
+fn a_preset_runs_for_its_duration() {
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    let run = |seed: &str| {
+        let more = ["--duration", "20ms", "--seed", seed];
+        report(&chain, "bursty".as_ref(), &more)
+    };
+    let (one, again, other) = (run("1"), run("1"), run("2"));
+    assert_identity(&one);
+    assert_eq!(one["traffic"], "bursty");
+    assert!(count(&one, "offered") > 1000);
+    assert_eq!(count(&one, "offered"), count(&again, "offered"));
+    assert_ne!(count(&one, "offered"), count(&other, "offered"));
+}
+
+/// SIGINT ends a run within a second, with its report. A machine that is busy with other things may
+/// miss the second once, not thrice.
+#[test]
+fn an_interrupt_ends_with_the_report() {
+    let folder = Folder::new();
+    let (chain, traffic) = (folder.acl_nat(), folder.capture("in.pcap", &mixture(100)));
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let mut child = tailwater()
+            .args([
+                "run",
+                "--output",
+                "json",
+                "--duration",
+                "5m",
+                "--metrics",
+                "0",
+                "--traffic",
+            ])
+            .args([&traffic, &chain])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        // The metrics' address comes when everything is ready to run.
+        let mut line = String::new();
+        while !line.contains("metrics at") {
+            line.clear();
+            assert!(
+                stderr.read_line(&mut line).unwrap() > 0,
+                "it ended too early"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let interrupted = Instant::now();
+        let kill = std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let mut stdout = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut stdout)
+            .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        took.push(interrupted.elapsed());
+        let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_identity(&report);
+        assert_eq!(report["interrupted"], true);
+        assert!(count(&report, "offered") > 0);
+        if took.last() < Some(&Duration::from_secs(1)) {
+            return;
+        }
+    }
+    panic!("interrupted runs ended after {took:?}");
+}
+
+#[test]
+fn without_a_terminal_there_is_no_progress() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(2000));
+    let output = run(&[&"run", &folder.forward(), &"--traffic", &traffic]);
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "");
+    let table = text(&output.stdout);
+    assert!(table.is_ascii() && !table.contains('\u{1b}'), "{table}");
+    for part in [
+        "chain ",
+        "SLO ",
+        "p99.9",
+        "packets offered",
+        "throughput",
+        "windows",
+    ] {
+        assert!(table.contains(part), "{part} is not in\n{table}");
+    }
+}
+
+#[test]
+fn notices_are_lines_on_standard_error() {
+    let folder = Folder::new();
+    let mut packets = mixture(100);
+    packets.swap(10, 50);
+    let traffic = folder.capture("in.pcap", &packets);
+    let output = run(&[
+        &"run",
+        &folder.forward(),
+        &"--traffic",
+        &traffic,
+        &"--output",
+        &"json",
+    ]);
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with("notice: ") && stderr.contains("out of time order"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1);
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+}
+
+#[test]
+fn a_missed_objective_is_an_exit_code_only_on_demand() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(10_000));
+    let chain = folder.forward();
+    // All packets at once for a queue of one: nearly all are lost.
+    let args = ["--rate-scale", "1e9", "--ring", "1", "--output", "json"];
+    let run = |more: &[&str]| {
+        let mut command = tailwater();
+        command
+            .arg("run")
+            .arg(&chain)
+            .arg("--traffic")
+            .arg(&traffic)
+            .args(args)
+            .args(more);
+        command.output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_identity(&report);
+    assert_eq!(report["slo_met"], false);
+    assert!(count(&report, "lost") > 9_000);
+    assert_eq!(run(&["--check-slo"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(10));
+    let mut child = tailwater()
+        .args(["run", "--traffic"])
+        .args([&traffic, &folder.forward()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+/// Names of all fields in a document, lists as `name[]`. Reasons are data, not fields.
+fn fields(value: &serde_json::Value, path: &str, names: &mut BTreeSet<String>) {
+    let below = |name: &str| match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    };
+    match value {
+        serde_json::Value::Object(map) if path != "packets.reasons" => {
+            map.iter()
+                .for_each(|(name, value)| fields(value, &below(name), names));
+        }
+        serde_json::Value::Array(list) => {
+            list.iter()
+                .for_each(|value| fields(value, &format!("{path}[]"), names));
+        }
+        _ => {
+            names.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn every_field_is_documented_and_every_documented_field_is_there() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    let mut found = BTreeSet::new();
+    fields(&report(&folder.acl_nat(), &traffic, &[]), "", &mut found);
+    let page = include_str!("../../../docs/run.md");
+    let (_, section) = page.split_once("## JSON").expect("a section on JSON");
+    let section = section.split("\n## ").next().unwrap();
+    let documented: BTreeSet<String> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(found, documented);
+}

@@ -1,0 +1,285 @@
+//! Wrong input: one clear line each, exit code 2, and no panic.
+
+mod common;
+
+use common::*;
+use std::path::Path;
+
+/// One line that starts with `error: ` and holds `expected`; exit code 2.
+fn refused(args: &[&str], expected: &str) {
+    let output = tailwater().args(args).output().unwrap();
+    let stderr = text(&output.stderr);
+    let told = format!("{args:?} says\n{stderr}");
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert_eq!(stderr.lines().count(), 1, "{told}");
+    assert!(stderr.starts_with("error: "), "{told}");
+    assert!(stderr.contains(expected), "{expected} is not there: {told}");
+    assert!(!stderr.contains("panicked"), "{told}");
+    assert!(output.stdout.is_empty(), "{told}");
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A pcap file of records given as (captured length claimed, wire length, bytes there).
+fn pcap(records: &[(u32, u32, usize)]) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend(0xa1b2_3c4d_u32.to_le_bytes());
+    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    file.extend(262_144u32.to_le_bytes());
+    file.extend(1u32.to_le_bytes());
+    for (i, (captured, wire, bytes)) in records.iter().enumerate() {
+        file.extend((i as u32).to_le_bytes());
+        file.extend(0u32.to_le_bytes());
+        file.extend(captured.to_le_bytes());
+        file.extend(wire.to_le_bytes());
+        file.extend(vec![0u8; *bytes]);
+    }
+    file
+}
+
+#[test]
+fn traffic() {
+    let folder = Folder::new();
+    let chain = folder.forward();
+    let same_time: Vec<_> = mixture(10)
+        .into_iter()
+        .map(|(_, frame)| (7, frame))
+        .collect();
+    let far = [
+        (0, udp(client(1), 1, SERVER, 2)),
+        (4_000_000_000_000_000_000, udp(client(1), 1, SERVER, 2)),
+    ];
+    let one = [(0, udp(client(1), 1, SERVER, 2))];
+    let folder_path = folder.path("folder");
+    std::fs::create_dir(&folder_path).unwrap();
+    for (traffic, expected) in [
+        (
+            folder.path("missing.pcap"),
+            "is neither a capture file nor a traffic preset",
+        ),
+        (
+            "burtsy".into(),
+            "did you mean \"bursty\"?; the presets are: bursty",
+        ),
+        (
+            "quux".into(),
+            "\"quux\" is neither a capture file nor a traffic preset; the presets",
+        ),
+        ("".into(), "is neither a capture file nor a traffic preset"),
+        ("a\nb".into(), "\"a\\nb\" is neither"),
+        ("x".repeat(5000).into(), "cannot read"),
+        (folder_path, "directory"),
+        (chain.clone(), "not a capture"),
+        (folder.write("empty.pcap", ""), "empty.pcap"),
+        (
+            folder.write("text.pcap", "hello, this is text\n".repeat(9)),
+            "not a capture",
+        ),
+        (folder.write("header.pcap", pcap(&[])), "holds no packets"),
+        (folder.write("cut.pcap", &pcap(&[])[..10]), "cut.pcap"),
+        (
+            folder.write("short.pcap", pcap(&[(100, 100, 50)])),
+            "holds no packets",
+        ),
+        (
+            folder.write("zero.pcap", pcap(&[(60, 60, 60), (0, 60, 0)])),
+            "packet 2 is empty",
+        ),
+        (
+            folder.write(
+                "jumbo.pcap",
+                pcap(&[(60, 60, 60), (65_600, 65_600, 65_600)]),
+            ),
+            "packet 2 is 65600 bytes long",
+        ),
+        (
+            folder.write("absurd.pcap", pcap(&[(u32::MAX, 60, 60)])),
+            "holds no packets",
+        ),
+        (
+            folder.write("bad.pcap.gz", [0x1f, 0x8b, 8, 0, 1, 2, 3, 4, 5, 6, 7]),
+            "bad.pcap.gz",
+        ),
+        (
+            folder.write("bad.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd, 1, 2, 3]),
+            "bad.pcap.zst",
+        ),
+        (folder.capture("same-time.pcap", &same_time), "with --rate"),
+        (folder.capture("far.pcap", &far), "days at this rate"),
+    ] {
+        refused(
+            &["run", name(&chain), "--traffic", name(&traffic)],
+            expected,
+        );
+        // What cannot be run cannot be measured either, but for its times.
+        if !expected.contains("rate") {
+            refused(&["trace", "info", name(&traffic)], expected);
+        }
+    }
+    let one = folder.capture("one.pcap", &one);
+    refused(
+        &[
+            "run",
+            name(&chain),
+            "--traffic",
+            name(&one),
+            "--duration",
+            "1s",
+        ],
+        "can be paced",
+    );
+    // The advice in the errors works.
+    let skipped = folder.path("zero.pcap");
+    let ran = run(&[
+        &"run",
+        &chain,
+        &"--traffic",
+        &skipped,
+        &"--skip-bad-packets",
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).starts_with("notice: "),
+        "{}",
+        text(&ran.stderr)
+    );
+    let same_time = folder.path("same-time.pcap");
+    let ran = run(&[
+        &"run",
+        &chain,
+        &"--traffic",
+        &same_time,
+        &"--rate",
+        &"100kpps",
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    // A damaged file is used up to the damage.
+    let cut = folder.write(
+        "tail.pcap",
+        pcap(&[(60, 60, 60), (60, 60, 60), (60, 60, 10)]),
+    );
+    let ran = run(&[&"run", &chain, &"--traffic", &cut, &"--rate-scale", &"1000"]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).contains("cut or damaged after 2 packets"),
+        "{}",
+        text(&ran.stderr)
+    );
+}
+
+#[test]
+fn chains() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(10));
+    let bad_functions = folder.spec("functions.yaml", "[{natt: }]", "");
+    let nothing = folder.spec(
+        "nothing.yaml",
+        "[{forward: }]",
+        "  match: {sources: [172.16.0.0/12]}\n",
+    );
+    let folder_path = folder.path("folder");
+    std::fs::create_dir(&folder_path).unwrap();
+    for (chain, expected) in [
+        (folder.path("missing.yaml"), "missing.yaml: cannot be read"),
+        (folder_path, "cannot be read"),
+        (
+            folder.write("empty.yaml", ""),
+            "expected a chain spec, found an empty file",
+        ),
+        (
+            folder.write("binary.yaml", [0xff, 0xfe, 0x00]),
+            "binary.yaml:1:1: expected UTF-8",
+        ),
+        (folder.write("yaml.yaml", "a: [1, 2"), "yaml.yaml"),
+        (bad_functions, "functions.yaml:5:"),
+        (traffic.clone(), "in.pcap"),
+        (nothing, "none of its 10 packets match spec.match"),
+    ] {
+        refused(
+            &["run", name(&chain), "--traffic", name(&traffic)],
+            expected,
+        );
+    }
+}
+
+#[test]
+fn flags() {
+    let folder = Folder::new();
+    let chain = folder.forward();
+    let chain = name(&chain);
+    let traffic = folder.capture("in.pcap", &mixture(10));
+    let most = (tailwater_dataplane::cores::available().last().unwrap() + 1).to_string();
+    for (flag, value, expected) in [
+        ("--cores", &*most, "is not available"),
+        ("--cores", "0-1000000", "is not available"),
+        ("--cores", "one", "expected a list of cores"),
+        ("--cores", "", "expected a list of cores"),
+        ("--duration", "3", "the unit is missing"),
+        ("--duration", "0s", "expected a duration from 1ns"),
+        ("--duration", "fast", "expected a duration"),
+        ("--duration", "9999999m", "expected a duration from"),
+        ("--window", "1us", "expected a duration from 1ms"),
+        ("--rate-scale", "0", "expected a number above zero"),
+        ("--rate-scale", "nan", "expected a number above zero"),
+        ("--rate-scale", "inf", "expected a number above zero"),
+        ("--rate-scale", "-1", "expected a number above zero"),
+        ("--rate-scale", "1e-300", "days at this rate"),
+        ("--rate", "0", "packets per second"),
+        ("--rate", "nan", "packets per second"),
+        ("--rate", "1Gbps", "packets per second"),
+        ("--ring", "0", "0 is not in 1..=1048576"),
+        ("--ring", "9999999999", "9999999999"),
+        ("--seed", "x", "invalid digit"),
+        ("--memory-limit", "none", "expected bytes"),
+        ("--memory-limit", "100", "does not fit the memory limit"),
+        ("--output", "xml", "possible values: table, json"),
+        ("--metrics", "somewhere", "expected a port"),
+        (
+            "--metrics",
+            "192.0.2.1:9090",
+            "cannot listen on 192.0.2.1:9090",
+        ),
+        ("--capture-out", "/nowhere/out.pcap", "cannot write"),
+        ("--capture-out", name(&folder.0), "cannot write"),
+        ("--capture-out", name(&traffic), "would overwrite the input"),
+        ("--capture-out", chain, "would overwrite the input"),
+        (
+            "--rate-sacle",
+            "2",
+            "a similar argument exists: '--rate-scale'",
+        ),
+        ("--saturate", "--rate-scale=2", "cannot be used with"),
+    ] {
+        refused(
+            &["run", chain, "--traffic", name(&traffic), flag, value],
+            expected,
+        );
+    }
+    refused(&["run"], "<CHAIN.yaml>");
+    refused(&["rum"], "a similar subcommand exists: 'run'");
+    refused(&["run", chain, "extra"], "unexpected argument 'extra'");
+    refused(
+        &["trace", "info", name(&traffic), "--duration", "1s"],
+        "--duration is for presets",
+    );
+    refused(
+        &["trace", "synth", "burtsy", "-o", "x"],
+        "did you mean \"bursty\"",
+    );
+    refused(
+        &["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"],
+        "cannot write",
+    );
+    // Links are the same file.
+    let link = folder.path("link.pcap");
+    std::os::unix::fs::symlink(&traffic, &link).unwrap();
+    let capture_out = ["--capture-out", name(&link)];
+    let args = ["run", chain, "--traffic", name(&traffic)];
+    refused(
+        &[&args[..], &capture_out[..]].concat(),
+        "would overwrite the input",
+    );
+    assert_eq!(frames(&traffic).len(), 10, "the input is whole");
+}
