@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tailwater_dataplane::cores::default_core;
+use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run as run_chain};
 use tailwater_nf::spec::ChainSpec;
@@ -66,7 +66,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         slo: spec.slo,
     };
     let stop = stop_on_signals()?;
+    // The endpoint's thread leaves the workers' cores alone, if there are others.
+    let elsewhere = KeepOff::new(&config.cores);
     let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
+    drop(elsewhere);
     let mut live = Live::new();
     let report = run_chain(&spec, loaded.trace, &config, &stop, |progress| {
         live.show(progress);

@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-/// A share of packets with what it is a share of none.
+/// A part of a whole, 0 of nothing.
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
@@ -94,20 +94,11 @@ fn latency(table: &mut Table, report: &RunReport) {
         &format!("{:>FIGURES$}{:>FIGURES$}", "all packets", "median window"),
     );
     let (all, median) = (&report.latency_us, &report.windows.median_latency_us);
-    let rows: [(&str, fn(&LatencyReport) -> f64); 6] = [
-        ("p50", |l| l.p50),
-        ("p90", |l| l.p90),
-        ("p99", |l| l.p99),
-        ("p99.9", |l| l.p999),
-        ("max", |l| l.max),
-        ("mean", |l| l.mean),
-    ];
-    for (name, figure) in rows {
-        let (all, median) = (fixed(figure(all)), fixed(figure(median)));
-        table.line(
-            &format!("  {name}"),
-            &format!("{all:>FIGURES$}{median:>FIGURES$}"),
-        );
+    let rows = |l: &LatencyReport| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean];
+    let names = ["p50", "p90", "p99", "p99.9", "max", "mean"];
+    for ((name, all), median) in names.iter().zip(rows(all)).zip(rows(median)) {
+        let figures = format!("{:>FIGURES$}{:>FIGURES$}", fixed(all), fixed(median));
+        table.line(&format!("  {name}"), &figures);
     }
     table.gap();
 }

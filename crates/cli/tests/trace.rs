@@ -80,3 +80,24 @@ fn text_is_for_people() {
         "{page}"
     );
 }
+
+#[test]
+fn every_field_is_documented_and_every_documented_field_is_there() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    // Cut, so that there is a notice.
+    let bytes = std::fs::read(&traffic).unwrap();
+    std::fs::write(&traffic, &bytes[..bytes.len() - 1]).unwrap();
+    let output = run(&[&"trace", &"info", &traffic, &"--output", &"json"]);
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with("notice: ") && stderr.contains("99 packets"),
+        "{stderr}"
+    );
+    let document = serde_json::from_slice(&output.stdout).unwrap();
+    let page = include_str!("../../../docs/trace.md");
+    assert_eq!(
+        fields(&document, &["malformed"]),
+        documented(page, "### JSON")
+    );
+}

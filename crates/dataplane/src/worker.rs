@@ -72,8 +72,9 @@ impl Worker {
     /// the chain, for its counters.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Chain {
         let mut now = self.clock.now();
-        // How long ago the loop last knew what it was doing.
-        let mut last = now.max(self.config.start);
+        // How long ago the loop last knew what it was doing. A worker that got its core only after
+        // the first arrival has been off it since.
+        let mut last = self.config.start;
         let mut drain_until = None;
         loop {
             if drain_until.is_none() && stop() {

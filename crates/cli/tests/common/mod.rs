@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -181,4 +182,40 @@ pub fn test_data() -> Option<PathBuf> {
         eprintln!("skipped: TAILWATER_TEST_DATA is not set");
     }
     folder
+}
+
+/// Names of all fields in a document, elements of lists as `name[]`. Maps whose keys are data are
+/// named in `maps`.
+pub fn fields(document: &serde_json::Value, maps: &[&str]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut open = vec![(String::new(), document)];
+    while let Some((path, value)) = open.pop() {
+        let dot = if path.is_empty() { "" } else { "." };
+        match value {
+            serde_json::Value::Object(map) if !maps.contains(&&*path) => {
+                open.extend(
+                    map.iter()
+                        .map(|(name, value)| (format!("{path}{dot}{name}"), value)),
+                );
+            }
+            serde_json::Value::Array(list) => {
+                open.extend(list.iter().map(|value| (format!("{path}[]"), value)));
+            }
+            _ => {
+                names.insert(path);
+            }
+        }
+    }
+    names
+}
+
+/// Names in the first column of the table under a heading.
+pub fn documented(page: &str, heading: &str) -> BTreeSet<String> {
+    let (_, section) = page.split_once(heading).expect("the heading");
+    let section = section.split("\n#").next().unwrap_or_default();
+    section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(str::to_owned)
+        .collect()
 }
