@@ -176,8 +176,8 @@ fn read(
 /// Refuses to repeat a trace faster than a NIC could be.
 fn check_pace(trace: &Trace, duration: Option<Nanos>) -> Result<(), CliError> {
     let lap = trace.duration().as_secs_f64().max(1e-9);
-    let rate = trace.len() as f64 / lap;
-    if duration.is_some_and(|duration| duration > trace.duration()) && rate > FASTEST_PPS {
+    let rate = (trace.len() - 1).max(1) as f64 / lap;
+    if duration.is_some_and(|duration| duration > trace.duration()) && rate > FASTEST_PPS * 1.01 {
         return Err(CliError::Input(format!(
             "{}: repeated for the duration it makes {}pps, more than the {}pps that can be paced; \
              give a rate with --rate, or use --saturate",
