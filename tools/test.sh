@@ -23,7 +23,11 @@ only_skips() {
             name=${line#---- }
             name=${name% stdout ----}
             ;;
-        skipped*) printf 'test %s %s\n' "$name" "$line" ;;
+        skipped*)
+            # A test of several parts may say so for each.
+            [ -z "$name" ] || printf 'test %s %s\n' "$name" "$line"
+            name=
+            ;;
         esac
     done
 }
