@@ -69,7 +69,8 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
             found.extend(captures(&path));
-        } else if name.contains(".pcap") && !name.ends_with(".tar.zst") {
+        } else if (name.contains(".pcap") || name.ends_with(".cap")) && !name.ends_with(".tar.zst")
+        {
             found.push(path);
         }
     }
