@@ -224,6 +224,41 @@ impl Batch {
         self.packets[i].split(&self.memory)
     }
 
+    /// Lets the frame of packet `i` start `bytes` earlier, in the buffer's headroom, so that a
+    /// function can put a header in front. The new bytes hold anything; the header offsets count
+    /// from the new start. `None`, with nothing changed, if there is no room.
+    #[inline]
+    pub fn grow_front(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
+        let packet = &mut self.packets[i].packet;
+        let start = usize::from(packet.start).checked_sub(bytes)?;
+        if packet.length() + bytes > MAX_FRAME {
+            return None;
+        }
+        packet.start = start as u16;
+        packet.length += bytes as u16;
+        let headers = &mut packet.headers;
+        for offset in header_offsets(headers) {
+            *offset = offset.saturating_add(bytes as u16);
+        }
+        Some(self.packet_mut(i))
+    }
+
+    /// Takes `bytes` off the start of the frame of packet `i`; the header offsets count from the new
+    /// start. `None`, with nothing changed, if that would cut into the network header.
+    #[inline]
+    pub fn shrink_front(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
+        let packet = &mut self.packets[i].packet;
+        if bytes > usize::from(packet.headers.network_offset) {
+            return None;
+        }
+        packet.start += bytes as u16;
+        packet.length -= bytes as u16;
+        for offset in header_offsets(&mut packet.headers) {
+            *offset -= bytes as u16;
+        }
+        Some(self.packet_mut(i))
+    }
+
     /// Runs `each` on every packet and its frame, in order.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&mut Packet, &mut [u8])) {
@@ -275,6 +310,16 @@ impl Batch {
     }
 }
 
+/// Everything in the headers that counts from the frame's start.
+fn header_offsets(headers: &mut Headers) -> [&mut u16; 4] {
+    [
+        &mut headers.network_offset,
+        &mut headers.transport_offset,
+        &mut headers.payload_offset,
+        &mut headers.end,
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +359,42 @@ mod tests {
         );
         batch.rejoin_bypass();
         assert_eq!(batch.frame(2), b"c");
+        batch.release(&mut pool);
+        assert_eq!(pool.available(), 8);
+    }
+
+    #[test]
+    fn frames_grow_and_shrink_at_the_front() {
+        let (mut pool, mut batch) = batch(&[b"0123456789"]);
+        batch.packet_mut(0).0.headers = Headers {
+            network_offset: 4,
+            transport_offset: 6,
+            payload_offset: 8,
+            end: 10,
+            ..Headers::default()
+        };
+        let (packet, frame) = batch.grow_front(0, 2).unwrap();
+        frame[..2].copy_from_slice(b"ab");
+        assert_eq!(
+            (
+                frame.len(),
+                packet.headers.network_offset,
+                packet.headers.end
+            ),
+            (12, 6, 12)
+        );
+        assert_eq!(batch.frame(0), b"ab0123456789");
+        assert!(batch.grow_front(0, HEADROOM).is_none());
+        assert!(batch.shrink_front(0, 7).is_none());
+        let (packet, frame) = batch.shrink_front(0, 6).unwrap();
+        assert_eq!(
+            (&*frame, packet.headers.network_offset),
+            (&b"456789"[..], 0)
+        );
+        assert_eq!(
+            (packet.headers.transport_offset, packet.headers.end),
+            (2, 6)
+        );
         batch.release(&mut pool);
         assert_eq!(pool.available(), 8);
     }
