@@ -175,8 +175,7 @@ fn read(
 
 /// Refuses to repeat a trace faster than a NIC could be.
 fn check_pace(trace: &Trace, duration: Option<Nanos>) -> Result<(), CliError> {
-    let lap = trace.duration().as_secs_f64().max(1e-9);
-    let rate = (trace.len() - 1).max(1) as f64 / lap;
+    let rate = 1.0 / trace.mean_gap().as_secs_f64();
     if duration.is_some_and(|duration| duration > trace.duration()) && rate > FASTEST_PPS * 1.01 {
         return Err(CliError::Input(format!(
             "{}: repeated for the duration it makes {}pps, more than the {}pps that can be paced; \

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run as run_chain};
+use tailwater_dataplane::{RunConfig, RunError, run as run_chain};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::TrafficError;
 
@@ -79,11 +79,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     });
     drop(live);
     drop(endpoint);
-    let report = report?;
+    // Even if recording failed, the report is worth having.
+    let (report, recording) = match report {
+        Err(RunError::Recording { source, report }) => (*report, Some(source)),
+        other => (other?, None),
+    };
     print(&match args.output {
         RunOutput::Table => table::report(&report),
         RunOutput::Json => json(&report)?,
     })?;
+    if let Some(source) = recording {
+        return Err(source.into());
+    }
     Ok(match args.check_slo && !report.slo_met {
         true => ExitCode::from(SLO_MISSED),
         false => ExitCode::SUCCESS,

@@ -107,7 +107,7 @@ impl Attribution {
         let latency = packet.sent.saturating_sub(packet.arrival);
         let service = packet.sent.saturating_sub(packet.received);
         let waiting = packet.received.saturating_sub(packet.arrival);
-        if latency.saturating_sub(self.gaps) <= self.slo {
+        if self.gaps > Nanos::ZERO && latency.saturating_sub(self.gaps) <= self.slo {
             Cause::Descheduled
         } else if service >= waiting {
             Cause::Service

@@ -14,7 +14,7 @@ pub struct Received {
     pub lost_ring_full: u64,
     /// Arrived packets that are left in the ring.
     pub waiting: usize,
-    /// Nothing more will ever arrive, and the ring is empty.
+    /// Nothing more will ever arrive. What is `waiting` still does.
     pub ended: bool,
 }
 
@@ -30,8 +30,8 @@ pub trait PortQueue: Send {
     /// Nothing that arrives later than `now` is taken any more; what is in the ring still is.
     fn stop(&mut self, now: Nanos);
 
-    /// Takes what is left in the ring after [`stop`](PortQueue::stop) as lost, and says how much.
-    fn discard(&mut self) -> u64;
+    /// Empties the ring: each packet's arrival and RSS hash is told, and it is lost.
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32));
 }
 
 /// The table that maps RSS buckets to queues (a NIC's RETA).

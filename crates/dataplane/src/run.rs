@@ -57,9 +57,17 @@ pub enum RunError {
     /// The bucket table is wrong.
     #[error(transparent)]
     Reta(#[from] RetaError),
-    /// The capture cannot be written.
+    /// The capture cannot be created.
     #[error(transparent)]
     Capture(#[from] TrafficError),
+    /// The run went well, but not everything that was sent could be recorded.
+    #[error("{source}")]
+    Recording {
+        /// What failed.
+        source: TrafficError,
+        /// The run's report.
+        report: Box<RunReport>,
+    },
 }
 
 /// How the run stands, a few times a second.
@@ -206,9 +214,7 @@ pub fn run(
     });
     let chains = finished?;
     let elapsed = clock.now().saturating_sub(start);
-    if let Some(capture) = capture {
-        capture.finish()?;
-    }
+    let recorded = capture.map(CaptureFile::finish).transpose();
     let interrupted = stop.load(Ordering::Relaxed);
     let flow_memory = builder.flow_memory_bytes() as u64;
     let packets = collector.packets(&reasons, config.not_matched);
@@ -217,7 +223,7 @@ pub fn run(
         sent => sent,
     };
     let seconds = lasted.as_secs_f64().max(1e-9);
-    Ok(RunReport {
+    let report = RunReport {
         chain: spec.name.clone(),
         traffic,
         slo: SloReport {
@@ -240,7 +246,14 @@ pub fn run(
         windows: collector.windows(),
         interrupted,
         packets,
-    })
+    };
+    match recorded {
+        Ok(_) => Ok(report),
+        Err(source) => Err(RunError::Recording {
+            source,
+            report: Box::new(report),
+        }),
+    }
 }
 
 /// Either of two flags.

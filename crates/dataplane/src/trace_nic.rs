@@ -19,6 +19,10 @@ use tailwater_nf::batch::{Batch, Incoming};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
+/// The most packets of the trace that one poll lets arrive: about 50 ms of the fastest trace, so that
+/// even a worker that can never catch up looks up from it and sees that it is to stop.
+const MOST_ARRIVALS: usize = 1 << 20;
+
 /// When packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
@@ -111,9 +115,7 @@ impl TraceNic {
                 }
             })
             .collect();
-        // The pause between two laps is the trace's mean gap.
-        let mean_gap = trace.duration().0 / (trace.len() as u64 - 1).max(1);
-        let lap = trace.duration() + Nanos(mean_gap.max(1));
+        let lap = trace.duration() + trace.mean_gap();
         Ok(TraceNic {
             image: Arc::new(Image {
                 trace,
@@ -304,7 +306,10 @@ impl TraceQueue {
     fn admit(&mut self, now: Nanos, limit: usize) -> (u64, u64) {
         let (mut offered, mut lost) = (0, 0);
         self.reta.refresh();
-        while !self.exhausted && offered < limit as u64 {
+        for _ in 0..MOST_ARRIVALS {
+            if self.exhausted || offered >= limit as u64 {
+                break;
+            }
             let descriptor = self.image.descriptors[self.next];
             let arrival = match self.saturate {
                 false => self.lap.start + descriptor.arrival,
@@ -374,7 +379,7 @@ impl PortQueue for TraceQueue {
         let room = batch.room();
         let limit = match self.saturate {
             true => room.saturating_sub(self.ring.len()),
-            false => usize::MAX,
+            false => MOST_ARRIVALS,
         };
         let (offered, lost_ring_full) = self.admit(now, limit);
         let TraceQueue {
@@ -419,7 +424,7 @@ impl PortQueue for TraceQueue {
             offered,
             lost_ring_full,
             waiting,
-            ended: self.exhausted && waiting == 0,
+            ended: self.exhausted,
         }
     }
 
@@ -433,11 +438,12 @@ impl PortQueue for TraceQueue {
         self.end = self.end.min(now);
     }
 
-    fn discard(&mut self) -> u64 {
-        let left = self.ring.len() as u64;
-        self.ring.taken = self.ring.put;
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+        while self.ring.len() > 0 {
+            let Arrived { arrival, index, .. } = self.ring.pop();
+            lost(arrival, self.image.descriptors[index as usize].rss_hash);
+        }
         self.exhausted = true;
-        left
     }
 }
 

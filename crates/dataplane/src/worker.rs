@@ -75,12 +75,12 @@ impl Worker {
         // How long ago the loop last knew what it was doing. A worker that got its core only after
         // the first arrival has been off it since.
         let mut last = self.config.start;
+        let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
         let mut drain_until = None;
         loop {
             if drain_until.is_none() && stop() {
-                let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
-                drain_until = Some(now + drain);
                 self.queue.stop(now);
+                drain_until = Some(now + drain);
             }
             let received = self.queue.receive(now, &mut self.pool, &mut self.batch);
             self.note_arrivals(received, last, now);
@@ -94,12 +94,13 @@ impl Worker {
                 std::hint::spin_loop();
             }
             if received.ended {
-                break;
+                if received.waiting == 0 {
+                    break;
+                }
+                drain_until = drain_until.or(Some(now + drain));
             }
             if drain_until.is_some_and(|until| now > until) {
-                let left = self.queue.discard();
-                self.telemetry.window.lost_undrained += left;
-                self.telemetry.window.late[self.attribution.loss() as usize] += left;
+                self.give_up(now);
                 break;
             }
             if last >= self.window_end {
@@ -111,6 +112,21 @@ impl Worker {
         self.save_reasons();
         self.telemetry.finish();
         self.chain
+    }
+
+    /// Counts what is still in the ring as lost.
+    fn give_up(&mut self, now: Nanos) {
+        let (window, attribution) = (&mut self.telemetry.window, &self.attribution);
+        self.queue.discard(&mut |arrival, rss_hash| {
+            let late = LatePacket {
+                arrival,
+                received: now,
+                sent: now,
+                rss_hash,
+            };
+            window.lost_undrained += 1;
+            window.late[attribution.cause(late) as usize] += 1;
+        });
     }
 
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.

@@ -58,6 +58,8 @@ pub struct Trace {
     records: Vec<Record>,
     notices: Vec<Notice>,
     bytes: u64,
+    /// From packet to packet, where a rate says so.
+    spacing: Option<Nanos>,
 }
 
 impl Trace {
@@ -84,6 +86,7 @@ impl Trace {
             records: Vec::new(),
             notices: Vec::new(),
             bytes: 0,
+            spacing: None,
         };
         trace.reserve(options.memory_limit_bytes);
         while let Some(packet) = source.next_packet()? {
@@ -186,6 +189,7 @@ impl Trace {
 
     /// Replaces all times: packet `i` arrives at `i / rate`.
     fn space_evenly(&mut self, rate_pps: f64) {
+        self.spacing = Some(Nanos::from_secs_f64(1.0 / rate_pps));
         for (i, record) in self.records.iter_mut().enumerate() {
             record.arrival = Nanos((i as f64 * 1e9 / rate_pps).round() as u64);
         }
@@ -255,6 +259,17 @@ impl Trace {
         self.records.last().map_or(Nanos::ZERO, |last| last.arrival)
     }
 
+    /// The mean time from a packet to the next, at least 1 ns: the pause after which a trace that is
+    /// repeated starts over. A single packet without a rate has none to tell, and gets 1 ms.
+    pub fn mean_gap(&self) -> Nanos {
+        let gap = match (self.spacing, self.records.len() as u64) {
+            (Some(spacing), _) => spacing,
+            (None, 0 | 1) => Nanos::from_millis(1),
+            (None, packets) => Nanos(self.duration().0 / (packets - 1)),
+        };
+        gap.max(Nanos(1))
+    }
+
     /// Bytes of all frames, without alignment.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -286,6 +301,9 @@ impl Trace {
                 "a number above zero",
             ));
         }
+        self.spacing = self
+            .spacing
+            .map(|spacing| Nanos((spacing.0 as f64 / factor) as u64));
         for record in &mut self.records {
             // A float holds instants below 104 days exactly, and monotonically beyond.
             record.arrival = Nanos((record.arrival.0 as f64 / factor).round() as u64);
