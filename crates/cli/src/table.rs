@@ -10,12 +10,13 @@ const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
 /// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
-const CAUSES: [(&str, &str); 5] = [
+const CAUSES: [(&str, &str); 6] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
     ("descheduled", "the worker was off its core"),
     ("nic-ring-full", "lost: the NIC's queue was full"),
+    ("no-place", "lost: the chain had no room for the flow"),
 ];
 
 /// The report as text of at most 90 columns (names of functions may make it wider).
@@ -82,10 +83,7 @@ fn heading(table: &mut Table, report: &RunReport) {
 
 /// Packets beyond the objective: late or lost, for whatever reason.
 fn late_and_lost(report: &RunReport) -> u64 {
-    let reason = |name| report.packets.reasons.get(name).copied().unwrap_or(0);
-    // These have causes; a packet lost inside the chain has none.
-    let with_cause = reason("nic-ring-full") + reason("not-drained");
-    report.late_by_cause.values().sum::<u64>() + report.packets.lost.saturating_sub(with_cause)
+    report.late_by_cause.values().sum()
 }
 
 fn latency(table: &mut Table, report: &RunReport) {

@@ -51,7 +51,7 @@ fn traffic() {
         (0, udp(client(1), 1, SERVER, 2)),
         (4_000_000_000_000_000_000, udp(client(1), 1, SERVER, 2)),
     ];
-    let one = [(0, udp(client(1), 1, SERVER, 2))];
+    let dense = [0, 1].map(|time| (time, udp(client(1), 1, SERVER, 2)));
     let folder_path = folder.path("folder");
     std::fs::create_dir(&folder_path).unwrap();
     for (traffic, expected) in [
@@ -118,13 +118,13 @@ fn traffic() {
             refused(&["trace", "info", name(&traffic)], expected);
         }
     }
-    let one = folder.capture("one.pcap", &one);
+    let dense = folder.capture("dense.pcap", &dense);
     refused(
         &[
             "run",
             name(&chain),
             "--traffic",
-            name(&one),
+            name(&dense),
             "--duration",
             "1s",
         ],

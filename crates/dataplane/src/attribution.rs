@@ -16,16 +16,19 @@ pub enum Cause {
     Descheduled,
     /// It found the NIC's descriptor ring full and was lost.
     RingFull,
+    /// It was lost in the chain for want of room: in the flow table, among a NAT's ports.
+    NoPlace,
 }
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 5] = [
+    pub const ALL: [Cause; 6] = [
         Cause::Service,
         Cause::Whale,
         Cause::Minnows,
         Cause::Descheduled,
         Cause::RingFull,
+        Cause::NoPlace,
     ];
 
     /// The stable name in reports.
@@ -36,6 +39,7 @@ impl Cause {
             Cause::Minnows => "minnows",
             Cause::Descheduled => "descheduled",
             Cause::RingFull => "nic-ring-full",
+            Cause::NoPlace => "no-place",
         }
     }
 }
@@ -64,6 +68,9 @@ pub struct Attribution {
     /// Time lost to gaps since the worker last had nothing to do. A gap that was over before a
     /// packet arrived still delays it: the packets that it held up stand in front.
     gaps: Nanos,
+    /// Until when the gaps are felt. Under lasting overload the worker never has nothing to do, and
+    /// what is late long after a gap is late of the overload.
+    felt_until: Nanos,
 }
 
 impl Attribution {
@@ -73,6 +80,7 @@ impl Attribution {
             slo,
             shares: FlowShares::new(slo),
             gaps: Nanos::ZERO,
+            felt_until: Nanos::ZERO,
         }
     }
 
@@ -82,9 +90,22 @@ impl Attribution {
         self.gaps = Nanos::ZERO;
     }
 
-    /// The worker was off its core for a time.
-    pub fn gap(&mut self, length: Nanos) {
-        self.gaps += length;
+    /// The worker was off its core for a time, until `now`.
+    pub fn gap(&mut self, length: Nanos, now: Nanos) {
+        /// How long a gap is felt, as a multiple of its length: a worker with 5 % to spare needs
+        /// 19 times as long to work off what a gap has left.
+        const FELT: u64 = 20;
+        self.gaps = self.felt_gaps(now) + length;
+        self.felt_until = now + Nanos(self.gaps.0.saturating_mul(FELT));
+    }
+
+    /// Time lost to gaps that are still felt.
+    fn felt_gaps(&self, now: Nanos) -> Nanos {
+        if now <= self.felt_until {
+            self.gaps
+        } else {
+            Nanos::ZERO
+        }
     }
 
     /// The worker, having a backlog, processed a packet.
@@ -95,8 +116,8 @@ impl Attribution {
 
     /// The cause of packets that found the ring full just now: a gap, if the worker was away for
     /// longer than the SLO since it last had nothing to do, else the ring.
-    pub fn loss(&self) -> Cause {
-        match self.gaps > self.slo {
+    pub fn loss(&self, now: Nanos) -> Cause {
+        match self.felt_gaps(now) > self.slo {
             true => Cause::Descheduled,
             false => Cause::RingFull,
         }
@@ -107,7 +128,8 @@ impl Attribution {
         let latency = packet.sent.saturating_sub(packet.arrival);
         let service = packet.sent.saturating_sub(packet.received);
         let waiting = packet.received.saturating_sub(packet.arrival);
-        if self.gaps > Nanos::ZERO && latency.saturating_sub(self.gaps) <= self.slo {
+        let gaps = self.felt_gaps(packet.sent);
+        if gaps > Nanos::ZERO && latency.saturating_sub(gaps) <= self.slo {
             Cause::Descheduled
         } else if service >= waiting {
             Cause::Service
@@ -260,16 +282,30 @@ mod tests {
     #[test]
     fn a_gap_explains_what_it_delayed() {
         let mut attribution = busy(60, 0);
-        attribution.gap(Nanos::from_micros(200));
+        attribution.gap(Nanos::from_micros(200), Nanos::from_micros(700));
         // 210 us late in all, 200 of them the gap's: in time without it.
         assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Descheduled);
         // 600 us: late anyway.
         assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
-        assert_eq!(attribution.loss(), Cause::RingFull);
-        attribution.gap(Nanos::from_micros(200));
-        assert_eq!(attribution.loss(), Cause::Descheduled);
+        let now = Nanos::from_micros(950);
+        assert_eq!(attribution.loss(now), Cause::RingFull);
+        attribution.gap(Nanos::from_micros(200), now);
+        assert_eq!(attribution.loss(now), Cause::Descheduled);
         attribution.idle();
         assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Whale);
-        assert_eq!(attribution.loss(), Cause::RingFull);
+        assert_eq!(attribution.loss(now), Cause::RingFull);
+    }
+
+    /// Gaps once added up for as long as the worker was busy, so that under overload everything was
+    /// put down to them in the end.
+    #[test]
+    fn old_gaps_do_not_explain_lasting_overload() {
+        let mut attribution = busy(0, 60);
+        for second in 0..60 {
+            attribution.gap(Nanos::from_micros(30), Nanos::from_secs(second));
+        }
+        let packet = late(60_000_000, 60_001_490, 60_001_500);
+        assert_eq!(attribution.cause(packet), Cause::Minnows);
+        assert_eq!(attribution.loss(packet.sent), Cause::RingFull);
     }
 }

@@ -15,14 +15,13 @@ const CHUNKS: usize = 16;
 const RECORD: usize = 12;
 
 /// One queue's way to the capture file. Recording copies the packet; the worker waits for the disk
-/// only when all the queue's chunks are full, which is counted.
+/// only when all the queue's chunks are full, which shows as a gap.
 #[derive(Debug)]
 pub struct CaptureTap {
     chunk: Vec<u8>,
     full: SyncSender<Chunk>,
     empty: Receiver<Vec<u8>>,
     queue: usize,
-    waits: u64,
 }
 
 #[derive(Debug)]
@@ -46,10 +45,7 @@ impl CaptureTap {
 
     #[cold]
     fn hand_over(&mut self) {
-        let next = self.empty.try_recv().or_else(|_| {
-            self.waits += 1;
-            self.empty.recv()
-        });
+        let next = self.empty.recv();
         // Without a writer (it has panicked) there is nobody to record for.
         let next = next.unwrap_or_else(|_| Vec::with_capacity(CHUNK));
         let bytes = std::mem::replace(&mut self.chunk, next);
@@ -57,11 +53,6 @@ impl CaptureTap {
             bytes,
             queue: self.queue,
         });
-    }
-
-    /// How often the worker waited for the disk.
-    pub fn waits(&self) -> u64 {
-        self.waits
     }
 }
 
@@ -78,7 +69,16 @@ impl Drop for CaptureTap {
 /// The thread that writes the capture.
 #[derive(Debug)]
 pub struct CaptureFile {
-    writer: JoinHandle<Result<u64, TrafficError>>,
+    writer: Option<JoinHandle<Result<u64, TrafficError>>>,
+}
+
+impl Drop for CaptureFile {
+    /// No thread stays behind, not even after an error elsewhere. The taps must be gone.
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
 }
 
 impl CaptureFile {
@@ -105,7 +105,6 @@ impl CaptureFile {
                     full: full.clone(),
                     empty,
                     queue,
-                    waits: 0,
                 }
             })
             .collect();
@@ -132,6 +131,7 @@ impl CaptureFile {
                 file: path.display().to_string(),
                 source,
             })?;
+        let writer = Some(writer);
         Ok((CaptureFile { writer }, taps))
     }
 
@@ -139,8 +139,11 @@ impl CaptureFile {
     ///
     /// # Errors
     /// The first error of writing.
-    pub fn finish(self) -> Result<u64, TrafficError> {
-        self.writer
+    pub fn finish(mut self) -> Result<u64, TrafficError> {
+        let Some(writer) = self.writer.take() else {
+            return Ok(0);
+        };
+        writer
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

@@ -103,11 +103,6 @@ impl LatencyHistogram {
             .map_or(Nanos::ZERO, |(value, _)| value.min(self.max))
     }
 
-    /// Packets slower than `limit`, to the step.
-    pub fn above(&self, limit: Nanos) -> u64 {
-        self.counts[(cell(limit.0) + 1).min(CELLS)..].iter().sum()
-    }
-
     /// The steps that hold packets, as (largest value, packets up to there).
     pub fn cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let mut seen = 0;

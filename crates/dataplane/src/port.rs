@@ -23,12 +23,11 @@ pub trait PortQueue: Send {
     /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
 
-    /// Sends every packet of the batch, which keeps the buffers. `now` stamps them where they
-    /// are recorded.
-    fn transmit(&mut self, batch: &Batch, now: Nanos);
+    /// Sends every packet of the batch, which keeps the buffers.
+    fn transmit(&mut self, batch: &Batch);
 
-    /// Nothing that arrives later than `now` is taken any more; what is in the ring still is.
-    fn stop(&mut self, now: Nanos);
+    /// Lets nothing more arrive; what is in the ring can still be received.
+    fn stop(&mut self);
 
     /// Empties the ring: each packet's arrival and RSS hash is told, and it is lost.
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32));

@@ -38,8 +38,8 @@ impl RetaHistory {
     pub(crate) fn update(&self, table: Reta, clock: &Clock) -> Result<Nanos, RetaError> {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.version.fetch_add(1, Ordering::SeqCst);
-        // At least a tick ahead: a queue may be at this very instant.
-        let effective = clock.now() + self.delay.max(Nanos(1));
+        // Well ahead of any reading of the clock that is still on its way through a processor.
+        let effective = clock.now() + self.delay.max(Nanos::from_micros(1));
         changes.push((effective, Box::new(table)));
         self.version.fetch_add(1, Ordering::SeqCst);
         Ok(effective)

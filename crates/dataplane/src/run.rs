@@ -218,11 +218,16 @@ pub fn run(
     let interrupted = stop.load(Ordering::Relaxed);
     let flow_memory = builder.flow_memory_bytes() as u64;
     let packets = collector.packets(&reasons, config.not_matched);
-    let lasted = match collector.total.last_sent.saturating_sub(start) {
-        Nanos::ZERO => elapsed,
-        sent => sent,
+    let sent = collector.total.last_sent.saturating_sub(start);
+    let lasted = if sent > Nanos::ZERO { sent } else { elapsed };
+    let seconds = lasted.as_secs_f64();
+    let per_second = |count: u64| {
+        if seconds > 0.0 {
+            count as f64 / seconds
+        } else {
+            0.0
+        }
     };
-    let seconds = lasted.as_secs_f64().max(1e-9);
     let report = RunReport {
         chain: spec.name.clone(),
         traffic,
@@ -230,11 +235,11 @@ pub fn run(
             latency_us: spec.slo.latency.as_micros_f64(),
             percentile: spec.slo.percentile,
         },
-        slo_met: collector.slo_met(packets.lost),
+        slo_met: collector.slo_met(),
         latency_us: collector.latency(),
         loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,
-        throughput_mpps: packets.delivered as f64 / seconds / 1e6,
-        throughput_gbps: collector.total.delivered_bytes as f64 * 8.0 / seconds / 1e9,
+        throughput_mpps: per_second(packets.delivered) / 1e6,
+        throughput_gbps: per_second(collector.total.delivered_bytes) * 8.0 / 1e9,
         duration_s: seconds,
         cores: CoreReport {
             dedicated: chains.len() as u64,

@@ -22,8 +22,10 @@ pub struct Window {
     pub delivered: u64,
     /// Bytes of the packets sent.
     pub delivered_bytes: u64,
-    /// Packets that the chain's input or a function dropped, or lost for want of a flow place.
-    pub dropped_in_chain: u64,
+    /// Packets that the chain's input or a function dropped.
+    pub dropped: u64,
+    /// Packets lost in the chain, for want of room.
+    pub lost_in_chain: u64,
     /// Packets that found the descriptor ring full.
     pub lost_ring_full: u64,
     /// Packets still in the ring when the run's time was over.
@@ -57,13 +59,24 @@ impl Window {
         };
     }
 
+    /// Packets lost, for whatever reason.
+    pub fn lost(&self) -> u64 {
+        self.lost_ring_full + self.lost_undrained + self.lost_in_chain
+    }
+
+    /// Packets beyond the SLO, lost ones among them.
+    pub fn late_or_lost(&self) -> u64 {
+        self.late.iter().sum()
+    }
+
     /// Adds another window's counts (not its reasons, which are running totals of another worker).
     pub fn merge(&mut self, other: &Window) {
         self.latency.merge(&other.latency);
         self.offered += other.offered;
         self.delivered += other.delivered;
         self.delivered_bytes += other.delivered_bytes;
-        self.dropped_in_chain += other.dropped_in_chain;
+        self.dropped += other.dropped;
+        self.lost_in_chain += other.lost_in_chain;
         self.lost_ring_full += other.lost_ring_full;
         self.lost_undrained += other.lost_undrained;
         self.late

@@ -19,9 +19,9 @@ use tailwater_nf::batch::{Batch, Incoming};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
-/// The most packets of the trace that one poll lets arrive: about 50 ms of the fastest trace, so that
-/// even a worker that can never catch up looks up from it and sees that it is to stop.
-const MOST_ARRIVALS: usize = 1 << 20;
+/// The most packets of the trace that one poll looks at, so that even a worker that can never catch up,
+/// or for whom there is none, looks up from it and sees that it is to stop.
+const MOST_ARRIVALS: usize = 1 << 18;
 
 /// When packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +139,9 @@ impl TraceNic {
 
     /// The queues, in order. The first packet arrives at `start` on the clock.
     pub fn queues(&self, start: Nanos) -> Vec<TraceQueue> {
-        let end = self
-            .config
-            .duration
-            .map_or(Nanos::MAX, |duration| start + duration);
+        let end = self.config.duration.map_or(Nanos::MAX, |duration| {
+            Nanos(start.0.saturating_add(duration.0))
+        });
         (0..self.queues)
             .map(|queue| TraceQueue {
                 image: Arc::clone(&self.image),
@@ -157,6 +156,8 @@ impl TraceNic {
                 ring: Ring::new(self.config.ring),
                 taking: Lap::new(&self.image, 0, start),
                 capture: None,
+                clock: self.clock.clone(),
+                start,
             })
             .collect()
     }
@@ -186,7 +187,7 @@ fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
     }
 }
 
-/// A pass through the trace.
+/// A pass through the trace. After 65,536 passes the same flows come again.
 #[derive(Clone, Copy, Debug)]
 struct Lap {
     number: u32,
@@ -293,6 +294,8 @@ pub struct TraceQueue {
     /// The lap of the packet taken last.
     taking: Lap,
     capture: Option<CaptureTap>,
+    clock: Clock,
+    start: Nanos,
 }
 
 impl TraceQueue {
@@ -306,6 +309,9 @@ impl TraceQueue {
     fn admit(&mut self, now: Nanos, limit: usize) -> (u64, u64) {
         let (mut offered, mut lost) = (0, 0);
         self.reta.refresh();
+        if now < self.start {
+            return (0, 0);
+        }
         for _ in 0..MOST_ARRIVALS {
             if self.exhausted || offered >= limit as u64 {
                 break;
@@ -378,7 +384,7 @@ impl PortQueue for TraceQueue {
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
         let room = batch.room();
         let limit = match self.saturate {
-            true => room.saturating_sub(self.ring.len()),
+            true => room.min(self.ring.size) - self.ring.len().min(room),
             false => MOST_ARRIVALS,
         };
         let (offered, lost_ring_full) = self.admit(now, limit);
@@ -428,14 +434,15 @@ impl PortQueue for TraceQueue {
         }
     }
 
-    fn transmit(&mut self, batch: &Batch, now: Nanos) {
+    fn transmit(&mut self, batch: &Batch) {
         if let Some(capture) = &mut self.capture {
+            let now = self.clock.now();
             (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
         }
     }
 
-    fn stop(&mut self, now: Nanos) {
-        self.end = self.end.min(now);
+    fn stop(&mut self) {
+        self.exhausted = true;
     }
 
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {

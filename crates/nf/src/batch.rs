@@ -88,6 +88,7 @@ impl Packet {
 #[derive(Debug)]
 pub struct Batch {
     memory: BufferMemory,
+    capacity: usize,
     packets: Vec<Slot>,
     bypass: Vec<Slot>,
     /// Buffers of dropped packets, until the pool takes them back.
@@ -100,6 +101,7 @@ impl Batch {
         let capacity = capacity.clamp(1, MAX_BATCH);
         Batch {
             memory: pool.memory().clone(),
+            capacity,
             packets: Vec::with_capacity(capacity),
             bypass: Vec::with_capacity(capacity),
             dropped: Vec::with_capacity(capacity),
@@ -121,7 +123,7 @@ impl Batch {
     /// How many more packets fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.packets.capacity() - self.packets.len() - self.bypass.len() - self.dropped.len()
+        self.capacity - self.packets.len() - self.bypass.len() - self.dropped.len()
     }
 
     /// Adds up to `count` packets in fresh buffers of `pool`: `write` puts a frame at the start of

@@ -50,7 +50,58 @@ struct Stage {
     function: Box<dyn NetworkFunction>,
     /// `None` for a function without state.
     slot: Option<StateSlot>,
-    drops: [u64; MAX_DROP_REASONS],
+    /// For each of the function's reasons, and last for any other number, the packets dropped.
+    drops: Box<[u64]>,
+    /// Which reasons are losses.
+    losses: Box<[bool]>,
+}
+
+impl Stage {
+    fn new(name: String, function: Box<dyn NetworkFunction>, slot: Option<StateSlot>) -> Stage {
+        let reasons = function.drop_reasons().len();
+        assert!(
+            reasons <= MAX_DROP_REASONS,
+            "{name} has {reasons} reasons to drop"
+        );
+        let losses = (0..=reasons).map(|reason| reason < reasons && function.loses(reason as u8));
+        Stage {
+            losses: losses.collect(),
+            drops: vec![0; reasons + 1].into(),
+            name,
+            function,
+            slot,
+        }
+    }
+
+    /// Takes dropped packets out of the batch. Returns how many of them are lost.
+    #[inline]
+    fn compact(&mut self, batch: &mut Batch) -> u64 {
+        let mut lost = 0;
+        batch.compact(|_, reason| {
+            let reason = usize::from(reason).min(self.drops.len() - 1);
+            self.drops[reason] += 1;
+            lost += u64::from(self.losses[reason]);
+        });
+        lost
+    }
+
+    /// The names of what `drops` counts.
+    fn reasons(&self) -> impl Iterator<Item = Reason> {
+        let names = self
+            .function
+            .drop_reasons()
+            .iter()
+            .copied()
+            .chain(["other"]);
+        names.zip(&self.losses).map(|(name, loss)| Reason {
+            name: format!("{}/{name}", self.name),
+            outcome: if *loss {
+                Outcome::Lost
+            } else {
+                Outcome::Dropped
+            },
+        })
+    }
 }
 
 /// Where each function's piece of a flow's state lies, and how many bytes all take.
@@ -96,6 +147,8 @@ pub struct Chain {
     malformed: [u64; Malformed::COUNT],
     non_ip: u64,
     no_place: u64,
+    foreign: u64,
+    lost: u64,
 }
 
 impl Chain {
@@ -110,13 +163,6 @@ impl Chain {
         table: Option<FlowTable>,
         input: InputPolicy,
     ) -> Chain {
-        for (name, function) in &functions {
-            let reasons = function.drop_reasons().len();
-            assert!(
-                reasons <= MAX_DROP_REASONS,
-                "{name} has {reasons} reasons to drop"
-            );
-        }
         let (slots, bytes) = layout(&functions);
         let room = table.as_ref().map_or(0, FlowTable::state_bytes);
         assert!(
@@ -129,12 +175,7 @@ impl Chain {
         let stages = functions
             .into_iter()
             .zip(slots)
-            .map(|((name, function), slot)| Stage {
-                name,
-                function,
-                slot,
-                drops: [0; MAX_DROP_REASONS],
-            })
+            .map(|((name, function), slot)| Stage::new(name, function, slot))
             .collect();
         Chain {
             stages,
@@ -144,6 +185,8 @@ impl Chain {
             malformed: [0; Malformed::COUNT],
             non_ip: 0,
             no_place: 0,
+            foreign: 0,
+            lost: 0,
         }
     }
 
@@ -187,7 +230,14 @@ impl Chain {
                 refused = true;
             }
             if refused {
-                batch.compact(|_, _| self.no_place += 1);
+                let table = &*table;
+                batch.compact(|packet, _| {
+                    self.lost += 1;
+                    match table.holds(packet.rss_hash) {
+                        true => self.no_place += 1,
+                        false => self.foreign += 1,
+                    }
+                });
             }
         }
         for i in 0..self.stages.len() {
@@ -213,8 +263,7 @@ impl Chain {
                 ),
             };
             stage.function.process(batch, &mut flows);
-            let drops = &mut stage.drops;
-            batch.compact(|_, reason| drops[usize::from(reason) % MAX_DROP_REASONS] += 1);
+            self.lost += stage.compact(batch);
         }
         batch.rejoin_bypass();
     }
@@ -259,12 +308,7 @@ impl Chain {
 
     /// Shows function `i` the flows that it has not seen under its present version.
     fn open_new_flows(&mut self, i: usize, batch: &mut Batch, now: Nanos) {
-        let Stage {
-            function,
-            slot,
-            drops,
-            ..
-        } = &mut self.stages[i];
+        let Stage { function, slot, .. } = &mut self.stages[i];
         let (Some(slot), Some(table)) = (slot, &mut self.table) else {
             return;
         };
@@ -294,7 +338,7 @@ impl Chain {
             }
         }
         if refused {
-            batch.compact(|_, reason| drops[usize::from(reason) % MAX_DROP_REASONS] += 1);
+            self.lost += self.stages[i].compact(batch);
         }
         tell_ends(&mut self.stages, &mut self.ends);
     }
@@ -313,35 +357,32 @@ impl Chain {
             name: "non-ip".to_owned(),
             outcome: outcome(self.input.non_ip),
         };
-        let no_place = Reason {
-            name: "flow-table-full".to_owned(),
+        let lost = ["flow-table-full", "bucket-not-held"].map(|name| Reason {
+            name: name.to_owned(),
             outcome: Outcome::Lost,
-        };
-        let functions = self.stages.iter().flat_map(|stage| {
-            let reasons = stage.function.drop_reasons().iter();
-            reasons.map(|reason| Reason {
-                name: format!("{}/{reason}", stage.name),
-                outcome: Outcome::Dropped,
-            })
         });
+        let functions = self.stages.iter().flat_map(Stage::reasons);
         malformed
-            .chain([non_ip, no_place])
+            .chain([non_ip])
+            .chain(lost)
             .chain(functions)
             .collect()
     }
 
     /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        let functions = self.stages.iter().flat_map(|stage| {
-            stage.drops[..stage.function.drop_reasons().len()]
-                .iter()
-                .copied()
-        });
-        self.malformed
+        let functions = self
+            .stages
             .iter()
-            .copied()
-            .chain([self.non_ip, self.no_place])
-            .chain(functions)
+            .flat_map(|stage| stage.drops.iter().copied());
+        let own = [self.non_ip, self.no_place, self.foreign];
+        self.malformed.iter().copied().chain(own).chain(functions)
+    }
+
+    /// Packets lost so far: the counts of all reasons whose outcome is [`Outcome::Lost`].
+    #[inline]
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 }
 
@@ -351,6 +392,7 @@ fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
     ends.drain(|key, state| {
         for Stage { function, slot, .. } in stages.iter_mut() {
             if let Some(slot) = slot
+                && function.wants_flow_ends()
                 && slot.seen_version(state) != 0
             {
                 function.flow_ended(key, &state[slot.state.clone()]);

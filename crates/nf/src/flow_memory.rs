@@ -102,11 +102,23 @@ impl FlowMemory {
     /// One entry.
     ///
     /// # Safety
+    /// `place` is below the number of places; the caller holds its partition, and nobody writes the
+    /// entry while the reference lives.
+    #[inline]
+    pub(crate) unsafe fn entry(&self, place: usize) -> &Entry {
+        debug_assert!(place < self.places);
+        // SAFETY: as in `entries`, in bounds by the caller's word; shared by the caller's word.
+        unsafe { &*self.entries.base().cast::<Entry>().add(place) }
+    }
+
+    /// One entry, to write.
+    ///
+    /// # Safety
     /// `place` is below the number of places; the caller holds its partition, and no other
     /// reference to the entry lives.
     #[inline]
     #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn entry(&self, place: usize) -> &mut Entry {
+    pub(crate) unsafe fn entry_mut(&self, place: usize) -> &mut Entry {
         debug_assert!(place < self.places);
         // SAFETY: as in `entries`, in bounds by the caller's word.
         unsafe { &mut *self.entries.base().cast::<Entry>().add(place) }

@@ -87,8 +87,8 @@ impl IdleTimeouts {
 /// A flow table's shape, fixed for its life.
 #[derive(Clone, Debug)]
 pub struct FlowTableConfig {
-    /// Flows that are to fit. The table has at least twice as many places, so that it never fills
-    /// up before unless the flows are very unevenly spread over the buckets.
+    /// Flows that are to fit. The table has at least twice as many places, so that evenly spread
+    /// flows up to this number practically all find one (at a million, a handful do not).
     pub capacity: usize,
     /// When idle flows are forgotten.
     pub timeouts: IdleTimeouts,
@@ -164,7 +164,7 @@ pub struct FlowCounters {
     pub expired: u64,
     /// Flows that made room for new ones.
     pub evicted: u64,
-    /// New flows that found no place.
+    /// How often a new flow found no place: once for each packet that tried.
     pub refused: u64,
 }
 
@@ -177,6 +177,9 @@ pub enum NoCompanion {
     /// The flows would be in two buckets, which can move apart.
     #[error("the flow is of another RSS bucket")]
     OtherBucket,
+    /// The flow has a companion already: flows live in pairs at the most.
+    #[error("the flow has a companion already")]
+    HasOne,
     /// The table is full.
     #[error("the flow table has no place")]
     NoPlace,
@@ -315,6 +318,11 @@ impl FlowTable {
         self.counters
     }
 
+    /// Whether this view holds a packet's bucket.
+    pub(crate) fn holds(&self, rss_hash: u32) -> bool {
+        self.partitions[usize::from(bucket_of(rss_hash))].is_some()
+    }
+
     /// How many partitions this view holds.
     pub fn buckets(&self) -> usize {
         self.partitions.iter().flatten().count()
@@ -338,28 +346,27 @@ impl FlowTable {
     /// A flow's state.
     #[inline]
     pub(crate) fn state(&mut self, flow: FlowIndex) -> &mut [u8] {
-        // Packets that were not looked up, or belong to another table, have no flow here.
-        assert!(
-            flow.place() < BUCKETS << self.shift,
-            "the packet has no flow in this table"
-        );
-        // SAFETY: in range by the assertion. The place is of a partition that this table holds:
-        // only a look-up in a partition held makes an index, packets in a worker's hands are of its
-        // own buckets, and a bucket is released only when none is. `&mut self` makes the reference
-        // the only one.
+        // A packet may come from anywhere: not looked up, or looked up in another table.
+        let bucket = flow.place() >> self.shift;
+        let held = self.partitions.get(bucket).is_some_and(Option::is_some);
+        assert!(held, "the packet has no flow in this table");
+        // SAFETY: the place is in range, since its partition is, and this table holds the partition.
+        // `&mut self` makes the reference the only one.
         unsafe { self.memory.state(flow.place()) }
     }
 
     #[inline]
     fn entry(&self, flow: FlowIndex) -> &Entry {
-        // SAFETY: as in `state`; shared, since `&self` excludes `entry_mut`.
+        // SAFETY: indices used in this module are places of partitions that this table holds: a home
+        // of one is checked in `lookup` and `open_companion`, all others are in the same partition.
+        // Shared, since `&self` excludes `entry_mut`.
         unsafe { self.memory.entry(flow.place()) }
     }
 
     #[inline]
     fn entry_mut(&mut self, flow: FlowIndex) -> &mut Entry {
-        // SAFETY: as in `state`.
-        unsafe { self.memory.entry(flow.place()) }
+        // SAFETY: as in `entry`; `&mut self` makes the reference the only one.
+        unsafe { self.memory.entry_mut(flow.place()) }
     }
 
     /// A partition held, with its entries.
@@ -374,10 +381,12 @@ impl FlowTable {
 
     /// Looks up the flow of every packet and opens those that are new. A packet whose flow finds
     /// no place, or whose bucket is another worker's, keeps [`FlowIndex::NONE`].
+    #[inline]
     pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
         let mut homes = [0u32; MAX_BATCH];
         // First pass: where each key's home is; the line is on its way while the next is hashed.
-        for (slot, home) in slots.iter().zip(&mut homes) {
+        for (slot, home) in slots.iter_mut().zip(&mut homes) {
+            slot.packet.flow = FlowIndex::NONE;
             *home = self.home(&slot.packet.headers.key, bucket_of(slot.packet.rss_hash));
             self.memory.prefetch_entry(*home as usize);
         }
@@ -430,8 +439,12 @@ impl FlowTable {
         now: Nanos,
         ends: &mut EndedFlows,
     ) -> Result<FlowIndex, NoCompanion> {
-        if flow.0 >> self.shift != u32::from(bucket) {
+        let held = self.partitions[usize::from(bucket)].is_some();
+        if !held || flow.0 >> self.shift != u32::from(bucket) {
             return Err(NoCompanion::OtherBucket);
+        }
+        if self.entry(flow).companion != Entry::NONE {
+            return Err(NoCompanion::HasOne);
         }
         let home = FlowIndex(self.home(key, bucket));
         if self.find(home, key).is_some() {
@@ -446,9 +459,12 @@ impl FlowTable {
     }
 
     /// Forgets idle flows: looks at the timers of one partition, and at `budget` flows at the most.
-    /// Called in every turn of a worker's loop, it comes round all partitions in 512 turns.
+    /// Called in every turn of a worker's loop, it comes round the partitions held.
     pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {
-        let bucket = self.cursor;
+        let held = |bucket: &usize| self.partitions[*bucket].is_some();
+        let Some(bucket) = (self.cursor..BUCKETS).chain(0..self.cursor).find(held) else {
+            return;
+        };
         self.cursor = (bucket + 1) % BUCKETS;
         let now = now.0 >> TICK_SHIFT;
         for _ in 0..budget {
@@ -477,11 +493,13 @@ impl FlowTable {
 
     /// How long neither the flow nor its companion has had a packet.
     fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
+        // A flow seen at a later time than now, by a worker whose partition this was, is not idle.
+        let since = |last_seen| (tick.wrapping_sub(last_seen) as i32).max(0) as u32;
         let entry = self.entry(flow);
-        let idle = tick.wrapping_sub(entry.last_seen);
+        let idle = since(entry.last_seen);
         match entry.companion {
             Entry::NONE => idle,
-            companion => idle.min(tick.wrapping_sub(self.entry(FlowIndex(companion)).last_seen)),
+            companion => idle.min(since(self.entry(FlowIndex(companion)).last_seen)),
         }
     }
 

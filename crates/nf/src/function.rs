@@ -57,6 +57,13 @@ pub trait NetworkFunction: Send {
         &[]
     }
 
+    /// Whether packets dropped for this reason are *lost*, for want of room, rather than dropped
+    /// because the function decided so.
+    fn loses(&self, reason: u8) -> bool {
+        let _ = reason;
+        false
+    }
+
     /// Bytes of state for each flow. With 0, here and in the chain's other functions, the chain
     /// does not look flows up at all.
     fn state_bytes(&self) -> usize {
@@ -82,7 +89,7 @@ pub trait NetworkFunction: Send {
         false
     }
 
-    /// A flow that `new_flow` saw has left the table; `state` is its last.
+    /// A flow that `new_flow` let pass has left the table; `state` is its last.
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let _ = (key, state);
     }
@@ -182,7 +189,7 @@ impl NewFlow<'_> {
     /// function the new flow counts as seen; the chain's others see it with its first packet.
     ///
     /// # Errors
-    /// If the key is taken, of another bucket, or finds no place.
+    /// If the flow has a companion, or the key is taken, of another bucket, or finds no place.
     pub fn open_companion<T: Pod>(
         &mut self,
         key: &FlowKey,

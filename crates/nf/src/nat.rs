@@ -257,6 +257,7 @@ impl Nat {
                     return Verdict::Forward;
                 }
                 Err(NoCompanion::NoPlace) => return Verdict::Drop(NO_PLACE),
+                Err(NoCompanion::HasOne) => return Verdict::Drop(NOT_TRANSLATABLE),
                 Err(NoCompanion::Taken | NoCompanion::OtherBucket) => {}
             }
         }
@@ -282,6 +283,10 @@ impl NetworkFunction for Nat {
             "not-translatable",
             "flow-table-full",
         ]
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        matches!(reason, PORTS_EXHAUSTED | NO_PLACE)
     }
 
     fn state_bytes(&self) -> usize {

@@ -274,12 +274,12 @@ fn saturation_gives_full_batches_that_arrive_now() {
 fn after_a_stop_nothing_arrives_and_the_ring_is_drained_or_discarded() {
     let times: Vec<u64> = (0..100).collect();
     let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());
-    rig.queues[0].stop(Nanos(50));
-    let (received, packets) = rig.poll(0, 1000);
+    let (received, packets) = rig.poll(0, 49);
     assert_eq!(
         (received.offered, packets.len(), received.waiting),
         (50, 32, 18)
     );
+    rig.queues[0].stop();
     let mut lost = Vec::new();
     rig.queues[0].discard(&mut |arrival, _| lost.push(arrival.0));
     assert_eq!(lost, (32..50).collect::<Vec<_>>());
@@ -297,4 +297,56 @@ fn without_buffers_packets_stay_in_the_ring() {
     held.into_iter().for_each(|buffer| rig.pool.give(buffer));
     rig.batch.release(&mut rig.pool);
     assert_eq!(rig.poll(0, 1000).1.len(), 16);
+}
+
+/// A queue to which no packet hashed once looked for one for ever, and a stop was never seen.
+#[test]
+fn a_queue_with_nothing_to_receive_returns() {
+    let config = TraceNicConfig {
+        pacing: Pacing::Saturate,
+        duration: Some(Nanos::from_secs(1)),
+        renumber: false,
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&[0]), 2, config);
+    let polls = [rig.poll(0, 1).0, rig.poll(1, 1).0];
+    assert!(polls.iter().any(|received| received.offered == 0));
+    assert!(polls.iter().all(|received| !received.ended));
+    rig.queues.iter_mut().for_each(|queue| queue.stop());
+    assert!(rig.poll(0, 2).0.ended && rig.poll(1, 2).0.ended);
+}
+
+/// A ring smaller than a batch once lost what the batch had no room for, although nothing is lost
+/// when packets come only as fast as they are taken.
+#[test]
+fn saturation_loses_nothing_in_a_small_ring() {
+    let pacing = Pacing::Saturate;
+    let duration = Some(Nanos::from_secs(1));
+    let config = TraceNicConfig {
+        pacing,
+        duration,
+        ring: 8,
+        ..TraceNicConfig::default()
+    };
+    let mut rig = Rig::new(trace(&[0, 1]), 1, config);
+    let (received, packets) = rig.poll(0, 7);
+    assert_eq!(
+        (received.offered, received.lost_ring_full, packets.len()),
+        (8, 0, 8)
+    );
+}
+
+/// Without pacing packets once flowed before the start, but the time was counted from it.
+#[test]
+fn nothing_arrives_before_the_start() {
+    for pacing in [Pacing::Saturate, Pacing::Arrivals] {
+        let config = TraceNicConfig {
+            pacing,
+            ..TraceNicConfig::default()
+        };
+        let mut rig = Rig::new(trace(&[0, 1]), 1, config);
+        rig.queues = rig.nic.queues(Nanos(1000));
+        assert_eq!(rig.poll(0, 999).0.offered, 0);
+        assert!(rig.poll(0, 1000).0.offered > 0);
+    }
 }

@@ -247,3 +247,40 @@ fn state_of_all_functions_is_apart_and_aligned() {
     assert_eq!(states, [16..20, 24..40, 40..43, 48..56]);
     assert_eq!(bytes, 56);
 }
+
+/// A reason that a function had not declared was counted where no report looked.
+#[test]
+fn undeclared_reasons_are_counted_as_other() {
+    struct Undeclared;
+    impl NetworkFunction for Undeclared {
+        fn kind(&self) -> &'static str {
+            "Undeclared"
+        }
+        fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+            batch
+                .iter_mut()
+                .for_each(|packet| packet.verdict = Verdict::Drop(9));
+        }
+    }
+    let mut rig = ChainRig::new(vec![Box::new(Undeclared)], INPUT);
+    assert!(rig.run(&[udp(1), udp(2)], Nanos::from_secs(1)).is_empty());
+    assert_eq!(rig.count("undeclared/other"), 2);
+    assert_eq!(rig.chain.lost(), 0);
+}
+
+#[test]
+fn packets_of_a_bucket_not_held_are_lost_and_say_so() {
+    let mut rig = ChainRig::new(vec![Box::<Probe>::default()], INPUT);
+    let hash = rig.rss.hash_headers(&parse(&udp(1)).unwrap());
+    rig.chain
+        .table
+        .as_mut()
+        .unwrap()
+        .release(tailwater_net::toeplitz::bucket_of(hash));
+    assert!(rig.run(&[udp(1)], Nanos::from_secs(1)).is_empty());
+    assert_eq!(
+        (rig.count("bucket-not-held"), rig.count("flow-table-full")),
+        (1, 0)
+    );
+    assert_eq!(rig.chain.lost(), 1);
+}

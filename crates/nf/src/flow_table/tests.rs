@@ -238,17 +238,68 @@ fn companions_live_and_end_together() {
     };
     assert_eq!(open(&mut rig, 6), Err(NoCompanion::OtherBucket));
     let companion = open(&mut rig, 5).unwrap();
-    assert_eq!(open(&mut rig, 5), Err(NoCompanion::Taken));
+    let third = FlowIndex(rig.lookup(&[(key(3, 17), 5)], SECOND)[0].unwrap());
+    let taken = rig
+        .table
+        .open_companion(third, &two, 5, SECOND, &mut rig.ends);
+    assert_eq!(taken, Err(NoCompanion::Taken));
     // Packets of the companion alone keep both alive.
     for second in 2..40 {
         let now = Nanos::from_secs(second);
         assert_eq!(rig.lookup(&[(two, 5)], now), [Some(companion.0)]);
-        assert_eq!(rig.expire(now), []);
+        let ended = rig.expire(now);
+        assert!(!ended.contains(&one) && !ended.contains(&two));
     }
     let mut ended = rig.expire(Nanos::from_secs(60));
     ended.sort_by_key(|key| key.source_port());
     assert_eq!(ended, [one, two]);
     assert_eq!(rig.table.flows(), 0);
+}
+
+/// A second companion once left the first one pointing at the flow, whose place was then freed twice.
+#[test]
+fn a_second_companion_is_refused() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    let flow = FlowIndex(rig.lookup(&[(key(1, 17), 5)], SECOND)[0].unwrap());
+    let mut open = |of: FlowIndex, n| {
+        rig.table
+            .open_companion(of, &key(n, 17), 5, SECOND, &mut rig.ends)
+    };
+    let companion = open(flow, 2).unwrap();
+    assert_eq!(open(flow, 3), Err(NoCompanion::HasOne));
+    assert_eq!(open(companion, 3), Err(NoCompanion::HasOne));
+    assert_eq!(rig.expire(Nanos::from_secs(100)).len(), 2);
+    assert_eq!(rig.table.flows(), 0);
+}
+
+/// A packet that had been looked up elsewhere once kept its old index, and with it the way to state
+/// that another worker was using.
+#[test]
+fn a_stale_index_is_forgotten_or_refused() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    assert!(rig.batch.push(&mut rig.pool, &[], SECOND, 5));
+    rig.table
+        .lookup(rig.batch.slots_mut(), SECOND, &mut rig.ends);
+    assert!(rig.batch.iter().all(|packet| packet.flow().is_some()));
+    let mut other = rig.table.sharing();
+    let stale = rig.batch.iter().next().unwrap().flow;
+    let access = std::panic::AssertUnwindSafe(|| other.state(stale).len());
+    assert!(
+        std::panic::catch_unwind(access).is_err(),
+        "state of a partition that is not held"
+    );
+    other.lookup(rig.batch.slots_mut(), SECOND, &mut rig.ends);
+    assert!(rig.batch.iter().all(|packet| packet.flow().is_none()));
+    rig.batch.release(&mut rig.pool);
+}
+
+/// A flow whose last packet another worker saw a little later than this worker's now was taken for
+/// one idle for 39 hours.
+#[test]
+fn a_flow_seen_after_now_is_not_idle() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    let flow = rig.lookup(&[(key(1, 17), 5)], Nanos::from_secs(20))[0].unwrap();
+    assert_eq!(rig.table.idle_ticks(FlowIndex(flow), 7), 0);
 }
 
 #[test]

@@ -130,6 +130,11 @@ fn exhausted_ports_are_counted_and_come_back() {
         "one connection a bucket"
     );
     assert_eq!(rig.count("nat/ports-exhausted"), 2000 - delivered);
+    assert_eq!(
+        rig.chain.lost(),
+        2000 - delivered,
+        "no room is a loss, not a decision"
+    );
     // To another remote the same ports are free.
     assert_eq!(
         rig.run(&[frame(&outward(1, 7, 2, false), b"")], SECOND)

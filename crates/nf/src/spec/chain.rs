@@ -263,6 +263,17 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
             );
             return Err(item.error(message));
         }
+        let translates = |config: &FunctionConfig| matches!(config, FunctionConfig::Nat(_));
+        let nat = functions
+            .iter()
+            .position(|function| translates(&function.config));
+        if let Some(other) = nat.filter(|_| translates(&config)) {
+            // Both directions run the functions in the same order, so that of two translations
+            // the return path would undo the wrong one first.
+            let message =
+                format!("expected at most one nat in a chain, found functions[{other}] too");
+            return Err(item.error(message));
+        }
         functions.push(FunctionSpec { name, config });
     }
     Ok(functions)
