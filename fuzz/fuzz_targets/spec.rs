@@ -23,5 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let shown = error.to_string();
     assert!(!shown.contains(['\n', '\r']), "{shown:?}");
-    assert!(error.line <= text.split(['\n', '\r']).count() + 1, "{shown}");
+    assert!(
+        error.line <= text.split(['\n', '\r']).count() + 1,
+        "{shown}"
+    );
 });
