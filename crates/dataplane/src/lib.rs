@@ -6,7 +6,6 @@ pub mod clock;
 pub mod cores;
 pub mod histogram;
 pub mod port;
-mod renumber;
 pub mod report;
 mod reta;
 pub mod run;

@@ -9,7 +9,6 @@
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
 use crate::port::{PortQueue, Received, Reta, RetaError};
-use crate::renumber::Renumbering;
 use crate::reta::{RetaHistory, RetaView};
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -18,6 +17,7 @@ use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_nf::batch::{Batch, Incoming};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
+use tailwater_traffic::renumber::Renumbering;
 
 /// The most packets of the trace that one poll looks at, so that even a worker that can never catch up,
 /// or for whom there is none, looks up from it and sees that it is to stop.

@@ -49,6 +49,7 @@ mod error;
 pub mod generate;
 mod notice;
 mod packet;
+pub mod renumber;
 pub mod stats;
 pub mod trace;
 pub mod writer;

@@ -1,4 +1,4 @@
-//! New flows from old: a trace that starts over gets other addresses.
+//! New flows from old: a trace that starts over, or is laid over itself, gets other addresses.
 //!
 //! A mask is XORed onto the low 16 bits of both addresses, so that the two directions of a
 //! connection stay each other's reverse, and prefixes down to /16 (IPv6: /112) stay. Checksums are
@@ -12,7 +12,7 @@ use tailwater_net::toeplitz::{End, RssHasher};
 
 /// How one packet is renumbered: where its addresses and checksums lie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Renumbering {
+pub struct Renumbering {
     network: u8,
     /// The IP header, from the frame's start.
     ip: u16,
@@ -24,14 +24,15 @@ pub(crate) struct Renumbering {
 
 impl Renumbering {
     /// For packets without addresses.
-    pub(crate) const NONE: Renumbering = Renumbering {
+    pub const NONE: Renumbering = Renumbering {
         network: 0,
         ip: 0,
         checksum: 0,
         udp: false,
     };
 
-    pub(crate) fn of(headers: &Headers) -> Renumbering {
+    /// Of a packet with these headers.
+    pub fn of(headers: &Headers) -> Renumbering {
         let network = match headers.network {
             Network::NotIp => return Renumbering::NONE,
             Network::V4 => 4,
@@ -56,8 +57,8 @@ impl Renumbering {
         }
     }
 
-    /// What a mask does to the hashes of IPv4 and IPv6 packets.
-    pub(crate) fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
+    /// What a mask does to the RSS hashes of IPv4 and of IPv6 packets: the bits it flips.
+    pub fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
         let v4 = IpAddr::V4(Ipv4Addr::from_bits(u32::from(mask)));
         let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
         [v4, v6].map(|mask| {
@@ -66,9 +67,9 @@ impl Renumbering {
         })
     }
 
-    /// The packet's hash after renumbering.
+    /// The packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
     #[inline]
-    pub(crate) fn hash(self, hash: u32, change: [u32; 2]) -> u32 {
+    pub fn hash(self, hash: u32, change: [u32; 2]) -> u32 {
         match self.network {
             4 => hash ^ change[0],
             6 => hash ^ change[1],
@@ -76,9 +77,10 @@ impl Renumbering {
         }
     }
 
-    /// Renumbers the packet's frame.
+    /// Renumbers the packet's frame: the low 16 bits of both addresses are XORed with `mask`, and
+    /// checksums stay as right or wrong as they were.
     #[inline]
-    pub(crate) fn apply(self, frame: &mut [u8], mask: u16) {
+    pub fn apply(self, frame: &mut [u8], mask: u16) {
         let ip = usize::from(self.ip);
         let (source, destination) = match self.network {
             4 => (ip + 14, ip + 18),
