@@ -361,7 +361,11 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let traffic = folder.capture("in.pcap", &mixture(100));
     let found = fields(
         &report(&folder.acl_nat(), &traffic, &[]),
-        &["packets.reasons"],
+        &[
+            "packets.reasons",
+            "timeline.list[].dropped_by_reason",
+            "timeline.list[].lost_by_reason",
+        ],
     );
     let page = include_str!("../../../docs/run.md");
     assert_eq!(found, documented(page, "## JSON"));

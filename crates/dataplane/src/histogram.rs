@@ -8,6 +8,8 @@ const STEPS: usize = 1 << STEP_BITS;
 
 /// Values from here on (2^36 ns, 69 s) share the last step.
 const MAX_BITS: u32 = 36;
+/// Cells in a coarse step.
+const COARSE: usize = 4;
 const CELLS: usize = (MAX_BITS - STEP_BITS + 1) as usize * STEPS;
 
 /// Counts of latencies in logarithmic steps of less than 0.8 %.
@@ -103,6 +105,19 @@ impl LatencyHistogram {
             .map_or(Nanos::ZERO, |(value, _)| value.min(self.max))
     }
 
+    /// As [`cumulative`](LatencyHistogram::cumulative), but with steps four times as wide.
+    pub fn coarse_cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        let mut seen = 0;
+        self.counts
+            .chunks_exact(COARSE)
+            .enumerate()
+            .filter_map(move |(chunk, counts)| {
+                let count = counts.iter().sum::<u64>();
+                seen += count;
+                (count > 0).then_some((Nanos(upper(chunk * COARSE + COARSE - 1)), seen))
+            })
+    }
+
     /// The steps that hold packets, as (largest value, packets up to there).
     pub fn cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let mut seen = 0;
@@ -167,6 +182,14 @@ mod tests {
             merged.merge(&b);
             prop_assert_eq!(merged.percentile(percentile), histogram.percentile(percentile));
             prop_assert_eq!(merged.total(), values.len() as u64);
+            let below = |latency: Nanos| values.partition_point(|&value| value <= latency.0) as u64;
+            let mut last = 0;
+            for (latency, packets) in histogram.coarse_cumulative() {
+                prop_assert_eq!(packets, below(latency));
+                prop_assert!(packets > last);
+                last = packets;
+            }
+            prop_assert_eq!(last, values.len() as u64);
         }
     }
 

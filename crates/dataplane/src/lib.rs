@@ -1,5 +1,6 @@
 //! Ports, workers, measurement: what moves packets through a chain.
 
+pub mod arrivals;
 pub mod attribution;
 pub mod capture;
 pub mod clock;
@@ -10,6 +11,7 @@ pub mod report;
 mod reta;
 pub mod run;
 pub mod telemetry;
+mod timeline;
 pub mod trace_nic;
 pub mod worker;
 

@@ -1,8 +1,10 @@
 //! The report of a run: what `tailwater run --output json` prints. Field names are stable.
 
+use crate::arrivals::{ArrivalSeries, bin_width};
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
 use crate::telemetry::Window;
+use crate::timeline::{Timeline, add_reasons};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
@@ -22,6 +24,8 @@ pub struct RunReport {
     pub slo_met: bool,
     /// Latencies of all delivered packets, in microseconds. Nothing is left out.
     pub latency_us: LatencyReport,
+    /// Their distribution: its last point holds all packets and the longest latency.
+    pub latency_distribution: Vec<DistributionPoint>,
     /// Packets, exactly: `offered = delivered + dropped_by_nf + lost`.
     pub packets: PacketReport,
     /// Lost packets as a share of the offered ones.
@@ -40,6 +44,10 @@ pub struct RunReport {
     pub flows: Option<FlowReport>,
     /// The run cut into windows, to tell the machine's hiccups from the chain's.
     pub windows: WindowsReport,
+    /// The whole run over time, in at most 400 steps.
+    pub timeline: TimelineReport,
+    /// Arrivals over time, finer, in at most 1024 steps.
+    pub arrivals: ArrivalReport,
     /// Whether the run ended early, by a signal.
     pub interrupted: bool,
 }
@@ -71,7 +79,7 @@ pub struct LatencyReport {
 }
 
 impl LatencyReport {
-    fn of(histogram: &LatencyHistogram) -> LatencyReport {
+    pub(crate) fn of(histogram: &LatencyHistogram) -> LatencyReport {
         let percentile = |p| histogram.percentile(p).as_micros_f64();
         LatencyReport {
             p50: percentile(50.0),
@@ -82,6 +90,15 @@ impl LatencyReport {
             mean: histogram.sum().as_micros_f64() / histogram.total().max(1) as f64,
         }
     }
+}
+
+/// A point of the distribution of latencies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DistributionPoint {
+    /// A latency, in microseconds.
+    pub latency_us: f64,
+    /// Delivered packets that did not take longer.
+    pub packets: u64,
 }
 
 /// What became of the packets.
@@ -178,6 +195,61 @@ pub struct WindowReport {
     pub slo_met: bool,
 }
 
+/// The run over time. A step is one window, or in a long run 2, 4, 8 ... of them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TimelineReport {
+    /// A step's length, in milliseconds.
+    pub step_ms: f64,
+    /// The steps in order, from the run's start, those without packets too.
+    pub list: Vec<StepReport>,
+}
+
+/// One step.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepReport {
+    /// When it starts, in seconds from the run's start.
+    pub start_s: f64,
+    /// Windows with packets in it.
+    pub windows: u64,
+    /// Of those, flagged ones.
+    pub flagged: u64,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets dropped because a function or the spec says so.
+    pub dropped_by_nf: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Late and lost packets by cause.
+    pub late_by_cause: BTreeMap<&'static str, u64>,
+    /// Dropped packets by reason; only what occurred.
+    pub dropped_by_reason: BTreeMap<String, u64>,
+    /// Lost packets by reason; only what occurred.
+    pub lost_by_reason: BTreeMap<String, u64>,
+    /// Latencies of the packets sent, in microseconds.
+    pub latency_us: LatencyReport,
+    /// The share of the workers' time that packets took, 0 to 1.
+    pub busy: f64,
+}
+
+/// Arrivals over time. They are counted in bins, of which one or more make a step.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ArrivalReport {
+    /// A bin's width, in milliseconds.
+    pub bin_ms: f64,
+    /// A step's length, in milliseconds.
+    pub step_ms: f64,
+    /// Packets that arrived, step by step from the run's start.
+    pub packets: Vec<u64>,
+    /// Packets in the busiest bin of each step.
+    pub busiest_bin: Vec<u64>,
+}
+
+/// Reasons of packets that were lost outside the chain.
+pub(crate) const RING_FULL: &str = "nic-ring-full";
+pub(crate) const NOT_DRAINED: &str = "not-drained";
+
 /// The most windows kept in a report.
 const MAX_LISTED: usize = 10_000;
 
@@ -204,6 +276,8 @@ pub(crate) struct Collector {
     count: u64,
     /// Latest reason counts of each worker.
     reasons: Vec<Vec<u64>>,
+    timeline: Timeline,
+    arrivals: ArrivalSeries,
 }
 
 /// A window that is being added up.
@@ -212,6 +286,8 @@ struct OpenWindow {
     sum: Window,
     /// The time that the worker who lost most lost to gaps.
     worst_gap_time: Nanos,
+    /// Packets for each of the chain's reasons.
+    reasons: Vec<u64>,
 }
 
 /// The most windows kept open for a worker that is behind.
@@ -232,17 +308,27 @@ impl Collector {
             unflagged_met: 0,
             count: 0,
             reasons: vec![Vec::new(); workers],
+            timeline: Timeline::new(window),
+            arrivals: ArrivalSeries::default(),
         }
     }
 
     /// Takes in a worker's window.
     pub(crate) fn add(&mut self, window: &Window) {
         self.total.merge(window);
-        self.reasons[window.worker].clone_from(&window.reasons);
+        self.arrivals.add(&window.arrivals);
+        let before = &mut self.reasons[window.worker];
+        before.resize(window.reasons.len(), 0);
+        let counts = window.reasons.iter().zip(&*before);
+        let reasons: Vec<u64> = counts
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect();
+        before.clone_from(&window.reasons);
         self.last[window.worker] = Some(window.index);
         // What comes too late for its own window is counted in the oldest that is still open.
         let open = self.open.entry(window.index.max(self.closed)).or_default();
         open.sum.merge(window);
+        add_reasons(&mut open.reasons, &reasons);
         open.worst_gap_time = open.worst_gap_time.max(window.gap_time);
         let complete = self
             .last
@@ -268,6 +354,8 @@ impl Collector {
             return;
         }
         let report = self.window_report(index, open);
+        self.timeline
+            .add(index, &open.sum, &open.reasons, report.flagged);
         self.count += 1;
         self.flagged += u64::from(report.flagged);
         self.unflagged_met += u64::from(!report.flagged && report.slo_met);
@@ -284,6 +372,7 @@ impl Collector {
         OpenWindow {
             sum,
             worst_gap_time,
+            ..
         }: &OpenWindow,
     ) -> WindowReport {
         let gap_share = worst_gap_time.as_secs_f64() / self.window.as_secs_f64().max(1e-9);
@@ -320,12 +409,12 @@ impl Collector {
             ..PacketReport::default()
         };
         let ring = (
-            "nic-ring-full".to_owned(),
+            RING_FULL.to_owned(),
             Outcome::Lost,
             self.total.lost_ring_full,
         );
         let end = (
-            "not-drained".to_owned(),
+            NOT_DRAINED.to_owned(),
             Outcome::Lost,
             self.total.lost_undrained,
         );
@@ -353,6 +442,42 @@ impl Collector {
         LatencyReport::of(&self.total.latency)
     }
 
+    /// The distribution of latencies, in steps of less than 3.2 %.
+    pub(crate) fn distribution(&self) -> Vec<DistributionPoint> {
+        let latency = &self.total.latency;
+        let points = latency.coarse_cumulative();
+        points
+            .map(|(value, packets)| DistributionPoint {
+                latency_us: value.min(latency.max()).as_micros_f64(),
+                packets,
+            })
+            .collect()
+    }
+
+    /// Arrivals over time.
+    pub(crate) fn arrivals(&mut self) -> ArrivalReport {
+        let bin_ms = bin_width(self.window).as_secs_f64() * 1e3;
+        let (bins_per_step, steps) = self.arrivals.finish();
+        ArrivalReport {
+            bin_ms,
+            step_ms: bin_ms * bins_per_step as f64,
+            packets: steps.iter().map(|step| step.packets).collect(),
+            busiest_bin: steps.iter().map(|step| step.busiest_bin).collect(),
+        }
+    }
+
+    /// Closes what is open and gives the run over time, which lasted so long.
+    pub(crate) fn timeline(&mut self, reasons: &[Reason], lasted: Nanos) -> TimelineReport {
+        self.close_all();
+        self.timeline.report(reasons, lasted, self.last.len())
+    }
+
+    fn close_all(&mut self) {
+        while !self.open.is_empty() {
+            self.close_first();
+        }
+    }
+
     /// Whether all packets together kept the objective.
     pub(crate) fn slo_met(&self) -> bool {
         slo_met(&self.total, self.slo.1)
@@ -360,9 +485,7 @@ impl Collector {
 
     /// Closes what is open and gives the windows.
     pub(crate) fn windows(&mut self) -> WindowsReport {
-        while !self.open.is_empty() {
-            self.close_first();
-        }
+        self.close_all();
         let unflagged = self.count - self.flagged;
         WindowsReport {
             length_ms: self.window.as_secs_f64() * 1e3,

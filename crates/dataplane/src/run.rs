@@ -237,6 +237,7 @@ pub fn run(
         },
         slo_met: collector.slo_met(),
         latency_us: collector.latency(),
+        latency_distribution: collector.distribution(),
         loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,
         throughput_mpps: per_second(packets.delivered) / 1e6,
         throughput_gbps: per_second(collector.total.delivered_bytes) * 8.0 / 1e9,
@@ -249,6 +250,8 @@ pub fn run(
         late_by_cause: collector.late_by_cause(),
         flows: flow_report(&chains, flow_memory),
         windows: collector.windows(),
+        timeline: collector.timeline(&reasons, lasted),
+        arrivals: collector.arrivals(),
         interrupted,
         packets,
     };

@@ -1,5 +1,6 @@
 //! What a worker measures, window by window, and how it leaves the data path.
 
+use crate::arrivals::ArrivalBins;
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,6 +19,8 @@ pub struct Window {
     pub latency: LatencyHistogram,
     /// Packets that arrived.
     pub offered: u64,
+    /// When they did.
+    pub arrivals: ArrivalBins,
     /// Packets sent.
     pub delivered: u64,
     /// Bytes of the packets sent.
@@ -69,7 +72,8 @@ impl Window {
         self.late.iter().sum()
     }
 
-    /// Adds another window's counts (not its reasons, which are running totals of another worker).
+    /// Adds another window's counts (not its arrivals over time, which a series takes in, nor its
+    /// reasons, which are running totals of another worker).
     pub fn merge(&mut self, other: &Window) {
         self.latency.merge(&other.latency);
         self.offered += other.offered;

@@ -1,5 +1,6 @@
 //! A worker: polls its queue, runs the chain to completion, measures.
 
+use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::clock::Clock;
 use crate::port::{PortQueue, Received};
@@ -39,6 +40,7 @@ pub struct Worker {
     config: WorkerConfig,
     telemetry: WindowSender,
     attribution: Attribution,
+    bins: BinClock,
     pace: Pace,
     window_end: Nanos,
 }
@@ -57,6 +59,7 @@ impl Worker {
         Worker {
             batch: Batch::new(&pool, config.batch),
             attribution: Attribution::new(config.slo),
+            bins: BinClock::new(config.start, config.window),
             window_end: config.start + config.window,
             pace: Pace::default(),
             queue,
@@ -118,6 +121,7 @@ impl Worker {
     /// Counts what is still in the ring as lost.
     fn give_up(&mut self, now: Nanos) {
         let (window, attribution) = (&mut self.telemetry.window, &self.attribution);
+        let bins = &mut self.bins;
         self.queue.discard(&mut |arrival, rss_hash| {
             let late = LatePacket {
                 arrival,
@@ -126,6 +130,7 @@ impl Worker {
                 rss_hash,
             };
             window.lost_undrained += 1;
+            bins.one(&mut window.arrivals, arrival);
             window.late[attribution.cause(late) as usize] += 1;
         });
     }
@@ -141,6 +146,8 @@ impl Worker {
         window.offered += received.offered;
         if received.lost_ring_full > 0 {
             window.lost_ring_full += received.lost_ring_full;
+            let (lost, from) = (received.lost_ring_full, last.min(now));
+            self.bins.spread(&mut window.arrivals, lost, from, now);
             window.late[self.attribution.loss(now) as usize] += received.lost_ring_full;
         }
     }
@@ -154,10 +161,15 @@ impl Worker {
         window.longest_gap = window.longest_gap.max(length);
     }
 
-    /// Runs the batch through the chain, sends it and measures. Returns the time after.
+    /// Runs the batch, which is not empty, through the chain, sends it and measures. Returns the time
+    /// after.
     #[inline]
     fn process(&mut self, received: Nanos, backlog: bool) -> Nanos {
         let packets = self.batch.len();
+        let ends = [0, packets - 1].map(|i| self.batch.packet_mut(i).0.arrival);
+        let arrivals = self.batch.iter().map(|packet| packet.arrival);
+        let bins = &mut self.telemetry.window.arrivals;
+        self.bins.batch(bins, ends, arrivals, packets);
         if backlog {
             // Only in a backlog does it matter who is in front.
             for packet in self.batch.iter() {

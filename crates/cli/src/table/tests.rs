@@ -2,7 +2,8 @@
 
 use super::report;
 use tailwater_dataplane::report::{
-    CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport, WindowsReport,
+    ArrivalReport, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
+    TimelineReport, WindowsReport,
 };
 
 fn latencies(scale: f64) -> LatencyReport {
@@ -38,6 +39,7 @@ fn example() -> RunReport {
         },
         slo_met: true,
         latency_us: latencies(1.0),
+        latency_distribution: Vec::new(),
         packets,
         loss_rate: 100.0 / 600_000.0,
         throughput_mpps: 0.19967,
@@ -73,6 +75,8 @@ fn example() -> RunReport {
             omitted: 0,
             list: Vec::new(),
         },
+        timeline: TimelineReport::default(),
+        arrivals: ArrivalReport::default(),
         interrupted: false,
     }
 }
