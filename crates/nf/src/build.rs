@@ -6,6 +6,7 @@ use crate::chain::{Chain, InputPolicy, state_bytes};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
+use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::spec::{ChainSpec, Fate, FunctionConfig};
 use std::io;
@@ -23,6 +24,14 @@ pub enum BuildError {
         /// What is too large.
         source: ClassifierError,
     },
+    /// The services of a load balancer are out of range.
+    #[error("function {function}: {source}")]
+    LoadBalancer {
+        /// The function's name.
+        function: String,
+        /// What is out of range.
+        source: TableError,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -39,6 +48,7 @@ pub enum BuildError {
 enum Shared {
     Acl(Arc<AclTable>),
     Nat(Arc<NatTable>),
+    LoadBalancer(Arc<LoadBalancerTable>),
     Forward(Forward),
 }
 
@@ -64,6 +74,17 @@ impl Shared {
                 };
                 Shared::Nat(Arc::new(NatTable::new(rules, rss.clone())))
             }
+            FunctionConfig::LoadBalancer(config) => {
+                let drop_others = config.no_service == Fate::Drop;
+                let table =
+                    LoadBalancerTable::new(&config.services, config.table_size, drop_others);
+                Shared::LoadBalancer(Arc::new(table.map_err(|source| {
+                    BuildError::LoadBalancer {
+                        function: name.to_owned(),
+                        source,
+                    }
+                })?))
+            }
             FunctionConfig::Forward(forward) => {
                 Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
             }
@@ -74,6 +95,7 @@ impl Shared {
         match self {
             Shared::Acl(table) => Box::new(Acl::new(Arc::clone(table))),
             Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
+            Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Forward(forward) => Box::new(forward.clone()),
         }
     }
@@ -142,6 +164,16 @@ impl ChainBuilder {
             .iter()
             .map(|(name, shared)| (name.clone(), shared.instance()))
             .collect()
+    }
+
+    /// The table of the load balancer of that name, to change its backends while workers run.
+    pub fn load_balancer(&self, name: &str) -> Option<Arc<LoadBalancerTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match shared {
+                Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
     }
 
     /// Bytes of the flow table, all workers' together; 0 if there is none.

@@ -13,12 +13,12 @@
 use crate::batch::{Batch, Packet, Verdict};
 use crate::flow_table::NoCompanion;
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
-use bytemuck::{Pod, Zeroable};
+use crate::rewrite::{DESTINATION, PASS, SOURCE, Translation};
+use bytemuck::Zeroable;
 use ipnet::Ipv4Net;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::parse::{Fragment, Network};
 use tailwater_net::toeplitz::{BUCKETS, End, RssHasher, bucket_of};
 use tailwater_net::{FlowKey, protocol};
@@ -108,100 +108,6 @@ impl PortClasses {
     fn of(&self, class: u16) -> &[u16] {
         let class = usize::from(class);
         &self.ports[self.starts[class] as usize..self.starts[class + 1] as usize]
-    }
-}
-
-/// A flow's translation.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Translation {
-    /// The new address, host byte order.
-    address: u32,
-    /// The new port.
-    port: u16,
-    /// What the translation does to the IP header's checksum.
-    ip: u16,
-    /// What it does to the transport checksum.
-    transport: u16,
-    /// One of the modes below.
-    mode: u16,
-}
-
-/// The flow passes unchanged.
-const PASS: u16 = 0;
-/// Address and port replace the source's.
-const SOURCE: u16 = 1;
-/// Address and port replace the destination's.
-const DESTINATION: u16 = 2;
-
-impl Translation {
-    fn new(mode: u16, old: (Ipv4Addr, u16), new: (Ipv4Addr, u16)) -> Translation {
-        let ip = ChecksumDelta::ipv4(old.0, new.0);
-        let transport = ip.and(ChecksumDelta::u16(old.1, new.1));
-        Translation {
-            address: new.0.to_bits(),
-            port: new.1,
-            ip: ip.to_bits(),
-            transport: transport.to_bits(),
-            mode,
-        }
-    }
-
-    /// Rewrites a packet. `None`, with nothing changed, if the frame is not what its headers say,
-    /// which parsing rules out.
-    #[inline]
-    fn apply(&self, packet: &mut Packet, frame: &mut [u8]) -> Option<()> {
-        let headers = &mut packet.headers;
-        let (network, transport) = frame.split_at_mut_checked(headers.transport_offset.into())?;
-        let ip = network
-            .get_mut(headers.network_offset.into()..)?
-            .first_chunk_mut::<20>()?;
-        let is_udp = headers.key.protocol() == protocol::UDP;
-        let checksum_at = if is_udp { 6 } else { 16 };
-        if transport.len() < checksum_at + 2 {
-            return None;
-        }
-        let (address_at, port_at) = if self.mode == SOURCE {
-            (12, 0)
-        } else {
-            (16, 2)
-        };
-        ip[address_at..address_at + 4].copy_from_slice(&self.address.to_be_bytes());
-        transport[port_at..port_at + 2].copy_from_slice(&self.port.to_be_bytes());
-        let checksum = u16::from_be_bytes([ip[10], ip[11]]);
-        let checksum = ChecksumDelta::from_bits(self.ip).apply(checksum);
-        [ip[10], ip[11]] = checksum.to_be_bytes();
-        let field = &mut transport[checksum_at..checksum_at + 2];
-        let checksum = u16::from_be_bytes([field[0], field[1]]);
-        let delta = ChecksumDelta::from_bits(self.transport);
-        let checksum = if is_udp {
-            delta.apply_udp(checksum)
-        } else {
-            delta.apply(checksum)
-        };
-        field.copy_from_slice(&checksum.to_be_bytes());
-        headers.key = self.translated(&headers.key);
-        Some(())
-    }
-
-    /// The key after translation.
-    #[inline]
-    fn translated(&self, key: &FlowKey) -> FlowKey {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-        else {
-            return *key;
-        };
-        let (address, protocol) = (Ipv4Addr::from_bits(self.address), key.protocol());
-        match self.mode {
-            SOURCE => FlowKey::v4(
-                address,
-                destination,
-                protocol,
-                self.port,
-                key.destination_port(),
-            ),
-            _ => FlowKey::v4(source, address, protocol, key.source_port(), self.port),
-        }
     }
 }
 

@@ -54,6 +54,8 @@ registry! {
     "acl" => acl::AclConfig as Acl,
     /// Network address and port translation.
     "nat" => nat::NatConfig as Nat,
+    /// Load balancing over backends by consistent hashing.
+    "loadBalancer" => load_balancer::LoadBalancerConfig as LoadBalancer,
     /// Forwarding, with Ethernet addresses set on the way.
     "forward" => forward::ForwardConfig as Forward,
 }

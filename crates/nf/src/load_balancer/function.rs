@@ -1,0 +1,103 @@
+//! The `LoadBalancer` network function.
+
+use super::table::{LoadBalancerTable, Target, TargetNumber, Version};
+use crate::batch::{Batch, Packet, Verdict};
+use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::rewrite::{DESTINATION, Translation, redirect_v6};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A packet of a balanced flow that cannot be rewritten: IPv6 extension headers.
+const NOT_REWRITABLE: u8 = 2;
+
+/// Sends each flow to one of its service's backends.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    table: Arc<LoadBalancerTable>,
+    /// The version that this worker uses.
+    held: Arc<Version>,
+}
+
+impl LoadBalancer {
+    /// A worker's instance.
+    pub fn new(table: Arc<LoadBalancerTable>) -> LoadBalancer {
+        let held = table.current();
+        LoadBalancer { table, held }
+    }
+
+    #[inline]
+    fn refresh(&mut self) {
+        if self.table.version() != self.held.number {
+            self.fetch();
+        }
+    }
+
+    #[cold]
+    fn fetch(&mut self) {
+        self.held = self.table.current();
+    }
+}
+
+impl NetworkFunction for LoadBalancer {
+    fn kind(&self) -> &'static str {
+        "LoadBalancer"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["no-service", "no-backend", "not-rewritable"]
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<TargetNumber>()
+    }
+
+    fn version(&self) -> u32 {
+        self.table.version()
+    }
+
+    fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.refresh();
+        let present = flow.state::<TargetNumber>();
+        *present = self.held.choose(&packet.headers.key, *present);
+        Verdict::Forward
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        // A flow that came from another worker may have a target of a later version.
+        self.refresh();
+        let targets = &*self.held.targets;
+        batch.for_each(|packet, frame| {
+            let number = *flows.state::<TargetNumber>(packet) as usize;
+            let target = targets.get(number).copied().unwrap_or(Target::Pass);
+            if let Err(reason) = send_to(target, packet, frame) {
+                packet.verdict = Verdict::Drop(reason);
+            }
+        });
+    }
+}
+
+/// Directs a packet to its target, or says why not.
+#[inline]
+fn send_to(target: Target, packet: &mut Packet, frame: &mut [u8]) -> Result<(), u8> {
+    let key = packet.headers.key;
+    let rewritten = match target {
+        Target::Pass => Some(()),
+        Target::Refuse(reason) => return Err(reason),
+        Target::V4(address, port) => {
+            let IpAddr::V4(old) = key.destination() else {
+                return Err(NOT_REWRITABLE);
+            };
+            let old = (old, key.destination_port());
+            let new = (address, port.unwrap_or(old.1));
+            Translation::new(DESTINATION, old, new).apply(packet, frame)
+        }
+        Target::V6(address, port) => {
+            let port = port.unwrap_or(key.destination_port());
+            redirect_v6(packet, frame, (address, port))
+        }
+        Target::Mac(address) => frame
+            .first_chunk_mut::<6>()
+            .map(|destination| *destination = address),
+    };
+    rewritten.ok_or(NOT_REWRITABLE)
+}
