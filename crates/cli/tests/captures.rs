@@ -14,8 +14,8 @@ use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 /// ClassBench rules in the access list.
 const RULES: usize = 1500;
 
-/// All traffic at once: neither the rate nor the capture's length matters, nothing is lost.
-const AT_ONCE: [&str; 4] = ["--rate-scale", "1e12", "--ring", "1048576"];
+/// At a rate that a debug build bears, whatever the capture's own: its times do not matter here.
+const PACE: [&str; 4] = ["--rate", "100kpps", "--ring", "1048576"];
 
 /// What the binary says of captures that cannot be run, with the reason why that is right.
 const KNOWN: [(&str, &str); 3] = [
@@ -59,7 +59,16 @@ fn acl_nat(folder: &Folder, data: &Path) -> PathBuf {
                      {nat: {external: [203.0.113.0/28], otherProtocols: pass, inbound: pass, \
                      internal: [0.0.0.0/1, 128.0.0.0/2, 192.0.0.0/5, 200.0.0.0/7, 202.0.0.0/8, \
                      204.0.0.0/6, 208.0.0.0/4]}}]";
-    folder.spec("acl-nat.yaml", functions, "  flows: {capacity: 131072}\n")
+    unhurried(folder.spec("acl-nat.yaml", functions, "  flows: {capacity: 131072}\n"))
+}
+
+/// The spec with an objective so loose that what a busy machine holds up is still drained at the end.
+fn unhurried(spec: PathBuf) -> PathBuf {
+    let text = std::fs::read_to_string(&spec).unwrap();
+    let loose = text.replace("latency: 200us", "latency: 10s");
+    assert_ne!(text, loose);
+    std::fs::write(&spec, loose).unwrap();
+    spec
 }
 
 fn captures(folder: &Path) -> Vec<PathBuf> {
@@ -88,8 +97,7 @@ fn read(path: &Path) -> Option<(u64, usize)> {
     Some((frames.len() as u64, wrong_checksums(&frames)))
 }
 
-/// Runs a capture through a chain, with a constant rate if its timestamps are no use. `None` if it
-/// is refused for a known reason.
+/// Runs a capture through a chain. `None` if it is refused for a known reason.
 fn run_capture(chain: &Path, capture: &Path, more: &[&str]) -> Option<serde_json::Value> {
     let run = |timing: &[&str]| {
         let mut command = tailwater();
@@ -98,10 +106,7 @@ fn run_capture(chain: &Path, capture: &Path, more: &[&str]) -> Option<serde_json
             .args([capture, chain]);
         command.args(timing).args(more).output().unwrap()
     };
-    let mut output = run(&AT_ONCE);
-    if text(&output.stderr).contains("with --rate") {
-        output = run(&["--rate", "1000Mpps", "--ring", "1048576"]);
-    }
+    let output = run(&PACE);
     let stderr = text(&output.stderr);
     let told = format!("{}: {stderr}", capture.display());
     assert!(!stderr.contains("panicked"), "{told}");
@@ -142,7 +147,7 @@ fn for_all(captures: &[PathBuf], job: impl Fn(&Path, &str) + Sync) {
 
 /// Runs every capture through both chains; gives how many were run, and how many refused.
 fn run_all(data: &Path, folder: &Folder, captures: &[PathBuf]) -> (usize, usize) {
-    let (acl_nat, forward) = (acl_nat(folder, data), folder.forward());
+    let (acl_nat, forward) = (acl_nat(folder, data), unhurried(folder.forward()));
     let counts = Mutex::new((0, 0));
     for_all(captures, |capture, core| {
         let name = capture.file_name().unwrap().to_string_lossy();
@@ -242,7 +247,7 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         return;
     }
     let folder = Folder::new();
-    let chain = acl_nat(&folder, &data);
+    let (chain, forward) = (acl_nat(&folder, &data), unhurried(folder.forward()));
     for name in [
         "ndpi_reddit.pcap.zst",
         "ndpi_operavpn.pcapng.zst",
@@ -257,7 +262,7 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         let run = |chain: &Path, out: &Path| {
             run_capture(chain, &capture, &["--capture-out", out.to_str().unwrap()]).unwrap()
         };
-        run(&folder.forward(), &before);
+        run(&forward, &before);
         let report = run(&chain, &after);
         assert!(count(&report, "delivered") > 0, "{name}: {report}");
         let (before, after) = (tshark_bad(&before).unwrap(), tshark_bad(&after).unwrap());

@@ -1,6 +1,6 @@
 //! The flow table: one look-up a packet for the whole chain.
 //!
-//! A worker looks up a batch of flow keys and gets a [`FlowIndex`] for each; the chain's functions
+//! A worker looks up a batch of flow keys and gets a flow index for each; the chain's functions
 //! find their per-flow state by that index and never hash again. The table is cut into 512
 //! partitions, one for each RSS bucket: only who holds a bucket's [`Partition`] may look up,
 //! insert or expire there, and a bucket moves between workers by moving its `Partition`, a few
