@@ -6,9 +6,12 @@ use crate::chain::{Chain, InputPolicy, state_bytes};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
+use crate::ip_forward::function::ForwardOptions;
+use crate::ip_forward::{IpForward, RouteTable};
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::spec::{ChainSpec, Fate, FunctionConfig};
+use crate::tunnel::{Action, Tunnel, TunnelRules};
 use std::io;
 use std::sync::Arc;
 use tailwater_net::toeplitz::RssHasher;
@@ -32,6 +35,14 @@ pub enum BuildError {
         /// What is out of range.
         source: TableError,
     },
+    /// Routes do not make a table.
+    #[error("function {function}: {source}")]
+    Routes {
+        /// The function's name.
+        function: String,
+        /// What is too large.
+        source: crate::ip_forward::TableError,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -50,6 +61,8 @@ enum Shared {
     Nat(Arc<NatTable>),
     LoadBalancer(Arc<LoadBalancerTable>),
     Forward(Forward),
+    IpForward(Arc<RouteTable>, ForwardOptions),
+    Tunnel(Arc<TunnelRules>, bool),
 }
 
 impl Shared {
@@ -88,6 +101,27 @@ impl Shared {
             FunctionConfig::Forward(forward) => {
                 Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
             }
+            FunctionConfig::IpForward(config) => {
+                let (routes, default) = (&config.routes, config.default);
+                let table = RouteTable::new(routes, default, &config.next_hops, config.source_mac);
+                let table = table.map_err(|source| BuildError::Routes {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                let options = ForwardOptions {
+                    pass_local: config.local == Fate::Pass,
+                    in_flow: config.cached,
+                };
+                Shared::IpForward(Arc::new(table), options)
+            }
+            FunctionConfig::Tunnel(config) => {
+                let default = match config.default {
+                    Fate::Pass => Action::Pass,
+                    Fate::Drop => Action::Drop,
+                };
+                let rules = TunnelRules::new(&config.rules, default);
+                Shared::Tunnel(Arc::new(rules), config.cached)
+            }
         })
     }
 
@@ -97,6 +131,10 @@ impl Shared {
             Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Forward(forward) => Box::new(forward.clone()),
+            Shared::IpForward(table, options) => {
+                Box::new(IpForward::new(Arc::clone(table), *options))
+            }
+            Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
         }
     }
 }

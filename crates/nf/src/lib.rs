@@ -16,3 +16,4 @@ pub mod nat;
 pub mod region;
 mod rewrite;
 pub mod spec;
+pub mod tunnel;

@@ -324,3 +324,52 @@ fn a_huge_file_is_refused_before_it_is_parsed() {
         "huge.yaml: expected at most 16 MiB, found a larger file"
     );
 }
+
+#[test]
+fn routers_and_tunnels_keep_every_field() {
+    use tailwater_nf::ip_forward::{Route, Target};
+    use tailwater_nf::tunnel::{Action as TunnelAction, VlanMatch};
+    let spec = right("router.yaml");
+    let FunctionConfig::Tunnel(tunnel) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0]);
+    };
+    assert_eq!((tunnel.default, tunnel.cached), (Fate::Drop, false));
+    let rule = &tunnel.rules[0];
+    assert_eq!(rule.source, Some("10.0.0.0/8".parse().unwrap()));
+    assert_eq!(rule.destination, Some("198.18.0.0/15".parse().unwrap()));
+    assert_eq!(
+        (rule.protocol, rule.vlan),
+        (Some(17), Some(VlanMatch::Id(7)))
+    );
+    let TunnelAction::Push(tag) = rule.action else {
+        panic!("{rule:?}");
+    };
+    assert_eq!((tag.id, tag.priority, tag.drop_eligible), (4094, 7, true));
+    assert_eq!(tag.ethertype, 0x88a8);
+    assert_eq!(tunnel.rules[1].vlan, Some(VlanMatch::Untagged));
+    assert_eq!(tunnel.rules[2].action, TunnelAction::Pop);
+
+    let FunctionConfig::IpForward(router) = &spec.functions[1].config else {
+        panic!("{:?}", spec.functions[1]);
+    };
+    assert_eq!(router.source_mac, [2, 0, 0, 0, 0, 1]);
+    assert_eq!(router.next_hops[0].source_mac, Some([2, 0, 0, 0, 0, 2]));
+    assert_eq!(
+        router.next_hops[1].address,
+        Some("2001:db8::1".parse().unwrap())
+    );
+    assert_eq!((router.local, router.cached), (Fate::Pass, true));
+    assert_eq!(router.default, Some(Target::NextHop(0)));
+    let route = |prefix: &str, target| Route {
+        prefix: prefix.parse().unwrap(),
+        target,
+    };
+    // The spec's own route for 198.18.0.0/15, not the file's.
+    let routes = [
+        route("0.0.0.0/0", Target::Blackhole),
+        route("198.18.0.0/15", Target::NextHop(1)),
+        route("198.18.7.0/24", Target::NextHop(0)),
+        route("2001:db8::1/128", Target::Local),
+    ];
+    assert_eq!(router.routes, routes);
+}

@@ -27,7 +27,7 @@ impl ForwardConfig {
 }
 
 /// A MAC address that a packet may come from (IEEE 802: the group bit is zero).
-fn unicast(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
+pub(super) fn unicast(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     let address = mac(node)?;
     if address[0] & 1 != 0 {
         return Err(node.expected("a unicast MAC address, as a source must have"));

@@ -58,6 +58,10 @@ registry! {
     "loadBalancer" => load_balancer::LoadBalancerConfig as LoadBalancer,
     /// Forwarding, with Ethernet addresses set on the way.
     "forward" => forward::ForwardConfig as Forward,
+    /// Forwarding by longest-prefix match.
+    "ipForward" => ip_forward::IpForwardConfig as IpForward,
+    /// VLAN tags pushed and popped by rule.
+    "tunnel" => tunnel::TunnelConfig as Tunnel,
 }
 
 /// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.

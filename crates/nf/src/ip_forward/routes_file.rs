@@ -1,0 +1,240 @@
+//! Files of routes.
+//!
+//! A route per line: a prefix and, after blanks, the name or address of a next hop, or `local` or
+//! `blackhole`. A prefix alone gets one of the next hops by a hash of the prefix: the same one
+//! whatever else the table holds. A bare address is a prefix of its full length. `#` begins a
+//! comment.
+//!
+//! ```text
+//! 0.0.0.0/0        upstream
+//! 198.18.0.0/15    192.0.2.1
+//! 198.18.64.0/18   blackhole     # scrubbed
+//! 2001:db8::/32
+//! ```
+
+use super::route::{MAX_ROUTES, NextHop, Route, Target};
+use ipnet::IpNet;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The most bytes of a wrong field that an error quotes.
+const QUOTED: usize = 40;
+
+/// What a route's place should have held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// An address and perhaps a length.
+    Prefix,
+    /// A length that the address has bits for.
+    PrefixLength,
+    /// No address bits beyond the length: the prefix without them.
+    NoHostBits(IpNet),
+    /// A next hop.
+    NextHop,
+    /// A next hop by name, as there is none to choose from.
+    SomeNextHop,
+    /// Nothing after the next hop.
+    EndOfLine,
+    /// Text in UTF-8.
+    Utf8,
+    /// No more routes.
+    EndOfRoutes,
+    /// Each prefix once; the line it stands on first.
+    Once(u32),
+}
+
+/// A line that cannot be parsed: where, and what was expected and found there.
+///
+/// The text is one line, without the file's name, which the parser does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: expected {expected}, found {found}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in bytes, from 1.
+    pub column: usize,
+    /// What was expected.
+    pub expected: Expected,
+    /// What was found: quoted and shortened, or `nothing`.
+    pub found: String,
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::Prefix => f.write_str("a prefix such as 198.18.0.0/15 or 2001:db8::/32"),
+            Expected::PrefixLength => f.write_str("a length of at most 32 (IPv6: 128) bits"),
+            Expected::NoHostBits(prefix) => {
+                write!(f, "no address bits beyond the length ({prefix})")
+            }
+            Expected::NextHop => {
+                f.write_str("local, blackhole, or the name or address of one of nextHops")
+            }
+            Expected::SomeNextHop => f.write_str("a next hop, as nextHops has none"),
+            Expected::EndOfLine => f.write_str("the end of the line"),
+            Expected::Utf8 => f.write_str("text in UTF-8"),
+            Expected::EndOfRoutes => write!(f, "at most {MAX_ROUTES} routes"),
+            Expected::Once(line) => write!(f, "each prefix once (first on line {line})"),
+        }
+    }
+}
+
+/// Next hops by what routes call them.
+pub struct Names<'a> {
+    names: HashMap<&'a str, Target>,
+    addresses: HashMap<IpAddr, Target>,
+    count: u64,
+}
+
+impl<'a> Names<'a> {
+    /// The names and addresses of these; of the first one where they are not unique.
+    pub fn new(next_hops: &'a [NextHop]) -> Names<'a> {
+        let words = [("local", Target::Local), ("blackhole", Target::Blackhole)];
+        let mut names = HashMap::from(words);
+        let mut addresses = HashMap::new();
+        for (place, hop) in (0..).zip(next_hops) {
+            names.entry(&*hop.name).or_insert(Target::NextHop(place));
+            if let Some(address) = hop.address {
+                addresses.entry(address).or_insert(Target::NextHop(place));
+            }
+        }
+        let count = next_hops.len() as u64;
+        Names {
+            names,
+            addresses,
+            count,
+        }
+    }
+
+    /// The target that is called so.
+    pub fn find(&self, text: &str) -> Option<Target> {
+        let by_address = || self.addresses.get(&text.parse().ok()?);
+        self.names.get(text).or_else(by_address).copied()
+    }
+
+    /// The next hop for a prefix that comes without one; `None` if there are no next hops.
+    pub fn of_prefix(&self, prefix: &IpNet) -> Option<Target> {
+        let bits = match prefix {
+            IpNet::V4(prefix) => u64::from(prefix.addr().to_bits()) << 8,
+            IpNet::V6(prefix) => {
+                let bits = prefix.addr().to_bits();
+                (bits >> 64) as u64 ^ (bits as u64).rotate_left(7)
+            }
+        };
+        // Fibonacci hashing: the product's high bits depend on all bits before.
+        let mixed = (bits ^ u64::from(prefix.prefix_len())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let place = ((mixed >> 32) * self.count) >> 32;
+        (self.count > 0).then_some(Target::NextHop(place as u16))
+    }
+}
+
+/// Parses a file of routes. They come sorted by prefix, each prefix once.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn parse(text: &[u8], next_hops: &[NextHop]) -> Result<Vec<Route>, ParseError> {
+    let names = Names::new(next_hops);
+    let mut routes: Vec<(Route, u32)> = Vec::new();
+    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+        let line = Line { number, line };
+        if let Some(route) = line.route(&names)? {
+            if routes.len() == MAX_ROUTES {
+                return Err(line.error(0, Expected::EndOfRoutes));
+            }
+            routes.push((route, number));
+        }
+    }
+    routes.sort_by_key(|(route, _)| route.prefix);
+    let again = routes
+        .windows(2)
+        .filter(|pair| pair[0].0.prefix == pair[1].0.prefix)
+        .min_by_key(|pair| pair[1].1);
+    if let Some([(_, first), (route, line)]) = again {
+        return Err(ParseError {
+            line: *line as usize,
+            column: 1,
+            expected: Expected::Once(*first),
+            found: format!("{} again", route.prefix),
+        });
+    }
+    Ok(routes.into_iter().map(|(route, _)| route).collect())
+}
+
+/// A line that is being parsed.
+struct Line<'a> {
+    number: u32,
+    line: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    /// The route; `None` if there is only blank space or a comment.
+    fn route(&self, names: &Names<'_>) -> Result<Option<Route>, ParseError> {
+        let text = str::from_utf8(self.line)
+            .map_err(|error| self.error(error.valid_up_to(), Expected::Utf8))?;
+        let text = text.split('#').next().unwrap_or_default();
+        let mut fields = text.split_ascii_whitespace();
+        let Some(field) = fields.next() else {
+            return Ok(None);
+        };
+        // Where a field stands in its line.
+        let at = |field: &str| field.as_ptr() as usize - text.as_ptr() as usize;
+        let prefix = parse_prefix(field).map_err(|expected| self.error(at(field), expected))?;
+        let target = match fields.next() {
+            Some(name) => names.find(name).ok_or((at(name), Expected::NextHop)),
+            None => names
+                .of_prefix(&prefix)
+                .ok_or((text.trim_end().len(), Expected::SomeNextHop)),
+        };
+        let target = target.map_err(|(at, expected)| self.error(at, expected))?;
+        match fields.next() {
+            Some(extra) => Err(self.error(at(extra), Expected::EndOfLine)),
+            None => Ok(Some(Route { prefix, target })),
+        }
+    }
+
+    /// An error at a byte, quoting the field there.
+    fn error(&self, at: usize, expected: Expected) -> ParseError {
+        let rest = self.line.get(at..).unwrap_or_default();
+        let field = rest.split(|byte| byte.is_ascii_whitespace() || *byte == b'#');
+        let field = field.into_iter().next().unwrap_or_default();
+        let found = match (&expected, field) {
+            (_, []) => "nothing".to_owned(),
+            (Expected::Utf8, [byte, ..]) => format!("byte 0x{byte:02X}"),
+            _ if field.len() > QUOTED => {
+                let short = field.get(..QUOTED).unwrap_or_default();
+                format!("{:?}...", String::from_utf8_lossy(short))
+            }
+            _ => format!("{:?}", String::from_utf8_lossy(field)),
+        };
+        ParseError {
+            line: self.number as usize,
+            column: at + 1,
+            expected,
+            found,
+        }
+    }
+}
+
+/// `address/length` or an address.
+fn parse_prefix(text: &str) -> Result<IpNet, Expected> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| Expected::Prefix)?;
+    let prefix = match length {
+        None => IpNet::from(address),
+        // The standard parser also takes a sign.
+        Some(length) if length.bytes().all(|digit| digit.is_ascii_digit()) => {
+            let length = length.parse().map_err(|_| Expected::PrefixLength)?;
+            IpNet::new(address, length).map_err(|_| Expected::PrefixLength)?
+        }
+        Some(_) => return Err(Expected::PrefixLength),
+    };
+    match prefix.trunc() {
+        same if same == prefix => Ok(prefix),
+        shorter => Err(Expected::NoHostBits(shorter)),
+    }
+}

@@ -1,0 +1,105 @@
+//! The route table: both IP versions, and what a packet becomes on each route.
+
+use super::route::{Decision, MAX_NEXT_HOPS, MAX_ROUTES, NextHop, Route, Target};
+use super::v4::{self, V4Table};
+use super::v6::{self, V6Table};
+use ipnet::IpNet;
+use std::io;
+use std::net::IpAddr;
+
+/// Why routes do not make a table.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The second level of the IPv4 structure is full.
+    #[error(
+        "more than {} IPv4 /24 networks hold prefixes longer than /24",
+        v4::MAX_EXTENDED
+    )]
+    TooManyLongPrefixes,
+    /// The IPv6 structure would take too much memory.
+    #[error("the IPv6 routes need more than {} MiB", v6::MAX_BYTES >> 20)]
+    TooLarge,
+    /// Too many routes.
+    #[error("more than {MAX_ROUTES} routes")]
+    TooManyRoutes,
+    /// Too many next hops, or a route to one that is not there.
+    #[error("more than {MAX_NEXT_HOPS} next hops, or a route to one that is not among them")]
+    NextHops,
+    /// There is not enough memory.
+    #[error("there is no memory for the routes ({0})")]
+    Memory(io::Error),
+}
+
+/// Routes ready to be looked up; shared by all workers.
+pub struct RouteTable {
+    pub(super) v4: V4Table,
+    pub(super) v6: V6Table,
+    /// Destination and source MAC address for each next hop, as they stand in a frame.
+    pub(super) addresses: Box<[[u8; 12]]>,
+}
+
+impl RouteTable {
+    /// A table of routes; of equal prefixes the last counts. `default` is for destinations without
+    /// a route, in both IP versions; `source_mac` for next hops that have none of their own.
+    ///
+    /// # Errors
+    /// If there are too many routes or next hops, or not enough memory.
+    pub fn new(
+        routes: &[Route],
+        default: Option<Target>,
+        next_hops: &[NextHop],
+        source_mac: [u8; 6],
+    ) -> Result<RouteTable, TableError> {
+        if routes.len() > MAX_ROUTES {
+            return Err(TableError::TooManyRoutes);
+        }
+        let is_unknown =
+            |target| matches!(target, Target::NextHop(hop) if usize::from(hop) >= next_hops.len());
+        let mut targets = routes.iter().map(|route| route.target).chain(default);
+        if next_hops.len() > MAX_NEXT_HOPS || targets.any(is_unknown) {
+            return Err(TableError::NextHops);
+        }
+        let (mut v4_entries, mut v6_entries): (Vec<v4::Entry>, Vec<v6::Entry>) = Default::default();
+        for route in routes {
+            let decision = Decision::of(Some(route.target));
+            match route.prefix.trunc() {
+                IpNet::V4(prefix) => {
+                    v4_entries.push((prefix.addr().to_bits(), prefix.prefix_len(), decision));
+                }
+                IpNet::V6(prefix) => {
+                    v6_entries.push((prefix.addr().to_bits(), prefix.prefix_len(), decision));
+                }
+            }
+        }
+        let default = Decision::of(default);
+        let addresses = next_hops.iter().map(|hop| {
+            let mut addresses = [0; 12];
+            let (destination, source) = addresses.split_at_mut(6);
+            destination.copy_from_slice(&hop.mac);
+            source.copy_from_slice(&hop.source_mac.unwrap_or(source_mac));
+            addresses
+        });
+        Ok(RouteTable {
+            v4: V4Table::new(v4_entries, default)?,
+            v6: V6Table::new(v6_entries, default)?,
+            addresses: addresses.collect(),
+        })
+    }
+
+    pub(super) fn decide(&self, address: IpAddr) -> Decision {
+        match address {
+            IpAddr::V4(address) => self.v4.find(address.to_bits()),
+            IpAddr::V6(address) => self.v6.find(address.to_bits()),
+        }
+    }
+
+    /// Where packets to an address go; `None` if there is no route.
+    pub fn find(&self, address: IpAddr) -> Option<Target> {
+        self.decide(address).target()
+    }
+
+    /// The memory that the look-up structures take, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.v4.memory_bytes() + self.v6.memory_bytes() + size_of_val(&*self.addresses)
+    }
+}
