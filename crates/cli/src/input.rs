@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
-use tailwater_traffic::generate::{Bursty, BurstyConfig, preset};
+use tailwater_traffic::generate::{Preset, preset};
 use tailwater_traffic::{
     CaptureReader, LoadOptions, PacketSource, ReadOptions, Trace, TrafficError,
 };
@@ -32,7 +32,7 @@ const FASTEST_PPS: f64 = 100e6;
 #[derive(Debug)]
 pub enum Traffic {
     /// A preset's configuration.
-    Preset(Box<BurstyConfig>),
+    Preset(Box<Preset>),
     /// A capture file.
     File(PathBuf),
 }
@@ -64,10 +64,7 @@ impl Traffic {
         generated: Nanos,
     ) -> Result<Box<dyn PacketSource>, CliError> {
         Ok(match self {
-            Traffic::Preset(mut config) => {
-                (config.seed, config.duration) = (load.seed, generated);
-                Box::new(Bursty::new(*config)?)
-            }
+            Traffic::Preset(preset) => preset.with(load.seed, generated).open()?,
             Traffic::File(path) => {
                 let options = ReadOptions {
                     skip_bad_packets: load.skip_bad_packets,
@@ -79,10 +76,10 @@ impl Traffic {
 
     /// How much of a preset makes `wanted` after its rate is changed.
     pub fn generated(&self, load: &LoadArgs, wanted: Nanos) -> Nanos {
-        let Traffic::Preset(config) = self else {
+        let Traffic::Preset(preset) = self else {
             return wanted;
         };
-        let rate = load.rate.map_or(1.0, |rate| rate / config.mean_rate_pps);
+        let rate = load.rate.map_or(1.0, |rate| rate / preset.mean_rate_pps());
         let seconds = wanted.as_secs_f64() * rate * load.rate_scale.unwrap_or(1.0);
         // A preset needs some time for its first packets.
         Nanos::from_secs_f64(seconds).max(Nanos::from_micros(100))

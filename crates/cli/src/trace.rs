@@ -12,7 +12,7 @@ use crate::{complain, print};
 use std::process::ExitCode;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
-use tailwater_traffic::generate::{Bursty, preset};
+use tailwater_traffic::generate::preset;
 use tailwater_traffic::{
     LoadOptions, Packet, PacketSource, PcapWriter, Statistics, Trace, TrafficError,
 };
@@ -55,12 +55,10 @@ pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
 
 /// Writes a preset's packets to a file.
 pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
-    let mut config = preset(&args.preset)?;
     // Made slower and longer, then sped up.
     let generated = args.duration.as_secs_f64() * args.rate_scale;
-    config.duration = Nanos::from_secs_f64(generated).min(LONGEST);
-    config.seed = args.seed;
-    let mut source = Bursty::new(config)?;
+    let generated = Nanos::from_secs_f64(generated).min(LONGEST);
+    let mut source = preset(&args.preset)?.with(args.seed, generated).open()?;
     let mut writer = PcapWriter::create(&args.output)?;
     let mut loading = Loading::new(&args.preset);
     while let Some(packet) = source.next_packet()? {

@@ -14,8 +14,8 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::UniformConfig;
 use tailwater_traffic::generate::{Bursty, BurstyConfig, FrameSize, Transport, Uniform};
-use tailwater_traffic::generate::{UniformConfig, preset};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};
 
 fn spec(functions: &str, extra: &str) -> ChainSpec {
@@ -141,7 +141,7 @@ fn every_packet_is_accounted_for() {
         let config = BurstyConfig {
             seed,
             duration: Nanos::from_millis(300),
-            ..preset("bursty").unwrap()
+            ..BurstyConfig::preset()
         };
         load(Bursty::new(config).unwrap())
     };

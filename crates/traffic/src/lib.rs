@@ -9,13 +9,13 @@
 //! use std::io::Cursor;
 //!
 //! use tailwater_net::Nanos;
-//! use tailwater_traffic::generate::{Bursty, preset};
+//! use tailwater_traffic::generate::{Bursty, BurstyConfig};
 //! use tailwater_traffic::{
 //!     CaptureReader, LoadOptions, PacketSource, PcapWriter, ReadOptions, Statistics, Trace,
 //! };
 //!
 //! // Make a millisecond of bursty traffic and write it as a capture.
-//! let mut config = preset("bursty")?;
+//! let mut config = BurstyConfig::preset();
 //! config.duration = Nanos::from_millis(1);
 //! config.warm_up = Nanos::from_millis(10);
 //! let mut traffic = Bursty::new(config)?;
@@ -44,6 +44,7 @@
 //! What a file claims is never believed: lengths are checked, memory is bounded, and damage
 //! ends the packets with a [`Notice`] instead of a panic.
 
+pub mod bursts;
 pub mod capture;
 mod error;
 pub mod generate;

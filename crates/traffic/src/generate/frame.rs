@@ -97,4 +97,23 @@ impl FrameWriter {
             .write(&mut self.buffer)?;
         Ok(&self.buffer[..length])
     }
+
+    /// A packet as it is captured on a link, not padded to the shortest frame. `said` is its
+    /// payload, or how many random bytes.
+    pub(super) fn unpadded(
+        &mut self,
+        builder: FrameBuilder<'_>,
+        identification: u16,
+        said: Result<&[u8], usize>,
+    ) -> Result<&[u8], BuildError> {
+        let payload = match said {
+            Ok(payload) => payload,
+            Err(length) => self.payload.get(..length).unwrap_or(&self.payload),
+        };
+        let length = builder
+            .identification(identification)
+            .payload(payload)
+            .write(&mut self.buffer)?;
+        Ok(&self.buffer[..length])
+    }
 }

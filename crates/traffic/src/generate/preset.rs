@@ -2,30 +2,254 @@
 
 use tailwater_net::Nanos;
 
-use super::{BurstyConfig, HeavyTail, SizeRange};
-use crate::TrafficError;
+use super::{
+    Aggregate, AggregateConfig, Bursty, BurstyConfig, FlowArrivals, HeavyTail, MinnowBursts,
+    Mixture, SizeRange, Stay, TrainClass,
+};
+use crate::bursts::{Arrivals, PacketArrivals};
+use crate::{PacketSource, TrafficError};
 
 /// The presets: name and what it is.
-pub const PRESETS: &[(&str, &str)] = &[(
-    "bursty",
-    "an aggregate of short and a few huge flows in trains, 200 kpps and 1.6 Gbit/s on average",
-)];
+pub const PRESETS: &[(&str, &str)] = &[
+    (
+        "bursty",
+        "an aggregate of short and a few huge flows in trains, 200 kpps and 1.6 Gbit/s on average",
+    ),
+    (
+        "backbone",
+        "a city's backbone link: 31,200 new flows a second, whales and minnows as in NetBlaze's trace",
+    ),
+    (
+        "as",
+        "a large autonomous system: 10,100 new flows a second, crowds of four times as many",
+    ),
+    (
+        "smooth",
+        "as many flows as backbone, but without bursts of any kind: the easy case",
+    ),
+];
 
-/// The configuration that a preset stands for, one second long and with seed 1: change what
-/// you need.
+/// A preset, one second long and with seed 1: change what you need.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Preset {
+    /// Of [`Bursty`].
+    Bursty(BurstyConfig),
+    /// Of [`Aggregate`].
+    Aggregate {
+        /// Its name.
+        name: &'static str,
+        /// What it is like.
+        config: AggregateConfig,
+        /// Packets a second over long times, as measured; about.
+        mean_rate_pps: f64,
+    },
+}
+
+/// The preset of a name.
 ///
 /// # Errors
 /// [`TrafficError::UnknownPreset`], with the nearest name.
-pub fn preset(name: &str) -> Result<BurstyConfig, TrafficError> {
+pub fn preset(name: &str) -> Result<Preset, TrafficError> {
+    let aggregate = |name, (config, mean_rate_pps)| Preset::Aggregate {
+        name,
+        config,
+        mean_rate_pps,
+    };
     match name {
-        "bursty" => Ok(bursty()),
+        "bursty" => Ok(Preset::Bursty(BurstyConfig::preset())),
+        "backbone" => Ok(aggregate("backbone", backbone())),
+        "as" => Ok(aggregate("as", autonomous_system())),
+        "smooth" => Ok(aggregate("smooth", smooth())),
         _ => Err(unknown(name)),
     }
 }
 
-/// Like an Internet backbone link scaled to one server: about 30,000 new flows a second, of
-/// which half have a single packet and one in 50,000 ten thousand, and a mean packet of 988
-/// bytes (these two as in the backbone trace of NetBlaze §6).
+impl Preset {
+    /// Sets seed and duration.
+    #[must_use]
+    pub fn with(mut self, seed: u64, duration: Nanos) -> Self {
+        let (own_seed, own_duration) = match &mut self {
+            Preset::Bursty(config) => (&mut config.seed, &mut config.duration),
+            Preset::Aggregate { config, .. } => (&mut config.seed, &mut config.duration),
+        };
+        (*own_seed, *own_duration) = (seed, duration);
+        self
+    }
+
+    /// More flows of the same kind at once: `factor` times the packets a second, each flow and
+    /// each of its trains as it was.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        match self {
+            Preset::Bursty(mut config) => {
+                config.mean_rate_pps *= factor;
+                Preset::Bursty(config)
+            }
+            Preset::Aggregate {
+                name,
+                config,
+                mean_rate_pps,
+            } => Preset::Aggregate {
+                name,
+                config: config.scaled(factor),
+                mean_rate_pps: mean_rate_pps * factor,
+            },
+        }
+    }
+
+    /// Packets a second over long times, about.
+    pub fn mean_rate_pps(&self) -> f64 {
+        match self {
+            Preset::Bursty(config) => config.mean_rate_pps,
+            Preset::Aggregate { mean_rate_pps, .. } => *mean_rate_pps,
+        }
+    }
+
+    /// Its packets.
+    ///
+    /// # Errors
+    /// [`TrafficError::Setting`] for a setting out of its range.
+    pub fn open(&self) -> Result<Box<dyn PacketSource>, TrafficError> {
+        Ok(match self {
+            Preset::Bursty(config) => Box::new(Bursty::new(config.clone())?),
+            Preset::Aggregate { name, config, .. } => {
+                Box::new(Aggregate::new(config.clone(), name)?)
+            }
+        })
+    }
+
+    /// The times and flows of its packets, without making them where that can be avoided.
+    ///
+    /// # Errors
+    /// As [`Preset::open`].
+    pub fn arrivals(&self) -> Result<Box<dyn Arrivals>, TrafficError> {
+        Ok(match self {
+            Preset::Bursty(config) => Box::new(PacketArrivals(Bursty::new(config.clone())?)),
+            Preset::Aggregate { name, config, .. } => {
+                Box::new(Aggregate::new(config.clone(), name)?)
+            }
+        })
+    }
+}
+
+/// One range of packet sizes.
+const fn sizes(weight: f64, min: u16, max: u16) -> SizeRange {
+    SizeRange { weight, min, max }
+}
+
+/// One heavy-tailed distribution.
+const fn tail(shape: f64, min: u32, max: u32) -> HeavyTail {
+    HeavyTail { shape, min, max }
+}
+
+/// A train of mixed sizes.
+const fn train(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClass {
+    TrainClass {
+        weight,
+        flow_packets_min: 1,
+        packets,
+        line_rate_bps,
+        full_size: false,
+    }
+}
+
+/// A train of full packets, of long flows only: a whale.
+const fn whale(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClass {
+    TrainClass {
+        weight,
+        flow_packets_min: 300,
+        packets,
+        line_rate_bps,
+        full_size: true,
+    }
+}
+
+/// What `backbone` and `as` share.
+fn internet(arrivals: FlowArrivals) -> AggregateConfig {
+    AggregateConfig {
+        seed: 1,
+        duration: Nanos::from_secs(1),
+        warm_up: Nanos::from_secs(5),
+        arrivals,
+        minnows: None,
+        short_share: 0.6,
+        short_packets: tail(2.0, 1, 3),
+        flow_packets: Mixture::campus(),
+        flow_bytes_max: 206_000_000,
+        lifetime_max: Nanos::from_secs(52),
+        trains: vec![train(1.0, tail(1.5, 1, 16), 200e6)],
+        mean_gap: Nanos::from_millis(20),
+        tcp_share: 0.8,
+        blocked_share: 0.01,
+        sizes: vec![
+            sizes(0.26, 54, 128),
+            sizes(0.13, 300, 1_000),
+            sizes(0.61, 1_514, 1_514),
+        ],
+        clients: 100_000,
+        servers: 20_000,
+        max_active_flows: 2_000_000,
+    }
+}
+
+/// The backbone trace of NetBlaze §4.1: 31.2 k new flows a second on average and 51.2 k at most,
+/// flows of 54 bytes to 206 MB that last up to 52 s, 988 bytes a packet; its bursts are those
+/// of NetBlaze's Tables 1 and 2. The trace's packet rate is not published.
+fn backbone() -> (AggregateConfig, f64) {
+    let mut config = internet(FlowArrivals {
+        mean_per_second: 31_200.0,
+        max_per_second: 51_200.0,
+        calm: Nanos::from_millis(17_700),
+        crowded: Nanos::from_millis(2_300),
+        stay: Stay::Steady,
+    });
+    config.minnows = Some(MinnowBursts {
+        per_second: 4.0,
+        flows: tail(1.5, 200, 4_000),
+        spread: Nanos::from_millis(2),
+    });
+    config
+        .trains
+        .push(whale(0.004, tail(1.3, 100, 1_000), 10e9));
+    (config, 800e3)
+}
+
+/// The AS trace of NetBlaze §4.1: 10.1 k new flows a second on average and 39.0 k at most, flows
+/// of 54 bytes to 514 MB that last up to 205 s, 976 bytes a packet.
+fn autonomous_system() -> (AggregateConfig, f64) {
+    let mut config = internet(FlowArrivals {
+        mean_per_second: 10_100.0,
+        max_per_second: 39_000.0,
+        calm: Nanos::from_millis(17_700),
+        crowded: Nanos::from_millis(2_300),
+        stay: Stay::Steady,
+    });
+    config.flow_bytes_max = 514_000_000;
+    config.lifetime_max = Nanos::from_secs(205);
+    config.trains.push(whale(0.004, tail(1.3, 100, 1_000), 1e9));
+    (config, 250e3)
+}
+
+/// As many flows as in `backbone`, but nothing comes in bursts: flows start as a Poisson
+/// process and send their packets one by one at random times.
+fn smooth() -> (AggregateConfig, f64) {
+    let mut config = internet(FlowArrivals::poisson(31_200.0));
+    config.trains = vec![train(1.0, tail(1.0, 1, 1), 10e9)];
+    config.flow_bytes_max = 1_000_000;
+    config.lifetime_max = Nanos::from_secs(10);
+    (config, 300e3)
+}
+
+impl BurstyConfig {
+    /// The preset `bursty`: like an Internet backbone link scaled to one server, about 30,000 new
+    /// flows a second, of which half have a single packet and one in 50,000 ten thousand, and a
+    /// mean packet of 988 bytes (these two as in the backbone trace of NetBlaze §6). One second
+    /// long and with seed 1: change what you need.
+    pub fn preset() -> Self {
+        bursty()
+    }
+}
+
 fn bursty() -> BurstyConfig {
     BurstyConfig {
         seed: 1,
@@ -91,7 +315,7 @@ mod tests {
     #[test]
     fn every_preset_is_valid() {
         for (name, about) in PRESETS {
-            preset(name).unwrap().validate().unwrap();
+            preset(name).unwrap().open().unwrap();
             assert!(!about.is_empty());
         }
     }
@@ -101,11 +325,11 @@ mod tests {
         assert_eq!(
             preset("burtsy").unwrap_err().to_string(),
             "no traffic preset is called \"burtsy\", did you mean \"bursty\"?; \
-             the presets are: bursty"
+             the presets are: bursty, backbone, as, smooth"
         );
         assert_eq!(
             preset("quux").unwrap_err().to_string(),
-            "no traffic preset is called \"quux\"; the presets are: bursty"
+            "no traffic preset is called \"quux\"; the presets are: bursty, backbone, as, smooth"
         );
     }
 }

@@ -41,6 +41,12 @@ impl Random {
         Nanos(self.exponential(mean.0 as f64).round() as u64)
     }
 
+    /// Normal with mean 0 and deviation 1 (Box and Muller).
+    pub(super) fn normal(&mut self) -> f64 {
+        let radius = libm::sqrt(-2.0 * libm::log(self.unit()));
+        radius * libm::cos(2.0 * std::f64::consts::PI * self.unit())
+    }
+
     /// A length from a bounded Pareto distribution.
     pub(super) fn length(&mut self, lengths: &HeavyTail) -> u32 {
         // The inverse of the distribution function at 1 - unit.

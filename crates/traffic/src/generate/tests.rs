@@ -30,7 +30,7 @@ fn bursty(config: &BurstyConfig) -> Vec<Made> {
 
 /// Short, without warm-up, with short flows: every flow is seen whole.
 fn short() -> BurstyConfig {
-    let mut config = preset("bursty").unwrap();
+    let mut config = BurstyConfig::preset();
     config.duration = Nanos::from_millis(200);
     config.warm_up = Nanos::ZERO;
     config.flow_packets.max = 50;
@@ -73,7 +73,7 @@ fn identity(packets: &[Made]) -> u64 {
 /// A change here changes what all published measurements ran on: announce it.
 #[test]
 fn streams_are_what_they_were() {
-    let mut config = preset("bursty").unwrap();
+    let mut config = BurstyConfig::preset();
     config.duration = Nanos::from_millis(20);
     config.warm_up = Nanos::from_millis(50);
     let made = bursty(&config);
@@ -252,7 +252,7 @@ fn the_mean_rate_holds_after_warming_up() {
 
 #[test]
 fn the_bursty_preset_is_as_documented() {
-    let mut config = preset("bursty").unwrap();
+    let mut config = BurstyConfig::preset();
     config.duration = Nanos::from_millis(500);
     let made = bursty(&config);
     let rate = made.len() as f64 * 2.0;

@@ -348,6 +348,6 @@ fn sizes(lengths: &[u64], packets: u64, bytes: u64) -> Sizes {
 }
 
 /// A time as a whole number of nanoseconds.
-fn as_nanos<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_nanos<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(time.0)
 }

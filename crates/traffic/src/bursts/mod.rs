@@ -1,0 +1,513 @@
+//! What bursts do to latency: NetBlaze's whale and minnow experiments on any traffic.
+//!
+//! [`BurstStudy::measure`] streams traffic two or three times and holds no packets. The
+//! experiments are those of NetBlaze §2 (Tables 1 and 2):
+//!
+//! - *Whales*: every flow has a core of its own, a queue with a fixed service time for each
+//!   packet. Without bursts within flows every latency is the service time.
+//! - *Minnows*: each flow is shaped, so that its packets come no closer than the service time
+//!   and no whale is left; flows are hashed to cores, as few as keep the median latency of all
+//!   packets below ten service times. The time in the shaper does not count. Flows stay where
+//!   they are hashed to.
+//!
+//! The paper says that flows are shaped "so that any burstiness is only due to flow arrivals",
+//! but not how; a shaper at the service rate is the weakest one that leaves no whale.
+
+mod arrivals;
+mod latencies;
+mod picture;
+mod queues;
+mod series;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use serde::Serialize;
+use tailwater_net::Nanos;
+
+pub use self::arrivals::{Arrival, Arrivals, PacketArrivals};
+use self::latencies::Latencies;
+use self::queues::{Cores, TRIED, serve};
+use self::series::{Point, Series};
+use crate::stats::as_nanos;
+use crate::{Notice, TrafficError};
+
+/// Memory of a flow, about, besides 8 bytes for each service time.
+const BYTES_PER_FLOW: u64 = 88;
+const BYTES_PER_HELD: u64 = 24;
+
+/// The most cores that are tried.
+const MOST_CORES: u32 = 4_096;
+
+/// What to study.
+#[derive(Clone, Debug)]
+pub struct StudyOptions {
+    /// Service times of a packet: at most 16, each above zero and at most a second.
+    pub services: Vec<Nanos>,
+    /// The most memory.
+    pub memory_limit_bytes: u64,
+}
+
+/// What bursts do to latency. Field names are those of the JSON output and stable.
+#[derive(Clone, Debug, Serialize)]
+pub struct BurstStudy {
+    /// The source's name.
+    pub name: String,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of all frames, without the frame check sequence.
+    pub bytes: u64,
+    /// From the first packet to the last (in JSON `duration_ns`).
+    #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
+    pub duration: Nanos,
+    /// Flows, each direction its own.
+    pub flows: u64,
+    /// New flows a second.
+    pub new_flows_per_second: NewFlows,
+    /// Bytes of packets.
+    pub packet_bytes: PacketBytes,
+    /// Bytes of flows.
+    pub flow_bytes: FlowBytes,
+    /// From the first packet to the last of the flow for which that is longest (in JSON
+    /// `longest_flow_ns`).
+    #[serde(rename = "longest_flow_ns", serialize_with = "as_nanos")]
+    pub longest_flow: Nanos,
+    /// The largest figures of any millisecond (from whole milliseconds after the first packet).
+    pub worst_millisecond: WorstMillisecond,
+    /// NetBlaze's Table 1, a row for each service time.
+    pub whales: Vec<WhaleRow>,
+    /// NetBlaze's Table 2.
+    pub minnows: Vec<MinnowRow>,
+    /// Packets that came earlier than the one ahead of them; they count as coming with it.
+    pub packets_out_of_order: u64,
+    /// What the source has to say.
+    pub notices: Vec<Notice>,
+    #[serde(skip)]
+    series: Series,
+}
+
+/// New flows a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct NewFlows {
+    /// Over the duration; absent if that is zero.
+    pub mean: Option<f64>,
+    /// Most in one second, counted in whole seconds after the first packet.
+    pub max: u64,
+}
+
+/// Bytes of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PacketBytes {
+    /// Mean.
+    pub mean: f64,
+    /// Shortest.
+    pub min: u32,
+    /// Longest.
+    pub max: u32,
+}
+
+/// Bytes of flows, within the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowBytes {
+    /// The smallest flow's.
+    pub min: u64,
+    /// The largest flow's.
+    pub max: u64,
+}
+
+/// The largest figures of any millisecond, each of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WorstMillisecond {
+    /// Most packets.
+    pub packets: u32,
+    /// Most packets of one flow: a whale.
+    pub flow_packets: u32,
+    /// Most new flows: minnows.
+    pub new_flows: u32,
+}
+
+/// Every flow on a core of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WhaleRow {
+    /// The service time of a packet.
+    #[serde(rename = "service_ns", serialize_with = "as_nanos")]
+    pub service: Nanos,
+    /// Latency of packets, from arrival to the end of service.
+    #[serde(flatten)]
+    pub latency: LatencyRow,
+}
+
+/// Shaped flows, hashed to cores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MinnowRow {
+    /// The service time of a packet.
+    #[serde(rename = "service_ns", serialize_with = "as_nanos")]
+    pub service: Nanos,
+    /// The fewest cores that keep the median below ten service times; absent (and so is the
+    /// latency) if 4096 do not.
+    pub cores: Option<u32>,
+    /// The part of the cores' time that service takes.
+    pub load: Option<f64>,
+    /// Latency of packets, from leaving the shaper to the end of service.
+    #[serde(flatten)]
+    pub latency: Option<LatencyRow>,
+}
+
+/// Percentiles of latency, known to 1 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyRow {
+    /// Median (in JSON `p50_ns`).
+    #[serde(rename = "p50_ns", serialize_with = "as_nanos")]
+    pub p50: Nanos,
+    /// 99th percentile (in JSON `p99_ns`).
+    #[serde(rename = "p99_ns", serialize_with = "as_nanos")]
+    pub p99: Nanos,
+    /// The largest (in JSON `max_ns`).
+    #[serde(rename = "max_ns", serialize_with = "as_nanos")]
+    pub max: Nanos,
+}
+
+impl LatencyRow {
+    fn of(latencies: &Latencies) -> Self {
+        LatencyRow {
+            p50: latencies.percentile(0.5),
+            p99: latencies.percentile(0.99),
+            max: latencies.max(),
+        }
+    }
+}
+
+impl BurstStudy {
+    /// Reads traffic to its end, twice or more: `open` opens it anew, and must yield the same
+    /// each time.
+    ///
+    /// Memory grows with flows (about 88 bytes and 8 for each service time) and with packets
+    /// that are held back by shapers, not with packets.
+    ///
+    /// # Errors
+    /// The source's; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::Setting`] for
+    /// service times out of range; [`TrafficError::MemoryLimit`].
+    pub fn measure<A: Arrivals>(
+        mut open: impl FnMut() -> Result<A, TrafficError>,
+        options: &StudyOptions,
+    ) -> Result<Self, TrafficError> {
+        let sound = |service: &Nanos| (Nanos(1)..=Nanos::from_secs(1)).contains(service);
+        if options.services.len() > 16 || !options.services.iter().all(sound) {
+            let expected = "at most 16 service times, each from 1ns to 1s";
+            let given = format!("{:?}", options.services);
+            return Err(TrafficError::setting("service", given, expected));
+        }
+        let mut first = Pass::new(options);
+        let mut source = open()?;
+        first.run(&mut source, |_, _, _| 0)?;
+        let mut study = first.study(&source);
+        let in_flows = first.in_flows;
+        // The next pass has flows of its own.
+        drop((first, source));
+        let seconds = study.duration.as_secs_f64();
+        let fewest = |service: &Nanos| match seconds > 0.0 {
+            true => (in_flows as f64 * service.as_secs_f64() / seconds).ceil() as u32,
+            false => 1,
+        };
+        // Packets that come faster than thousands of cores serve them are no traffic for one
+        // server, and wait for long on any number tried.
+        let mut next: Vec<u32> = options.services.iter().map(fewest).collect();
+        let mut rows = vec![None; next.len()];
+        loop {
+            let open_rows = |i: &usize| rows[*i].is_none() && next[*i] <= MOST_CORES;
+            let tried: Vec<usize> = (0..next.len()).filter(open_rows).collect();
+            if tried.is_empty() || in_flows == 0 {
+                break;
+            }
+            let service = |i: &usize| options.services[*i].0;
+            let mut cores: Vec<Cores> = tried
+                .iter()
+                .map(|i| Cores::new(service(i), next[*i].max(1)))
+                .collect();
+            let mut pass = Pass::new(options);
+            pass.run(&mut open()?, |time, hash, starts| {
+                let mut held = 0;
+                for (cores, i) in cores.iter_mut().zip(&tried) {
+                    cores.add(time, starts[*i], hash);
+                    held += cores.held();
+                }
+                held
+            })?;
+            for (cores, i) in cores.into_iter().zip(tried) {
+                rows[i] = cores.finish(options.services[i].0 * 10);
+                next[i] = next[i].max(1) + TRIED;
+            }
+        }
+        study.minnows = options
+            .services
+            .iter()
+            .zip(rows)
+            .map(|(service, row)| minnow_row(*service, row, in_flows, seconds))
+            .collect();
+        Ok(study)
+    }
+
+    /// A picture over time, as a self-contained SVG document: packets, new flows and packets of
+    /// one flow a millisecond, and the tables.
+    pub fn svg(&self) -> String {
+        picture::svg(self)
+    }
+}
+
+fn minnow_row(
+    service: Nanos,
+    row: Option<(u32, Latencies)>,
+    packets: u64,
+    seconds: f64,
+) -> MinnowRow {
+    let cores = row.as_ref().map(|(cores, _)| *cores);
+    let work = packets as f64 * service.as_secs_f64();
+    MinnowRow {
+        service,
+        cores,
+        load: cores
+            .filter(|_| seconds > 0.0)
+            .map(|cores| work / seconds / f64::from(cores)),
+        latency: row.map(|(_, latencies)| LatencyRow::of(&latencies)),
+    }
+}
+
+/// Once through the traffic.
+struct Pass<'a> {
+    options: &'a StudyOptions,
+    numbers: HashMap<u64, u32, BuildHasherDefault<Mixer>>,
+    flows: Vec<FlowState>,
+    /// When each flow's own queue is free, for each service time.
+    free: Vec<u64>,
+    whales: Vec<Latencies>,
+    series: Series,
+    start: u64,
+    now: u64,
+    packets: u64,
+    /// Of these, packets that belong to flows.
+    in_flows: u64,
+    bytes: u64,
+    shortest: u32,
+    longest: u32,
+    out_of_order: u64,
+    second: u64,
+    new_in_second: u64,
+    max_new: u64,
+}
+
+#[derive(Clone, Copy)]
+struct FlowState {
+    first: u64,
+    last: u64,
+    bytes: u64,
+    millisecond: u64,
+    in_millisecond: u32,
+    hash: u32,
+}
+
+impl<'a> Pass<'a> {
+    fn new(options: &'a StudyOptions) -> Self {
+        Pass {
+            options,
+            numbers: HashMap::default(),
+            flows: Vec::new(),
+            free: Vec::new(),
+            whales: vec![Latencies::new(); options.services.len()],
+            series: Series::default(),
+            start: 0,
+            now: 0,
+            packets: 0,
+            in_flows: 0,
+            bytes: 0,
+            shortest: u32::MAX,
+            longest: 0,
+            out_of_order: 0,
+            second: 0,
+            new_in_second: 0,
+            max_new: 0,
+        }
+    }
+
+    /// Reads all arrivals. `shaped` gets each packet's time, its flow's hash, and when its flow's
+    /// own queue serves it for each service time; it says how many packets it holds.
+    fn run<A: Arrivals>(
+        &mut self,
+        source: &mut A,
+        mut shaped: impl FnMut(u64, u32, &[u64]) -> usize,
+    ) -> Result<(), TrafficError> {
+        let mut starts = vec![0; self.options.services.len()];
+        let mut held = 0;
+        while let Some(arrival) = source.next_arrival()? {
+            let time = self.clock(arrival.time.0);
+            self.packets += 1;
+            self.bytes += u64::from(arrival.bytes);
+            self.shortest = self.shortest.min(arrival.bytes);
+            self.longest = self.longest.max(arrival.bytes);
+            let Some(number) = arrival.flow else {
+                self.series.add(time - self.start, 1, false);
+                continue;
+            };
+            self.in_flows += 1;
+            let index = self.flow(number, time, arrival.bytes);
+            let count = starts.len();
+            let free = &mut self.free[index * count..(index + 1) * count];
+            for (i, free) in free.iter_mut().enumerate() {
+                starts[i] = serve(time, free, self.options.services[i].0);
+                self.whales[i].add(*free - time);
+            }
+            held = shaped(time, self.flows[index].hash, &starts).max(held);
+            if self.packets % 1024 == 0 {
+                self.check_memory(held, source.name())?;
+                held = 0;
+            }
+        }
+        self.series.close();
+        self.max_new = self.max_new.max(self.new_in_second);
+        if self.packets == 0 {
+            return Err(TrafficError::NoPackets {
+                file: source.name().to_owned(),
+                reason: "the source ended before its first packet".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The time of a packet: time does not go back.
+    fn clock(&mut self, time: u64) -> u64 {
+        if self.packets == 0 {
+            (self.start, self.now) = (time, time);
+        }
+        self.out_of_order += u64::from(time < self.now);
+        self.now = self.now.max(time);
+        let second = (self.now - self.start) / 1_000_000_000;
+        if second != self.second {
+            self.max_new = self.max_new.max(self.new_in_second);
+            (self.second, self.new_in_second) = (second, 0);
+        }
+        self.now
+    }
+
+    /// Counts a packet of a flow; the flow's index.
+    fn flow(&mut self, number: u64, time: u64, bytes: u32) -> usize {
+        let next = self.flows.len() as u32;
+        let index = *self.numbers.entry(number).or_insert(next);
+        let millisecond = Series::millisecond(time - self.start);
+        let new = index == next;
+        if new {
+            self.new_in_second += 1;
+            self.flows.push(FlowState {
+                first: time,
+                last: time,
+                bytes: 0,
+                millisecond,
+                in_millisecond: 0,
+                hash: (mix(number) >> 32) as u32,
+            });
+            let count = self.options.services.len();
+            self.free.resize(self.free.len() + count, 0);
+        }
+        let flow = &mut self.flows[index as usize];
+        flow.last = time;
+        flow.bytes += u64::from(bytes);
+        if flow.millisecond != millisecond {
+            (flow.millisecond, flow.in_millisecond) = (millisecond, 0);
+        }
+        flow.in_millisecond = flow.in_millisecond.saturating_add(1);
+        let of_flow = flow.in_millisecond;
+        self.series.add(time - self.start, of_flow, new);
+        index as usize
+    }
+
+    fn check_memory(&self, held: usize, name: &str) -> Result<(), TrafficError> {
+        let per_flow = BYTES_PER_FLOW + 8 * self.options.services.len() as u64;
+        let used = self.flows.len() as u64 * per_flow + held as u64 * BYTES_PER_HELD;
+        // Flows are counted in 32 bits.
+        if used <= self.options.memory_limit_bytes && self.flows.len() < u32::MAX as usize - 1024 {
+            return Ok(());
+        }
+        Err(TrafficError::MemoryLimit {
+            file: name.to_owned(),
+            limit_bytes: self.options.memory_limit_bytes,
+            packets: self.packets,
+        })
+    }
+
+    /// All but the minnows.
+    fn study<A: Arrivals>(&self, source: &A) -> BurstStudy {
+        let duration = Nanos(self.now - self.start);
+        let seconds = duration.as_secs_f64();
+        let flows = self.flows.len() as u64;
+        let points = self.series.points.iter().copied();
+        let worst = points.fold(Point::default(), Point::max);
+        let sizes = || self.flows.iter().map(|flow| flow.bytes);
+        let lives = self.flows.iter().map(|flow| flow.last - flow.first);
+        let services = self.options.services.iter().zip(&self.whales);
+        BurstStudy {
+            name: source.name().to_owned(),
+            packets: self.packets,
+            bytes: self.bytes,
+            duration,
+            flows,
+            new_flows_per_second: NewFlows {
+                mean: (seconds > 0.0).then(|| flows as f64 / seconds),
+                max: self.max_new,
+            },
+            packet_bytes: PacketBytes {
+                mean: self.bytes as f64 / self.packets as f64,
+                min: self.shortest,
+                max: self.longest,
+            },
+            flow_bytes: FlowBytes {
+                min: sizes().min().unwrap_or(0),
+                max: sizes().max().unwrap_or(0),
+            },
+            longest_flow: Nanos(lives.max().unwrap_or(0)),
+            worst_millisecond: WorstMillisecond {
+                packets: worst.packets,
+                flow_packets: worst.flow_packets,
+                new_flows: worst.new_flows,
+            },
+            whales: services
+                .map(|(service, latencies)| WhaleRow {
+                    service: *service,
+                    latency: LatencyRow::of(latencies),
+                })
+                .collect(),
+            minnows: Vec::new(),
+            packets_out_of_order: self.out_of_order,
+            notices: source.notices(),
+            series: self.series.clone(),
+        }
+    }
+}
+
+/// Hashes the numbers of flows, which are hashes or counters already.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = mix(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = mix(value);
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+fn mix(value: u64) -> u64 {
+    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
