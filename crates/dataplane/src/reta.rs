@@ -3,8 +3,8 @@
 use crate::clock::Clock;
 use crate::port::{Reta, RetaError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tailwater_net::Nanos;
 
 /// A table and the arrival time from which it holds.
@@ -21,15 +21,43 @@ type Change = (Nanos, Box<Reta>);
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
     version: AtomicU64,
-    changes: Mutex<Vec<Change>>,
+    changes: Mutex<Changes>,
     delay: Nanos,
+}
+
+/// The tables, and who has read up to where.
+#[derive(Debug)]
+struct Changes {
+    /// How many older ones have been forgotten.
+    forgotten: usize,
+    kept: VecDeque<Change>,
+    /// For each view that there is, how many changes it has read. A view that is gone is too.
+    readers: Vec<Weak<AtomicUsize>>,
+}
+
+impl Changes {
+    /// Forgets what every view has read, but for the last one, with which new views start.
+    fn trim(&mut self) {
+        self.readers.retain(|reader| reader.strong_count() > 0);
+        let read = self.readers.iter().filter_map(Weak::upgrade);
+        let read = read.map(|read| read.load(Ordering::Relaxed)).min();
+        let read = read.unwrap_or(usize::MAX);
+        while self.kept.len() > 1 && self.forgotten < read {
+            self.kept.pop_front();
+            self.forgotten += 1;
+        }
+    }
 }
 
 impl RetaHistory {
     pub(crate) fn new(first: Reta, delay: Nanos) -> RetaHistory {
         RetaHistory {
             version: AtomicU64::new(0),
-            changes: Mutex::new(vec![(Nanos::ZERO, Box::new(first))]),
+            changes: Mutex::new(Changes {
+                forgotten: 0,
+                kept: [(Nanos::ZERO, Box::new(first))].into(),
+                readers: Vec::new(),
+            }),
             delay,
         }
     }
@@ -40,7 +68,8 @@ impl RetaHistory {
         self.version.fetch_add(1, Ordering::SeqCst);
         // Well ahead of any reading of the clock that is still on its way through a processor.
         let effective = clock.now() + self.delay.max(Nanos::from_micros(1));
-        changes.push((effective, Box::new(table)));
+        changes.trim();
+        changes.kept.push_back((effective, Box::new(table)));
         self.version.fetch_add(1, Ordering::SeqCst);
         Ok(effective)
     }
@@ -51,18 +80,25 @@ impl RetaHistory {
 pub(crate) struct RetaView {
     history: Arc<RetaHistory>,
     version: u64,
-    /// How many of the history's changes have been copied.
-    known: usize,
+    /// How many of the history's changes have been copied, for the history to see.
+    known: Arc<AtomicUsize>,
     current: Box<Reta>,
     pending: VecDeque<Change>,
 }
 
 impl RetaView {
     pub(crate) fn new(history: Arc<RetaHistory>) -> RetaView {
+        let known = Arc::new(AtomicUsize::new(0));
+        let mut changes = history
+            .changes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        changes.readers.push(Arc::downgrade(&known));
+        drop(changes);
         let mut view = RetaView {
             history,
             version: u64::MAX,
-            known: 0,
+            known,
             current: Box::new([0; _]),
             pending: VecDeque::new(),
         };
@@ -90,8 +126,14 @@ impl RetaView {
             .unwrap_or_else(PoisonError::into_inner);
         // Under the lock no update is under way: the count is even and belongs to this list.
         self.version = self.history.version.load(Ordering::SeqCst);
-        self.pending.extend(changes[self.known..].iter().cloned());
-        self.known = changes.len();
+        let known = self.known.load(Ordering::Relaxed);
+        let new = changes
+            .kept
+            .iter()
+            .skip(known.saturating_sub(changes.forgotten));
+        self.pending.extend(new.cloned());
+        self.known
+            .store(changes.forgotten + changes.kept.len(), Ordering::Relaxed);
     }
 
     /// The queue of a bucket for a packet that arrives at `arrival`. Arrivals must not go back.
@@ -132,5 +174,30 @@ mod tests {
         let mut late = RetaView::new(history);
         assert_eq!(late.queue_of(0, effective - Nanos(1)), 0);
         assert_eq!(late.queue_of(0, effective), 1);
+    }
+
+    /// Every table there had ever been was kept, a kilobyte for each update.
+    #[test]
+    fn tables_that_every_queue_has_read_are_forgotten() {
+        let clock = Clock::start();
+        let history = Arc::new(RetaHistory::new(round_robin(2), Nanos::from_micros(1)));
+        let mut views = [0, 1].map(|_| RetaView::new(Arc::clone(&history)));
+        for update in 0..100u16 {
+            let effective = history.update([update % 2; _], &clock).unwrap();
+            for view in &mut views {
+                view.refresh();
+                assert_eq!(view.queue_of(0, effective), update % 2);
+            }
+        }
+        assert!(history.changes.lock().unwrap().kept.len() <= 2);
+        // A queue that is behind still sees every table in its time.
+        let [mut behind, _] = views;
+        let effective: Vec<_> = (0..10u16)
+            .map(|update| history.update([update % 2; _], &clock).unwrap())
+            .collect();
+        behind.refresh();
+        for (update, effective) in effective.into_iter().enumerate() {
+            assert_eq!(usize::from(behind.queue_of(0, effective)), update % 2);
+        }
     }
 }
