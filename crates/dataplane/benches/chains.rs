@@ -1,10 +1,13 @@
 //! Chains on one core with the whole runtime in the loop: receive (a copy into a fresh buffer),
 //! flow look-up, functions, transmit, every packet's latency recorded.
 //!
-//! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M]`
-//! prints a JSON line a figure. Throughput: all rows are run in turn, `runs` times; the value is the
+//! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M]
+//! [--sizes 64B,imix,1024B]` prints a JSON line a figure. The chains that route have the full BGP table if
+//! `TAILWATER_TEST_DATA` names the test data, else a generated one; their lines say which. Throughput: all rows are run in turn, `runs` times; the value is the
 //! median. Instructions (where valgrind is installed) and allocations: the difference between
 //! runs on twice and once as many packets, so that set-up does not count.
+
+mod routes;
 
 use std::process::Command;
 use tailwater_dataplane::clock::Clock;
@@ -23,7 +26,23 @@ use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
 /// The chains, by the names of `examples/`.
-const CHAINS: [&str; 4] = ["forward", "forward-stateful", "nat", "acl-nat"];
+const CHAINS: &[&str] = &[
+    "forward",
+    "forward-stateful",
+    "nat",
+    "acl-nat",
+    "router",
+    "tunnel-ipforward",
+    "acl",
+    "load-balancer",
+    "accounting",
+    "acl-lb-accounting",
+    "new-flows",
+];
+
+/// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
+/// of them alive at a time at this rate.
+const NEW_FLOWS_PER_SECOND: u64 = 3_000_000;
 
 /// How long a run takes; the first run of each row is a warm-up.
 const RUN: Nanos = Nanos::from_millis(300);
@@ -35,7 +54,16 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
     let functions = match chain {
         "forward" | "forward-stateful" => "[{forward: {}}]".to_owned(),
         "nat" => format!("[{nat}]"),
-        "acl-nat" => format!("[{acl}, {nat}]"),
+        "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
+        "acl" => format!("[{acl}]"),
+        "load-balancer" => format!("[{}]", load_balancer()),
+        "accounting" => "[{accounting: {}}]".to_owned(),
+        "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
+        "router" => format!("[{}]", ip_forward()),
+        "tunnel-ipforward" => format!(
+            "[{{tunnel: {{rules: [{{push: {{vlan: 100}}}}]}}}}, {}]",
+            ip_forward()
+        ),
         other => panic!("no chain {other}"),
     };
     let look_up = if chain == "forward-stateful" {
@@ -44,32 +72,103 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
         "as-needed"
     };
     // Translated flows have a return direction each.
-    let capacity = (2 * flows).max(512);
+    let capacity = match chain {
+        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" => flows,
+        "new-flows" => 4 * flows,
+        _ => 2 * flows,
+    };
+    let capacity = capacity.max(512);
+    let timeout = match chain {
+        "new-flows" => {
+            let micros = (u64::from(flows) * 1_000_000 / NEW_FLOWS_PER_SECOND).max(1_000);
+            format!(", idleTimeout: {micros}us")
+        }
+        _ => String::new(),
+    };
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {chain}}}\nspec:\n  \
          slo: {{latency: 200us}}\n  functions: {functions}\n  \
-         flows: {{capacity: {capacity}, lookUp: {look_up}}}\n"
+         flows: {{capacity: {capacity}, lookUp: {look_up}{timeout}}}\n"
     );
     ChainSpec::parse(&text, chain, examples.as_ref()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn trace(flows: u32, packets: u64) -> Trace {
+/// Two services, for all addresses, of 16 backends.
+fn load_balancer() -> String {
+    let backends: Vec<String> = (1..=16)
+        .map(|last| format!("{{address: 172.16.0.{last}}}"))
+        .collect();
+    let services = ["tcp", "udp"].map(|protocol| {
+        format!(
+            "{{address: 0.0.0.0/0, port: any, protocol: {protocol}, backends: [{}]}}",
+            backends.join(", ")
+        )
+    });
+    format!("{{loadBalancer: {{services: [{}]}}}}", services.join(", "))
+}
+
+/// Routing over the benchmark's table, to 16 next hops.
+fn ip_forward() -> String {
+    let hops = (0..16).map(|i| format!("{{name: hop-{i}, mac: '02:00:00:00:01:{i:02x}'}}"));
+    let (file, hops) = (&routes::table().file, hops.collect::<Vec<_>>().join(", "));
+    format!(
+        "{{ipForward: {{routesFile: '{}', sourceMac: '02:00:00:00:00:01', nextHops: [{hops}]}}}}",
+        file.display()
+    )
+}
+
+/// Which table a chain routes by, if it does.
+fn table_of(chain: &str) -> Option<&'static routes::Table> {
+    matches!(chain, "router" | "tunnel-ipforward").then(routes::table)
+}
+
+/// A size by its name in figures.
+fn frame_size(name: &str) -> FrameSize {
+    let bytes = name.strip_suffix('B').and_then(|bytes| bytes.parse().ok());
+    match (name, bytes) {
+        ("imix", _) => FrameSize::Imix,
+        (_, Some(bytes)) => FrameSize::Fixed(bytes),
+        _ => panic!("--sizes takes 64B,imix,1024B, found {name}"),
+    }
+}
+
+fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
+    // With as many flows as packets, each packet is a flow's first.
+    let flows = if chain == "new-flows" {
+        packets as u32
+    } else {
+        flows
+    };
     let config = UniformConfig {
         seed: 1,
         flows,
-        size: FrameSize::Fixed(64),
+        size: frame_size(size),
         transport: Transport::Udp,
         rate_pps: 1_000_000,
         packets,
     };
     let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
     let options = LoadOptions::default();
-    Trace::load(&mut source, &options).unwrap_or_else(|error| panic!("{error}"))
+    let trace = match table_of(chain) {
+        None => Trace::load(&mut source, &options),
+        Some(table) => {
+            let frame = Vec::new();
+            let mut source = routes::Redirected {
+                source,
+                table,
+                frame,
+            };
+            Trace::load(&mut source, &options)
+        }
+    };
+    trace.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A chain on its traffic.
 struct Row {
     name: String,
+    /// The table that the chain routes by.
+    table: Option<&'static str>,
     nic: TraceNic,
     chain: Option<Chain>,
     clock: Clock,
@@ -77,22 +176,24 @@ struct Row {
 }
 
 impl Row {
-    fn new(chain: &str, flows: u32, packets: u64, duration: Option<Nanos>) -> Row {
+    fn new(chain: &str, size: &str, flows: u32, packets: u64, duration: Option<Nanos>) -> Row {
         let clock = Clock::start();
         let config = TraceNicConfig {
             pacing: Pacing::Saturate,
             duration,
-            renumber: false,
+            // Other flows in each lap.
+            renumber: chain == "new-flows",
             ..TraceNicConfig::default()
         };
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(&spec(chain, flows), &rss, 1)
             .unwrap_or_else(|error| panic!("{error}"));
-        let trace = trace(flows, packets);
+        let trace = trace(chain, size, flows, packets);
         let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone())
             .unwrap_or_else(|error| panic!("{error}"));
         Row {
-            name: format!("chain/{chain}/64B/{}", short(flows)),
+            name: format!("chain/{chain}/{size}/{}", short(flows)),
+            table: table_of(chain).map(|table| table.name),
             nic,
             chain: Some(builder.instance(|_| true)),
             clock,
@@ -164,8 +265,19 @@ fn long(text: &str) -> u32 {
         * unit
 }
 
+/// How long a run takes. Each begins with the same flows: those of `new-flows` have to be gone.
+fn duration(chain: &str) -> Nanos {
+    match chain {
+        "new-flows" => Nanos::from_secs(1),
+        _ => RUN,
+    }
+}
+
 /// The packets of a trace in memory: enough that it does not fit a cache, and whole rounds of flows.
-fn trace_packets(flows: u32) -> u64 {
+fn trace_packets(chain: &str, flows: u32) -> u64 {
+    if chain == "new-flows" {
+        return 1 << 20;
+    }
     u64::from(flows) * (1u64 << 18).div_ceil(u64::from(flows)).max(2)
 }
 
@@ -201,6 +313,7 @@ fn throughput(rows: &mut [Row], runs: usize) {
             min: rounded(row.mpps[0]),
             max: rounded(row.mpps[row.mpps.len() - 1]),
             runs: row.mpps.len(),
+            table: row.table,
         });
     }
 }
@@ -214,6 +327,8 @@ struct Figure {
     min: f64,
     max: f64,
     runs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<&'static str>,
 }
 
 fn print(figure: &Figure) {
@@ -244,12 +359,13 @@ fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
         min: value,
         max: value,
         runs: 1,
+        table: table_of(chain).map(|table| table.name),
     });
 }
 
 /// One pass over that many packets of 1,000 flows.
 fn one_pass(chain: &str, packets: u64) {
-    let (window, _) = Row::new(chain, 1_000, packets, None).run();
+    let (window, _) = Row::new(chain, "64B", 1_000, packets, None).run();
     assert_eq!(
         window.delivered + window.dropped + window.lost_in_chain,
         packets
@@ -258,7 +374,7 @@ fn one_pass(chain: &str, packets: u64) {
 
 fn counts(chain: &str) {
     let allocations = per_packet(|packets| {
-        let mut row = Row::new(chain, 1_000, packets, None);
+        let mut row = Row::new(chain, "64B", 1_000, packets, None);
         let info = allocation_counter::measure(|| drop(row.run()));
         Some(info.count_total)
     });
@@ -291,6 +407,7 @@ fn instructions(chain: &str, packets: u64) -> Option<u64> {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (mut filters, mut runs, mut flows) = (Vec::new(), 7, vec![10_000, 1_000_000]);
+    let mut sizes = vec!["64B".to_owned()];
     while let Some(argument) = arguments.next() {
         let mut value = || {
             arguments
@@ -310,6 +427,7 @@ fn main() {
                     .parse()
                     .unwrap_or_else(|_| panic!("--runs takes a number"))
             }
+            "--sizes" => sizes = value().split(',').map(str::to_owned).collect(),
             "--flows" => flows = value().split(',').map(long).collect(),
             // Cargo's own.
             "--bench" => {}
@@ -317,16 +435,25 @@ fn main() {
         }
     }
     let wanted = |chain: &str| filters.is_empty() || filters.iter().any(|filter| filter == chain);
-    let chains: Vec<&str> = CHAINS.into_iter().filter(|chain| wanted(chain)).collect();
+    let chains: Vec<&str> = CHAINS
+        .iter()
+        .copied()
+        .filter(|chain| wanted(chain))
+        .collect();
     if let Err(error) = pin_to(default_core()) {
         eprintln!("not pinned: {error}");
     }
-    for flows in flows {
-        let mut rows: Vec<Row> = chains
-            .iter()
-            .map(|chain| Row::new(chain, flows, trace_packets(flows), Some(RUN)))
-            .collect();
-        throughput(&mut rows, runs);
+    for size in &sizes {
+        for &flows in &flows {
+            let mut rows: Vec<Row> = chains
+                .iter()
+                .map(|chain| {
+                    let packets = trace_packets(chain, flows);
+                    Row::new(chain, size, flows, packets, Some(duration(chain)))
+                })
+                .collect();
+            throughput(&mut rows, runs);
+        }
     }
     chains.into_iter().for_each(counts);
 }

@@ -1,10 +1,9 @@
 //! Recording what is sent into a pcap file, off the workers' cores.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tailwater_net::Nanos;
+use tailwater_nf::chunks::{ChunkSender, Chunks};
 use tailwater_traffic::{Packet, PcapWriter, TrafficError};
 
 /// Bytes of a chunk, in which packets travel to the writer.
@@ -18,51 +17,17 @@ const RECORD: usize = 12;
 /// only when all the queue's chunks are full, which shows as a gap.
 #[derive(Debug)]
 pub struct CaptureTap {
-    chunk: Vec<u8>,
-    full: SyncSender<Chunk>,
-    empty: Receiver<Vec<u8>>,
-    queue: usize,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    bytes: Vec<u8>,
-    queue: usize,
+    chunks: ChunkSender<u8>,
 }
 
 impl CaptureTap {
     /// Records a frame sent at `now`.
     #[inline]
     pub fn record(&mut self, now: Nanos, frame: &[u8]) {
-        if self.chunk.len() + RECORD + frame.len() > CHUNK {
-            self.hand_over();
-        }
-        self.chunk.extend_from_slice(&now.0.to_le_bytes());
-        self.chunk
-            .extend_from_slice(&(frame.len() as u32).to_le_bytes());
-        self.chunk.extend_from_slice(frame);
-    }
-
-    #[cold]
-    fn hand_over(&mut self) {
-        let next = self.empty.recv();
-        // Without a writer (it has panicked) there is nobody to record for.
-        let next = next.unwrap_or_else(|_| Vec::with_capacity(CHUNK));
-        let bytes = std::mem::replace(&mut self.chunk, next);
-        let _ = self.full.send(Chunk {
-            bytes,
-            queue: self.queue,
-        });
-    }
-}
-
-impl Drop for CaptureTap {
-    fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.chunk);
-        let _ = self.full.send(Chunk {
-            bytes,
-            queue: self.queue,
-        });
+        self.chunks.wait_for_room(RECORD + frame.len());
+        self.chunks.extend(&now.0.to_le_bytes());
+        self.chunks.extend(&(frame.len() as u32).to_le_bytes());
+        self.chunks.extend(frame);
     }
 }
 
@@ -92,38 +57,22 @@ impl CaptureFile {
         queues: usize,
     ) -> Result<(CaptureFile, Vec<CaptureTap>), TrafficError> {
         let mut file = PcapWriter::create(path)?;
-        let (full, filled) = sync_channel::<Chunk>(queues * (CHUNKS + 1));
-        let mut returns = Vec::new();
+        let (chunks, receiver) = Chunks::new(queues, CHUNKS, CHUNK);
         let taps = (0..queues)
-            .map(|queue| {
-                let (back, empty) = sync_channel(CHUNKS);
-                (1..CHUNKS).for_each(|_| drop(back.send(Vec::with_capacity(CHUNK))));
-                returns.push(back);
-                let chunk = Vec::with_capacity(CHUNK);
-                CaptureTap {
-                    chunk,
-                    full: full.clone(),
-                    empty,
-                    queue,
-                }
+            .map(|queue| CaptureTap {
+                chunks: chunks.sender(queue),
             })
             .collect();
         let writer = std::thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || {
                 let mut outcome = Ok(());
-                loop {
-                    match filled.recv_timeout(Duration::from_secs(1)) {
-                        Ok(Chunk { mut bytes, queue }) => {
-                            // After an error the workers are still relieved of their chunks.
-                            outcome = outcome.and_then(|()| write_chunk(&mut file, &bytes));
-                            bytes.clear();
-                            let _ = returns[queue].send(bytes);
-                        }
-                        Err(RecvTimeoutError::Timeout) => {}
-                        Err(RecvTimeoutError::Disconnected) => break,
+                receiver.for_each(|_, bytes| {
+                    // After an error the workers are still relieved of their chunks.
+                    if outcome.is_ok() {
+                        outcome = write_chunk(&mut file, bytes);
                     }
-                }
+                });
                 let packets = file.packets();
                 outcome.and_then(|()| file.finish()).map(|_| packets)
             })

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::accounting::ExportError;
 use tailwater_nf::batch::MAX_BATCH;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::{BuildError, ChainBuilder};
@@ -60,7 +61,8 @@ pub enum RunError {
     /// The capture cannot be created.
     #[error(transparent)]
     Capture(#[from] TrafficError),
-    /// The run went well, but not everything that was sent could be recorded.
+    /// The run went well, but not everything that was sent could be recorded, or not all flow
+    /// records written.
     #[error("{source}")]
     Recording {
         /// What failed.
@@ -113,6 +115,8 @@ pub fn run(
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
     let clock = Clock::start();
+    // The threads that report and record get the other cores, if there are any.
+    let _elsewhere = KeepOff::new(&config.cores);
     let mut builder = ChainBuilder::new(spec, &rss, config.seed)?;
     let traffic = trace.name().to_owned();
     let duration = config.nic.duration.unwrap_or(trace.duration());
@@ -122,8 +126,6 @@ pub fn run(
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
         .collect();
     let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
-    // The threads that report and record get the other cores, if there are any.
-    let _elsewhere = KeepOff::new(&config.cores);
     let (capture, mut taps) = match &config.capture_out {
         Some(path) => {
             let (file, taps) = CaptureFile::create(path, chains.len())?;
@@ -215,8 +217,11 @@ pub fn run(
     let chains = finished?;
     let elapsed = clock.now().saturating_sub(start);
     let recorded = capture.map(CaptureFile::finish).transpose();
+    let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
+    // Ends all flows: after they have been counted.
+    chains.into_iter().for_each(Chain::finish);
+    let recorded = recorded.and(builder.finish_exports().map_err(not_exported));
     let interrupted = stop.load(Ordering::Relaxed);
-    let flow_memory = builder.flow_memory_bytes() as u64;
     let packets = collector.packets(&reasons, config.not_matched);
     let sent = collector.total.last_sent.saturating_sub(start);
     let lasted = if sent > Nanos::ZERO { sent } else { elapsed };
@@ -243,12 +248,12 @@ pub fn run(
         throughput_gbps: per_second(collector.total.delivered_bytes) * 8.0 / 1e9,
         duration_s: seconds,
         cores: CoreReport {
-            dedicated: chains.len() as u64,
+            dedicated: u64::from(queues),
             auxiliary_avg: 0.0,
-            avg: chains.len() as f64,
+            avg: f64::from(queues),
         },
         late_by_cause: collector.late_by_cause(),
-        flows: flow_report(&chains, flow_memory),
+        flows,
         windows: collector.windows(),
         timeline: collector.timeline(&reasons, lasted),
         arrivals: collector.arrivals(),
@@ -262,6 +267,15 @@ pub fn run(
             report: Box::new(report),
         }),
     }
+}
+
+fn not_exported(error: ExportError) -> TrafficError {
+    let (file, source) = match error {
+        ExportError::Write { file, source } => (file, source),
+        ExportError::Lost { ref file, .. } => (file.clone(), io::Error::other(error.to_string())),
+    };
+    let file = file.display().to_string();
+    TrafficError::Write { file, source }
 }
 
 /// Either of two flags.

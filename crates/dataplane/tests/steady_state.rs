@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::telemetry::windows;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
@@ -28,6 +29,10 @@ fn spec(functions: &str, extra: &str) -> ChainSpec {
 
 const ACL_NAT: &str = "[{acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}}, \
                        {nat: {external: [203.0.113.0/28]}}]";
+
+const LB_ACCOUNTING: &str = "[{loadBalancer: {services: [{address: 0.0.0.0/0, port: any, \
+     protocol: udp, backends: [{address: 172.16.0.1}, {address: 172.16.0.2}]}]}}, \
+     {accounting: {}}]";
 
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
@@ -87,7 +92,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
 
 #[test]
 fn nothing_is_allocated_per_packet() {
-    for functions in ["[{forward: {}}]", ACL_NAT] {
+    for functions in ["[{forward: {}}]", LB_ACCOUNTING, ACL_NAT] {
         let (few, many) = (
             allocations(functions, 20_000),
             allocations(functions, 100_000),
@@ -209,9 +214,18 @@ fn a_stopped_run_ends_soon_and_balanced() {
     };
     let config = config(endless, 1);
     let spec = spec(ACL_NAT, "");
+    let under_way = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| run(&spec, uniform(1000, 10_000), &config, &stop, |_| {}));
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        let thread = scope.spawn(|| {
+            let progress = |progress: &Progress| {
+                let offered = progress.packets.offered > 0;
+                under_way.fetch_or(offered, std::sync::atomic::Ordering::Relaxed);
+            };
+            run(&spec, uniform(1000, 10_000), &config, &stop, progress)
+        });
+        while !under_way.load(std::sync::atomic::Ordering::Relaxed) && !thread.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         let before = std::time::Instant::now();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let report = thread.join().unwrap().unwrap();

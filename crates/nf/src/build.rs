@@ -1,5 +1,6 @@
 //! From a chain spec to chains that run: one instance for each worker.
 
+use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
 use crate::chain::{Chain, InputPolicy, state_bytes};
@@ -12,6 +13,7 @@ use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::spec::{ChainSpec, Fate, FunctionConfig};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
+use crate::url_filter::{FilterTable, UrlFilter};
 use std::io;
 use std::sync::Arc;
 use tailwater_net::toeplitz::RssHasher;
@@ -43,6 +45,22 @@ pub enum BuildError {
         /// What is too large.
         source: crate::ip_forward::TableError,
     },
+    /// Flow records cannot be written.
+    #[error("function {function}: {source}")]
+    Export {
+        /// The function's name.
+        function: String,
+        /// Why not.
+        source: ExportError,
+    },
+    /// Patterns of URLs take too much memory.
+    #[error("function {function}: {source}")]
+    UrlPatterns {
+        /// The function's name.
+        function: String,
+        /// What is too much.
+        source: crate::url_filter::TableError,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -60,6 +78,8 @@ enum Shared {
     Acl(Arc<AclTable>),
     Nat(Arc<NatTable>),
     LoadBalancer(Arc<LoadBalancerTable>),
+    Accounting(Arc<AccountingTable>),
+    UrlFilter(Arc<FilterTable>),
     Forward(Forward),
     IpForward(Arc<RouteTable>, ForwardOptions),
     Tunnel(Arc<TunnelRules>, bool),
@@ -98,6 +118,26 @@ impl Shared {
                     }
                 })?))
             }
+            FunctionConfig::Accounting(config) => {
+                let table = match &config.export {
+                    None => AccountingTable::new(),
+                    Some(export) => AccountingTable::with_export(&export.file, export.format)
+                        .map_err(|source| BuildError::Export {
+                            function: name.to_owned(),
+                            source,
+                        })?,
+                };
+                Shared::Accounting(Arc::new(table))
+            }
+            FunctionConfig::UrlFilter(config) => {
+                let table = FilterTable::new(&config.patterns, config.filter.clone());
+                Shared::UrlFilter(Arc::new(table.map_err(|source| {
+                    BuildError::UrlPatterns {
+                        function: name.to_owned(),
+                        source,
+                    }
+                })?))
+            }
             FunctionConfig::Forward(forward) => {
                 Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
             }
@@ -130,6 +170,8 @@ impl Shared {
             Shared::Acl(table) => Box::new(Acl::new(Arc::clone(table))),
             Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
+            Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),
+            Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
             Shared::Forward(forward) => Box::new(forward.clone()),
             Shared::IpForward(table, options) => {
                 Box::new(IpForward::new(Arc::clone(table), *options))
@@ -212,6 +254,34 @@ impl ChainBuilder {
                 Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
                 _ => None,
             })
+    }
+
+    /// What the accounting function of that name shares: its totals.
+    pub fn accounting(&self, name: &str) -> Option<Arc<AccountingTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match shared {
+                Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
+    }
+
+    /// Waits until all flow records are in their files. Every [`instance`](Self::instance) must
+    /// have [finished](Chain::finish), or this waits for ever.
+    ///
+    /// # Errors
+    /// The first file that is not complete.
+    pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
+        let tables = self
+            .functions
+            .iter()
+            .filter_map(|(_, shared)| match shared {
+                Shared::Accounting(table) => Some(table),
+                _ => None,
+            });
+        // All of them, also after an error: no thread stays behind.
+        let finished: Vec<_> = tables.map(|table| table.finish()).collect();
+        finished.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// Bytes of the flow table, all workers' together; 0 if there is none.

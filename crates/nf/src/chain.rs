@@ -1,6 +1,6 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
-use crate::batch::{Batch, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
 use crate::spec::Fate;
@@ -85,7 +85,7 @@ impl Stage {
         lost
     }
 
-    /// The names of what `drops` counts.
+    /// The names of what `drops` and the function's notes count.
     fn reasons(&self) -> impl Iterator<Item = Reason> {
         let names = self
             .function
@@ -93,14 +93,27 @@ impl Stage {
             .iter()
             .copied()
             .chain(["other"]);
-        names.zip(&self.losses).map(|(name, loss)| Reason {
+        let drops = names.zip(&self.losses).map(|(name, loss)| Reason {
             name: format!("{}/{name}", self.name),
             outcome: if *loss {
                 Outcome::Lost
             } else {
                 Outcome::Dropped
             },
-        })
+        });
+        let notes = self.function.notes().iter().map(|name| Reason {
+            name: format!("{}/{name}", self.name),
+            outcome: Outcome::Passed,
+        });
+        drops.chain(notes)
+    }
+
+    /// The counts for the [`reasons`](Stage::reasons), in their order.
+    fn reason_counts(&self) -> impl Iterator<Item = u64> {
+        self.drops
+            .iter()
+            .chain(self.function.note_counts())
+            .copied()
     }
 }
 
@@ -279,6 +292,29 @@ impl Chain {
         }
     }
 
+    /// Ends the run: every flow that is still there, so that functions that report flows have all of
+    /// them. For after the last packet.
+    pub fn finish(mut self) {
+        for stage in &mut self.stages {
+            stage.function.finish();
+        }
+        let wanted = self
+            .stages
+            .iter()
+            .any(|stage| stage.function.wants_flow_ends());
+        let Some(table) = self.table.as_mut().filter(|_| wanted) else {
+            return;
+        };
+        loop {
+            // Within what `ends` has room for, with companions.
+            let more = table.end_some(MAX_BATCH, &mut self.ends);
+            tell_ends(&mut self.stages, &mut self.ends);
+            if !more {
+                return;
+            }
+        }
+    }
+
     /// Finds each packet's headers, and sorts out what the functions are not to see.
     #[inline]
     fn classify(&mut self, batch: &mut Batch) {
@@ -371,10 +407,7 @@ impl Chain {
 
     /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        let functions = self
-            .stages
-            .iter()
-            .flat_map(|stage| stage.drops.iter().copied());
+        let functions = self.stages.iter().flat_map(Stage::reason_counts);
         let own = [self.non_ip, self.no_place, self.foreign];
         self.malformed.iter().copied().chain(own).chain(functions)
     }

@@ -148,6 +148,12 @@ impl PartitionParts {
         (distance < NEIGHBOURHOOD).then_some(distance)
     }
 
+    /// The first place that holds a flow.
+    fn first_taken(&self) -> Option<u32> {
+        let word = self.taken.iter().position(|word| *word != 0)?;
+        Some(word as u32 * 64 + self.taken[word].trailing_zeros())
+    }
+
     fn set_taken(&mut self, place: u32, taken: bool) {
         let bit = 1 << (place % 64);
         let word = &mut self.taken[(place / 64) as usize];
@@ -355,6 +361,14 @@ impl FlowTable {
         unsafe { self.memory.state(flow.place()) }
     }
 
+    /// The key under which a packet's flow was looked up, whatever functions made of the packet.
+    pub(crate) fn key(&self, flow: FlowIndex) -> FlowKey {
+        let bucket = flow.place() >> self.shift;
+        let held = self.partitions.get(bucket).is_some_and(Option::is_some);
+        assert!(held, "the packet has no flow in this table");
+        self.entry(flow).key
+    }
+
     #[inline]
     fn entry(&self, flow: FlowIndex) -> &Entry {
         // SAFETY: indices used in this module are places of partitions that this table holds: a home
@@ -489,6 +503,22 @@ impl FlowTable {
                     .insert(entries, place, now + u64::from(timeout - idle));
             }
         }
+    }
+
+    /// Forgets flows, idle or not: about `most` of them. Says whether there are more.
+    pub(crate) fn end_some(&mut self, most: usize, ends: &mut EndedFlows) -> bool {
+        let mut ended = 0;
+        for bucket in 0..BUCKETS {
+            let taken = |table: &FlowTable| table.partitions[bucket].as_ref()?.0.first_taken();
+            while let Some(place) = taken(self) {
+                if ended >= most {
+                    return true;
+                }
+                let flow = FlowIndex(((bucket as u32) << self.shift) | place);
+                ended += 1 + usize::from(self.close(flow, ends));
+            }
+        }
+        false
     }
 
     /// How long neither the flow nor its companion has had a packet.

@@ -64,6 +64,17 @@ pub trait NetworkFunction: Send {
         false
     }
 
+    /// What else the function counts, of packets that pass: stable names. They stand in reports beside
+    /// the drops.
+    fn notes(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The count for each of the [`notes`](NetworkFunction::notes), in their order.
+    fn note_counts(&self) -> &[u64] {
+        &[]
+    }
+
     /// Bytes of state for each flow. With 0, here and in the chain's other functions, the chain
     /// does not look flows up at all.
     fn state_bytes(&self) -> usize {
@@ -93,6 +104,10 @@ pub trait NetworkFunction: Send {
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let _ = (key, state);
     }
+
+    /// The last packet has passed. The ends of all flows that are still there follow, away from the
+    /// data path: from now on the function may wait.
+    fn finish(&mut self) {}
 
     /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, of
     /// a flow that `new_flow` has seen. Dropping is setting the packet's verdict.
@@ -153,6 +168,17 @@ impl FlowStates<'_> {
             .as_mut()
             .expect("only functions with state ask for it");
         self.slot.typed(table.state(packet.flow))
+    }
+
+    /// The key of the packet's flow as it came to the chain, before any function rewrote it.
+    ///
+    /// # Panics
+    /// If the packet has no flow.
+    pub fn key(&self, packet: &Packet) -> FlowKey {
+        let table = self.table.as_ref();
+        table
+            .expect("only functions with state ask for it")
+            .key(packet.flow)
     }
 }
 

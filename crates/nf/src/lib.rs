@@ -1,10 +1,12 @@
 //! The NetworkFunction trait, flow-local state, chain specs and the function library.
 
+pub mod accounting;
 pub mod acl;
 pub mod batch;
 pub mod buffer;
 pub mod build;
 pub mod chain;
+pub mod chunks;
 mod flow_memory;
 pub mod flow_table;
 mod flow_wheel;
@@ -17,3 +19,4 @@ pub mod region;
 mod rewrite;
 pub mod spec;
 pub mod tunnel;
+pub mod url_filter;

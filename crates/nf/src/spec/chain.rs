@@ -1,6 +1,6 @@
 //! The chain spec itself: what a chain matches, its functions, its objectives, its flows.
 
-use super::error::SpecError;
+use super::error::{SpecError, quoted};
 use super::files::read_text;
 use super::functions::{self, Context, FunctionConfig};
 use super::located::Located;
@@ -272,6 +272,20 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
             // the return path would undo the wrong one first.
             let message =
                 format!("expected at most one nat in a chain, found functions[{other}] too");
+            return Err(item.error(message));
+        }
+        let written = |config: &FunctionConfig| match config {
+            FunctionConfig::Accounting(accounting) => {
+                accounting.export.as_ref().map(|export| export.file.clone())
+            }
+            _ => None,
+        };
+        let same = |function: &FunctionSpec| written(&function.config) == written(&config);
+        if let (Some(file), Some(other)) = (written(&config), functions.iter().position(same)) {
+            let message = format!(
+                "expected a file of its own for each export, found {} as in functions[{other}]",
+                quoted(&file.display().to_string())
+            );
             return Err(item.error(message));
         }
         functions.push(FunctionSpec { name, config });

@@ -56,6 +56,10 @@ registry! {
     "nat" => nat::NatConfig as Nat,
     /// Load balancing over backends by consistent hashing.
     "loadBalancer" => load_balancer::LoadBalancerConfig as LoadBalancer,
+    /// Packets and bytes of each flow.
+    "accounting" => accounting::AccountingConfig as Accounting,
+    /// Filtering by host, URL and TLS server name.
+    "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
     /// Forwarding, with Ethernet addresses set on the way.
     "forward" => forward::ForwardConfig as Forward,
     /// Forwarding by longest-prefix match.

@@ -1,0 +1,10 @@
+//! `Accounting`: packets and bytes of each flow, and a record of it when it has ended.
+
+mod export;
+mod function;
+
+pub use export::{AccountingTable, ExportError, ExportFormat, Exported, Totals};
+pub use function::Accounting;
+
+#[cfg(test)]
+mod tests;

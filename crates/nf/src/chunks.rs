@@ -1,0 +1,213 @@
+//! Bounded, recycled chunks: how a worker hands records to a thread that writes them.
+//!
+//! Each [`ChunkSender`] owns a fixed number of chunks. It fills one at a time and hands it over when
+//! full; the [`ChunkReceiver`] gives it back emptied. Nothing is allocated after the start, and memory
+//! is bounded: when all chunks are with the receiver, the sender chooses between waiting and
+//! doing without.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// The shape of chunks, and the way to the receiver; makes senders.
+#[derive(Debug)]
+pub struct Chunks<T> {
+    items: usize,
+    count: usize,
+    full: SyncSender<Chunk<T>>,
+}
+
+/// A full chunk, and the way back for it.
+#[derive(Debug)]
+struct Chunk<T> {
+    items: Vec<T>,
+    source: usize,
+    back: SyncSender<Vec<T>>,
+}
+
+impl<T: Copy> Chunks<T> {
+    /// For up to `senders` senders of `count` chunks (at least 2) with room for `items` each.
+    pub fn new(senders: usize, count: usize, items: usize) -> (Chunks<T>, ChunkReceiver<T>) {
+        let count = count.max(2);
+        // Room for all chunks of all senders: handing over never waits.
+        let (full, filled) = sync_channel(senders * count);
+        (Chunks { items, count, full }, ChunkReceiver { filled })
+    }
+
+    /// A sender; `source` tells the receiver whose chunks are its.
+    pub fn sender(&self, source: usize) -> ChunkSender<T> {
+        let (back, empty) = sync_channel(self.count);
+        for _ in 1..self.count {
+            let _ = back.try_send(Vec::with_capacity(self.items));
+        }
+        ChunkSender {
+            chunk: Vec::with_capacity(self.items),
+            items: self.items,
+            source,
+            full: self.full.clone(),
+            empty,
+            back,
+        }
+    }
+}
+
+/// A worker's end. Dropping it hands over what it holds.
+#[derive(Debug)]
+pub struct ChunkSender<T> {
+    chunk: Vec<T>,
+    items: usize,
+    source: usize,
+    full: SyncSender<Chunk<T>>,
+    empty: Receiver<Vec<T>>,
+    back: SyncSender<Vec<T>>,
+}
+
+impl<T: Copy> ChunkSender<T> {
+    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks;
+    /// without a receiver, what was in the chunk is lost.
+    #[inline]
+    pub fn wait_for_room(&mut self, items: usize) {
+        if self.chunk.len() + items > self.items {
+            let next = match self.empty.recv() {
+                Ok(next) => next,
+                // The sender itself holds a way back.
+                Err(_) => unreachable!("the channel is open"),
+            };
+            self.hand_over(next);
+        }
+    }
+
+    /// Makes room for `items` more, or says that there is none because the receiver has all chunks.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&mut self, items: usize) -> bool {
+        if self.chunk.len() + items <= self.items {
+            return true;
+        }
+        match self.empty.try_recv() {
+            Ok(next) => {
+                self.hand_over(next);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Adds items for which room was made.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn extend(&mut self, items: &[T]) {
+        assert!(self.chunk.len() + items.len() <= self.items, "no room");
+        self.chunk.extend_from_slice(items);
+    }
+
+    #[cold]
+    fn hand_over(&mut self, next: Vec<T>) {
+        let items = std::mem::replace(&mut self.chunk, next);
+        let chunk = Chunk {
+            items,
+            source: self.source,
+            back: self.back.clone(),
+        };
+        // Without a receiver (its thread has panicked) nobody waits for the items.
+        if let Err(unsent) = self.full.send(chunk) {
+            let mut items = unsent.0.items;
+            items.clear();
+            let _ = self.back.try_send(items);
+        }
+    }
+}
+
+impl<T> Drop for ChunkSender<T> {
+    fn drop(&mut self) {
+        let _ = self.full.send(Chunk {
+            items: std::mem::take(&mut self.chunk),
+            source: self.source,
+            back: self.back.clone(),
+        });
+    }
+}
+
+/// The writing thread's end.
+#[derive(Debug)]
+pub struct ChunkReceiver<T> {
+    filled: Receiver<Chunk<T>>,
+}
+
+impl<T> ChunkReceiver<T> {
+    /// Runs `each` on the source and items of every chunk until [`Chunks`] and all senders are gone.
+    pub fn for_each(self, mut each: impl FnMut(usize, &[T])) {
+        while let Ok(Chunk {
+            mut items,
+            source,
+            back,
+        }) = self.filled.recv()
+        {
+            each(source, &items);
+            items.clear();
+            let _ = back.try_send(items);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_arrives_in_order_of_its_source() {
+        let (chunks, receiver) = Chunks::new(2, 3, 10);
+        let senders: Vec<_> = (0..2).map(|source| chunks.sender(source)).collect();
+        drop(chunks);
+        let mut seen = [0u32; 2];
+        std::thread::scope(|scope| {
+            for mut sender in senders {
+                scope.spawn(move || {
+                    for i in 0..1000u32 {
+                        sender.wait_for_room(1);
+                        sender.extend(&[i]);
+                    }
+                });
+            }
+            receiver.for_each(|source, items| {
+                for item in items {
+                    assert_eq!(*item, seen[source]);
+                    seen[source] += 1;
+                }
+            });
+        });
+        assert_eq!(seen, [1000, 1000]);
+    }
+
+    #[test]
+    fn chunks_are_bounded_and_come_back() {
+        let (chunks, receiver) = Chunks::new(1, 2, 4);
+        let mut sender = chunks.sender(0);
+        drop(chunks);
+        let mut sent = 0;
+        while sent < 100 && sender.has_room(1) {
+            sender.extend(&[sent]);
+            sent += 1;
+        }
+        assert_eq!(sent, 8, "two chunks of four");
+        let mut received = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| receiver.for_each(|_, items| received.extend_from_slice(items)));
+            sender.wait_for_room(1);
+            sender.extend(&[8]);
+            drop(sender);
+        });
+        assert_eq!(received, (0..9).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn without_a_receiver_nothing_blocks() {
+        let (chunks, receiver) = Chunks::new(1, 2, 4);
+        let mut sender = chunks.sender(0);
+        drop(receiver);
+        for i in 0..100u8 {
+            sender.wait_for_room(1);
+            sender.extend(&[i]);
+        }
+    }
+}
