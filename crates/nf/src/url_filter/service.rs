@@ -1,0 +1,107 @@
+//! What all workers' instances of a filter share.
+
+use super::pattern::Pattern;
+use super::reassembly;
+use super::table::{TableError, UrlTable};
+use crate::spec::Fate;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a match leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The packet that completes the match is dropped.
+    Drop,
+    /// It is counted.
+    Alert,
+}
+
+/// What becomes of a blocked flow's later packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// They are dropped.
+    Drop,
+    /// They pass, but those that hold the byte that completed the match.
+    Pass,
+}
+
+/// Destination ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports(pub Vec<RangeInclusive<u16>>);
+
+impl Ports {
+    /// Every port.
+    pub fn any() -> Ports {
+        Ports(vec![0..=u16::MAX])
+    }
+
+    /// Whether a port is among them.
+    pub fn contain(&self, port: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&port))
+    }
+}
+
+/// How a filter works, but for its patterns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterConfig {
+    /// What a match leads to.
+    pub action: Action,
+    /// What becomes of a blocked flow's later packets.
+    pub rest: Rest,
+    /// Where HTTP is looked for.
+    pub http_ports: Ports,
+    /// Where TLS is looked for.
+    pub tls_ports: Ports,
+    /// Streams of a worker that something can be kept of at once.
+    pub streams: usize,
+    /// Bytes kept of a stream: of a request line, and as many out of order. A power of two.
+    pub buffer_bytes: usize,
+    /// What becomes of packets that cannot be looked into for want of room.
+    pub on_overflow: Fate,
+    /// What becomes of fragments of TCP segments.
+    pub fragments: Fate,
+}
+
+impl FilterConfig {
+    /// Bytes of each worker's buffers.
+    pub fn buffer_memory(&self) -> u64 {
+        (self.streams as u64 + 1) * reassembly::stride(self.buffer_bytes) as u64
+    }
+}
+
+/// A filter's patterns and configuration.
+#[derive(Debug)]
+pub struct FilterTable {
+    patterns: UrlTable,
+    config: FilterConfig,
+    owners: AtomicU32,
+}
+
+impl FilterTable {
+    /// A filter for these patterns.
+    ///
+    /// # Errors
+    /// The patterns take too much memory.
+    pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
+        Ok(FilterTable {
+            patterns: UrlTable::new(patterns)?,
+            config,
+            owners: AtomicU32::new(0),
+        })
+    }
+
+    /// The patterns.
+    pub fn patterns(&self) -> &UrlTable {
+        &self.patterns
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &FilterConfig {
+        &self.config
+    }
+
+    /// A number for an instance that no other has.
+    pub(crate) fn next_owner(&self) -> u32 {
+        self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+}

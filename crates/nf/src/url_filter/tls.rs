@@ -1,0 +1,198 @@
+//! The server name in a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), however it is cut into records.
+
+use super::parser::{Event, Lookup, Parser, Text};
+
+/// The content type of handshake records; the first byte of a TLS stream.
+pub(crate) const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u64 = 1;
+const SERVER_NAME: u16 = 0;
+/// Of every version from SSL 3.0 on.
+const MAJOR_VERSION: u8 = 3;
+/// Longest record (RFC 8446 §5.1 and its leeway for encryption).
+const MAX_RECORD: u16 = 16_384 + 256;
+
+/// Reading a record's header; [`Parser::position`] says which byte.
+pub(crate) const FIRST_STATE: u8 = 64;
+const RECORD_HEADER: u8 = FIRST_STATE;
+/// Within a record's content: a piece of the handshake message.
+const CONTENT: u8 = 65;
+
+/// What is read next of the ClientHello ([`Parser::step`]), in the order in which it stands.
+const MESSAGE_TYPE: u8 = 0;
+const MESSAGE_LENGTH: u8 = 1;
+const SESSION_ID: u8 = 2;
+const CIPHER_SUITES: u8 = 3;
+const COMPRESSION: u8 = 4;
+const EXTENSIONS: u8 = 5;
+const EXTENSION_TYPE: u8 = 6;
+const EXTENSION_LENGTH: u8 = 7;
+const NAME_LIST: u8 = 8;
+const NAME_TYPE: u8 = 9;
+const NAME_LENGTH: u8 = 10;
+const NAME: u8 = 11;
+/// The bytes of the numbers among them.
+const WIDTHS: [u8; 11] = [1, 3, 1, 2, 1, 2, 2, 2, 2, 1, 2];
+
+/// Version and random.
+const FIXED: u32 = 34;
+
+/// Reads a piece; see [`Parser::feed`].
+pub(crate) fn feed(
+    parser: &mut Parser,
+    bytes: &[u8],
+    text: &mut Text<'_>,
+    lookup: &mut Lookup<'_>,
+) -> (usize, Event) {
+    let mut used = 0;
+    while used < bytes.len() {
+        let (count, event) = if parser.state == RECORD_HEADER {
+            (1, record_header(parser, bytes[used]))
+        } else {
+            let end = bytes.len().min(used + usize::from(parser.record));
+            let (count, event) = message(parser, &bytes[used..end], text, lookup);
+            parser.record -= count as u16;
+            if parser.record == 0 {
+                (parser.state, parser.position) = (RECORD_HEADER, 0);
+            }
+            (count, event)
+        };
+        used += count;
+        if event != Event::More {
+            return (used, event);
+        }
+    }
+    (used, Event::More)
+}
+
+fn record_header(parser: &mut Parser, byte: u8) -> Event {
+    let place = parser.position;
+    parser.position += 1;
+    match place {
+        0 if byte != HANDSHAKE => return Event::Finished,
+        1 if byte != MAJOR_VERSION => return Event::Finished,
+        3 => parser.record = u16::from(byte) << 8,
+        4 => {
+            parser.record |= u16::from(byte);
+            if parser.record > MAX_RECORD {
+                return Event::Finished;
+            }
+            parser.position = 0;
+            // An empty record has no content to go through.
+            if parser.record > 0 {
+                parser.state = CONTENT;
+            }
+        }
+        _ => {}
+    }
+    Event::More
+}
+
+/// Reads some of the handshake message: at least one of the bytes, of which there is one.
+fn message(
+    parser: &mut Parser,
+    bytes: &[u8],
+    text: &mut Text<'_>,
+    lookup: &mut Lookup<'_>,
+) -> (usize, Event) {
+    if parser.pass > 0 {
+        let count = bytes.len().min(parser.pass as usize);
+        let piece = &bytes[..count];
+        if parser.step == NAME && !parser.push_host(piece, text) {
+            return (count, Event::Unclear);
+        }
+        parser.pass -= count as u32;
+        let event = match parser.pass {
+            0 if parser.step == NAME => end_of_name(parser, text, lookup),
+            _ => Event::More,
+        };
+        return (count, event);
+    }
+    parser.number = parser.number << 8 | u64::from(bytes[0]);
+    // The bytes of the number that have been read.
+    parser.names += 1;
+    if parser.names < WIDTHS[usize::from(parser.step)] {
+        return (1, Event::More);
+    }
+    let number = parser.number;
+    (parser.number, parser.names) = (0, 0);
+    (1, end_of_number(parser, number))
+}
+
+fn end_of_number(parser: &mut Parser, number: u64) -> Event {
+    // Numbers have at most three bytes, those that are kept as 16 bits two.
+    let (pass, short) = (number as u32, number as u16);
+    match parser.step {
+        MESSAGE_TYPE if number != CLIENT_HELLO => return Event::Finished,
+        MESSAGE_LENGTH => parser.pass = FIXED,
+        SESSION_ID | CIPHER_SUITES | COMPRESSION => parser.pass = pass,
+        EXTENSIONS => {
+            parser.extensions = short;
+            return next_extension(parser);
+        }
+        // The type, until its length is known, too.
+        EXTENSION_TYPE => parser.extension = short,
+        EXTENSION_LENGTH => {
+            let whole = pass + 4;
+            if u32::from(parser.extensions) < whole {
+                return Event::Finished;
+            }
+            parser.extensions -= whole as u16;
+            if parser.extension != SERVER_NAME || short < 2 {
+                parser.pass = pass;
+                return next_extension(parser);
+            }
+            parser.extension = short;
+        }
+        NAME_LIST => {
+            parser.extension -= 2;
+            return next_name(parser);
+        }
+        NAME_LENGTH => {
+            if parser.extension < short {
+                return Event::Finished;
+            }
+            parser.extension -= short;
+            parser.pass = pass;
+            parser.host = 0;
+            if pass == 0 {
+                return next_name(parser);
+            }
+        }
+        // The type of a name: only one is defined.
+        _ => {}
+    }
+    parser.step += 1;
+    Event::More
+}
+
+fn next_extension(parser: &mut Parser) -> Event {
+    parser.step = EXTENSION_TYPE;
+    if parser.extensions < 4 {
+        Event::Finished
+    } else {
+        Event::More
+    }
+}
+
+fn next_name(parser: &mut Parser) -> Event {
+    match parser.extension.checked_sub(3) {
+        Some(rest) => {
+            parser.extension = rest;
+            parser.step = NAME_TYPE;
+            Event::More
+        }
+        None => {
+            parser.pass = u32::from(parser.extension);
+            next_extension(parser)
+        }
+    }
+}
+
+fn end_of_name(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
+    let blocked = lookup.server_name(&text.host[..usize::from(parser.host)]);
+    parser.host = 0;
+    match next_name(parser) {
+        _ if blocked => Event::ServerName,
+        event => event,
+    }
+}
