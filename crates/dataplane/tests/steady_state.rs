@@ -1,11 +1,10 @@
 //! What must not happen per packet: allocations, and packets that are not accounted for.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::telemetry::windows;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
@@ -33,6 +32,11 @@ const ACL_NAT: &str = "[{acl: {rules: [{action: allow, source: 10.0.0.0/8}, {act
 const LB_ACCOUNTING: &str = "[{loadBalancer: {services: [{address: 0.0.0.0/0, port: any, \
      protocol: udp, backends: [{address: 172.16.0.1}, {address: 172.16.0.2}]}]}}, \
      {accounting: {}}]";
+
+const TUNNEL_ROUTER: &str = "[{tunnel: {rules: [{match: {protocol: tcp}, pop: true}, {push: {vlan: 7}}]}}, \
+                             {ipForward: {sourceMac: '02:00:00:00:00:01', default: a, \
+                              nextHops: [{name: a, mac: '02:00:00:00:00:02'}], \
+                              routes: [{prefix: '198.18.0.0/15', nextHop: a}]}}]";
 
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
@@ -92,7 +96,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
 
 #[test]
 fn nothing_is_allocated_per_packet() {
-    for functions in ["[{forward: {}}]", LB_ACCOUNTING, ACL_NAT] {
+    for functions in ["[{forward: {}}]", LB_ACCOUNTING, ACL_NAT, TUNNEL_ROUTER] {
         let (few, many) = (
             allocations(functions, 20_000),
             allocations(functions, 100_000),
@@ -214,22 +218,21 @@ fn a_stopped_run_ends_soon_and_balanced() {
     };
     let config = config(endless, 1);
     let spec = spec(ACL_NAT, "");
-    let under_way = AtomicBool::new(false);
+    let offered = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let progress = |progress: &Progress| {
-                let offered = progress.packets.offered > 0;
-                under_way.fetch_or(offered, std::sync::atomic::Ordering::Relaxed);
-            };
-            run(&spec, uniform(1000, 10_000), &config, &stop, progress)
+            run(&spec, uniform(1000, 10_000), &config, &stop, |progress| {
+                offered.fetch_or(progress.packets.offered > 0, Ordering::Relaxed);
+            })
         });
-        while !under_way.load(std::sync::atomic::Ordering::Relaxed) && !thread.is_finished() {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+        // However long a busy machine takes to start.
+        while !offered.load(Ordering::Relaxed) && !thread.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let before = std::time::Instant::now();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         let report = thread.join().unwrap().unwrap();
-        assert!(before.elapsed() < std::time::Duration::from_secs(1));
+        assert!(before.elapsed() < std::time::Duration::from_secs(5));
         report
     });
     assert!(report.interrupted);
