@@ -29,10 +29,13 @@ pub fn table() -> &'static Table {
             Some(text) => (text, "bgp-full"),
             None => (generated(100_000), "generated-100k"),
         };
-        // A file for each process: others may be reading theirs.
-        let file = format!("{name}-{}.routes", std::process::id());
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
-        std::fs::write(&file, &text).unwrap_or_else(|error| panic!("{error}"));
+        // Put in place whole: another process may be reading it.
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let file = folder.join(format!("{name}.routes"));
+        let part = folder.join(format!("{name}-{}.part", std::process::id()));
+        std::fs::write(&part, &text)
+            .and_then(|()| std::fs::rename(&part, &file))
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let prefix = |line: &str| {
             let (address, length) = line.split_once('/')?;
             let address: Ipv4Addr = address.parse().ok()?;
