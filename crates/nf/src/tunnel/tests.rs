@@ -203,7 +203,10 @@ fn drops_have_their_reasons() {
         assert_eq!(sent.len(), 1);
         assert_eq!(rig.count("tunnel/too-many-tags"), 1);
         let mut rig = self::rig(&[], Action::Drop, in_flow);
-        assert!(rig.run(&[three.clone()], Nanos::from_secs(1)).is_empty());
+        assert!(
+            rig.run(std::slice::from_ref(&three), Nanos::from_secs(1))
+                .is_empty()
+        );
         assert_eq!(rig.count("tunnel/no-rule"), 1);
         assert_eq!(rig.chain.lost(), 0);
     }
