@@ -82,11 +82,11 @@ pub(crate) struct Parser {
     pub(crate) extension: u16,
     /// One of a protocol's states.
     pub(crate) state: u8,
-    /// Bytes of a name or number read so far.
+    /// HTTP: bytes of a name read. TLS: bytes of a record's header read.
     pub(crate) position: u8,
-    /// HTTP: which names the present one can still be.
+    /// HTTP: which names the present one can still be. TLS: bytes of the number read.
     pub(crate) names: u8,
-    /// HTTP: what is known of the message.
+    /// HTTP: what is known of the message. TLS: the state that follows a record's header.
     pub(crate) flags: u8,
     /// TLS: what the number being read is.
     pub(crate) step: u8,

@@ -139,12 +139,6 @@ impl Pool {
         self.free = place;
     }
 
-    /// Buffers that streams have.
-    #[cfg(test)]
-    pub(crate) fn taken(&self) -> usize {
-        self.buffers.iter().filter(|buffer| buffer.taken).count()
-    }
-
     fn link(&mut self, place: u32, now: Nanos) {
         let newest = self.newest;
         let buffer = &mut self.buffers[place as usize];

@@ -1,9 +1,12 @@
-//! The server name in a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), however it is cut into records.
+//! The server name in a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), however it is cut into records,
+//! and in the one that answers a HelloRetryRequest.
 
 use super::parser::{Event, Lookup, Parser, Text};
 
 /// The content type of handshake records; the first byte of a TLS stream.
 pub(crate) const HANDSHAKE: u8 = 22;
+/// May stand in front of a second ClientHello.
+const CHANGE_CIPHER_SPEC: u8 = 20;
 const CLIENT_HELLO: u64 = 1;
 const SERVER_NAME: u16 = 0;
 /// Of every version from SSL 3.0 on.
@@ -16,6 +19,8 @@ pub(crate) const FIRST_STATE: u8 = 64;
 const RECORD_HEADER: u8 = FIRST_STATE;
 /// Within a record's content: a piece of the handshake message.
 const CONTENT: u8 = 65;
+/// Within a record of no interest.
+const OTHER_CONTENT: u8 = 66;
 
 /// What is read next of the ClientHello ([`Parser::step`]), in the order in which it stands.
 const MESSAGE_TYPE: u8 = 0;
@@ -49,7 +54,10 @@ pub(crate) fn feed(
             (1, record_header(parser, bytes[used]))
         } else {
             let end = bytes.len().min(used + usize::from(parser.record));
-            let (count, event) = message(parser, &bytes[used..end], text, lookup);
+            let (count, event) = match parser.state {
+                CONTENT => message(parser, &bytes[used..end], text, lookup),
+                _ => (end - used, Event::More),
+            };
             parser.record -= count as u16;
             if parser.record == 0 {
                 (parser.state, parser.position) = (RECORD_HEADER, 0);
@@ -64,11 +72,20 @@ pub(crate) fn feed(
     (used, Event::More)
 }
 
+impl Parser {
+    /// Whether no ClientHello is begun and not ended.
+    fn between_hellos(&self) -> bool {
+        self.step == MESSAGE_TYPE && self.pass == 0
+    }
+}
+
 fn record_header(parser: &mut Parser, byte: u8) -> Event {
     let place = parser.position;
     parser.position += 1;
     match place {
-        0 if byte != HANDSHAKE => return Event::Finished,
+        0 if byte == CHANGE_CIPHER_SPEC && parser.between_hellos() => parser.flags = OTHER_CONTENT,
+        0 if byte == HANDSHAKE => parser.flags = CONTENT,
+        0 => return Event::Finished,
         1 if byte != MAJOR_VERSION => return Event::Finished,
         3 => parser.record = u16::from(byte) << 8,
         4 => {
@@ -79,7 +96,7 @@ fn record_header(parser: &mut Parser, byte: u8) -> Event {
             parser.position = 0;
             // An empty record has no content to go through.
             if parser.record > 0 {
-                parser.state = CONTENT;
+                parser.state = parser.flags;
             }
         }
         _ => {}
@@ -123,6 +140,7 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
     let (pass, short) = (number as u32, number as u16);
     match parser.step {
         MESSAGE_TYPE if number != CLIENT_HELLO => return Event::Finished,
+        MESSAGE_TYPE => parser.reported = 0,
         MESSAGE_LENGTH => parser.pass = FIXED,
         SESSION_ID | CIPHER_SUITES | COMPRESSION => parser.pass = pass,
         EXTENSIONS => {
@@ -168,10 +186,11 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
 fn next_extension(parser: &mut Parser) -> Event {
     parser.step = EXTENSION_TYPE;
     if parser.extensions < 4 {
-        Event::Finished
-    } else {
-        Event::More
+        // After a HelloRetryRequest there is another one, else the next message ends it.
+        parser.pass += u32::from(parser.extensions);
+        parser.step = MESSAGE_TYPE;
     }
+    Event::More
 }
 
 fn next_name(parser: &mut Parser) -> Event {
@@ -191,8 +210,6 @@ fn next_name(parser: &mut Parser) -> Event {
 fn end_of_name(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
     let blocked = lookup.server_name(&text.host[..usize::from(parser.host)]);
     parser.host = 0;
-    match next_name(parser) {
-        _ if blocked => Event::ServerName,
-        event => event,
-    }
+    let event = next_name(parser);
+    if blocked { Event::ServerName } else { event }
 }

@@ -132,7 +132,16 @@ fn server_names() {
     for size in [1, 3, 50, 700] {
         assert!(!passes(&records(&hello, size)), "{size}");
     }
-    assert!(passes(&records(&client_hello("ok.example"), 16_000)));
+    let pass = records(&client_hello("ok.example"), 16_000);
+    assert!(passes(&pass));
+    // The second one, after a HelloRetryRequest.
+    let change = [20, 3, 3, 0, 1, 1];
+    assert!(!passes(
+        &[&pass[..], &change, &records(&hello, 300)].concat()
+    ));
+    assert!(passes(
+        &[&pass[..], &change, &[23, 3, 3, 1, 0], &records(&hello, 300)].concat()
+    ));
     assert!(!passes(&records(&client_hello("x.needle.example"), 5)));
 }
 
