@@ -36,6 +36,7 @@ const CHAINS: &[&str] = &[
     "acl",
     "load-balancer",
     "accounting",
+    "url-filter",
     "acl-lb-accounting",
     "new-flows",
 ];
@@ -58,6 +59,7 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
         "acl" => format!("[{acl}]"),
         "load-balancer" => format!("[{}]", load_balancer()),
         "accounting" => "[{accounting: {}}]".to_owned(),
+        "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
         "router" => format!("[{}]", ip_forward()),
         "tunnel-ipforward" => format!(
@@ -73,7 +75,7 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
     };
     // Translated flows have a return direction each.
     let capacity = match chain {
-        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" => flows,
+        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" => flows,
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };
@@ -143,7 +145,11 @@ fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
         seed: 1,
         flows,
         size: frame_size(size),
-        transport: Transport::Udp,
+        // A filter of URLs has nothing to do with UDP.
+        transport: match chain {
+            "url-filter" => Transport::Tcp,
+            _ => Transport::Udp,
+        },
         rate_pps: 1_000_000,
         packets,
     };
