@@ -117,7 +117,7 @@ fn routes() -> impl Strategy<Value = Vec<Route>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn tables_agree_with_a_linear_scan(
@@ -381,6 +381,58 @@ fn wrong_routes_files_say_where() {
     let shown = error(b"10.0.0.0/8", 0).to_string();
     let wanted = "line 1, column 11: expected a next hop, as nextHops has none, found nothing";
     assert_eq!(shown, wanted);
+}
+
+/// Something like a routes file, wrong in places.
+fn nearly_routes() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = [
+        "0.0.0.0/0",
+        "10.0.0.0/8",
+        "10.0.0.1",
+        "10.0.0.1/8",
+        "/",
+        "2001:db8::/32",
+        "::/129",
+        "::",
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "#",
+        "hop-1",
+        "192.0.2.1",
+        "local",
+        "blackhole",
+        "+",
+        "\u{e9}",
+        "255.255.255.255/32",
+    ];
+    let piece = prop_oneof![
+        12 => prop::sample::select(pieces.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..60),
+    ];
+    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_bytes_are_read_or_refused(text in nearly_routes()) {
+        match parse(&text, &hops(2)) {
+            Ok(routes) => {
+                prop_assert!(routes.is_sorted_by(|a, b| a.prefix < b.prefix));
+                prop_assert!(routes.iter().all(|route| route.prefix == route.prefix.trunc()));
+            }
+            Err(error) => {
+                let lines: Vec<_> = text.split(|byte| *byte == b'\n').collect();
+                prop_assert!((1..=lines.len()).contains(&error.line));
+                prop_assert!((1..=lines[error.line - 1].len() + 1).contains(&error.column));
+                let shown = error.to_string();
+                prop_assert!(!shown.contains(['\n', '\r']) && shown.len() < 400, "{}", shown);
+            }
+        }
+    }
 }
 
 /// The full BGP table: `None`, and why, without the test data.
