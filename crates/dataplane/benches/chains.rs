@@ -39,7 +39,13 @@ const CHAINS: &[&str] = &[
     "url-filter",
     "acl-lb-accounting",
     "new-flows",
+    "encrypt",
+    "acl-urlfilter-encrypt",
 ];
+
+/// Encryption with a key for all to see.
+const ENCRYPT: &str = "{encrypt: {mtu: 9000, \
+     key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}";
 
 /// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
 /// of them alive at a time at this rate.
@@ -58,6 +64,11 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
         "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
         "acl" => format!("[{acl}]"),
         "load-balancer" => format!("[{}]", load_balancer()),
+        "encrypt" => format!("[{ENCRYPT}]"),
+        "acl-urlfilter-encrypt" => {
+            let filter = "{urlFilter: {patternsFile: patterns/blocked.txt}}";
+            format!("[{acl}, {filter}, {ENCRYPT}]")
+        }
         "accounting" => "[{accounting: {}}]".to_owned(),
         "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),

@@ -245,6 +245,47 @@ impl Batch {
         Some(self.packet_mut(i))
     }
 
+    /// Makes the IP datagram in the frame of packet `i` `bytes` longer at its end; Ethernet padding
+    /// stays behind it. The new bytes hold anything. Uses the room behind the frame, or else moves
+    /// the frame into the headroom. `None`, with nothing changed, if there is no room.
+    #[inline]
+    pub fn grow_back(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
+        let packet = &self.packets[i].packet;
+        let (start, length) = (usize::from(packet.start), packet.length());
+        if length + bytes > MAX_FRAME {
+            return None;
+        }
+        if start + length + bytes > self.memory.buffer_bytes() {
+            let (packet, frame) = self.grow_front(i, bytes)?;
+            for offset in header_offsets(&mut packet.headers) {
+                *offset -= bytes as u16;
+            }
+            frame.copy_within(bytes.., 0);
+        } else {
+            self.packets[i].packet.length += bytes as u16;
+        }
+        let (packet, frame) = self.packets[i].split(&self.memory);
+        let end = usize::from(packet.headers.end);
+        frame.copy_within(end..length, end + bytes);
+        packet.headers.end += bytes as u16;
+        Some((packet, frame))
+    }
+
+    /// Takes the last `bytes` of the IP datagram out of the frame of packet `i`. `None`, with nothing
+    /// changed, if its payload is shorter.
+    #[inline]
+    pub fn shrink_back(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
+        let (packet, frame) = self.packets[i].split(&self.memory);
+        let end = usize::from(packet.headers.end);
+        if end > frame.len() || end < usize::from(packet.headers.payload_offset) + bytes {
+            return None;
+        }
+        frame.copy_within(end.., end - bytes);
+        packet.headers.end -= bytes as u16;
+        packet.length -= bytes as u16;
+        Some(self.packet_mut(i))
+    }
+
     /// Takes `bytes` off the start of the frame of packet `i`; the header offsets count from the new
     /// start. `None`, with nothing changed, if that would cut into the network header.
     #[inline]
@@ -399,6 +440,33 @@ mod tests {
         );
         batch.release(&mut pool);
         assert_eq!(pool.available(), 8);
+    }
+
+    #[test]
+    fn datagrams_grow_and_shrink_at_the_end() {
+        // Once into the room behind, once into the headroom, for want of room behind.
+        for length in [10, 64] {
+            let mut pool = BufferPool::new(1, 64).unwrap();
+            let mut batch = Batch::new(&pool, 1);
+            let whole: Vec<u8> = (0..length).collect();
+            assert!(batch.push(&mut pool, &whole, Nanos::ZERO, 0));
+            let headers = Headers {
+                network_offset: 1,
+                transport_offset: 2,
+                payload_offset: 4,
+                end: 8,
+                ..Headers::default()
+            };
+            batch.packet_mut(0).0.headers = headers;
+            assert!(batch.grow_back(0, 1000).is_none());
+            let (packet, frame) = batch.grow_back(0, 3).unwrap();
+            assert_eq!((packet.headers.end, frame.len()), (11, whole.len() + 3));
+            assert_eq!((&frame[..8], &frame[11..]), (&whole[..8], &whole[8..]));
+            assert_eq!(packet.headers.payload_offset, 4);
+            assert!(batch.shrink_back(0, 8).is_none());
+            let (packet, frame) = batch.shrink_back(0, 3).unwrap();
+            assert_eq!((packet.headers, &*frame), (headers, &whole[..]));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod build;
 pub mod chain;
 pub mod chunks;
+pub mod encrypt;
 mod flow_memory;
 pub mod flow_table;
 mod flow_wheel;

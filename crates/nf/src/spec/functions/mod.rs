@@ -60,6 +60,8 @@ registry! {
     "accounting" => accounting::AccountingConfig as Accounting,
     /// Filtering by host, URL and TLS server name.
     "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
+    /// Encryption of payloads.
+    "encrypt" => encrypt::EncryptConfig as Encrypt,
     /// Forwarding, with Ethernet addresses set on the way.
     "forward" => forward::ForwardConfig as Forward,
     /// Forwarding by longest-prefix match.
