@@ -224,6 +224,11 @@ fn split_line(line: &[u8]) -> Option<(usize, usize, &[u8])> {
 /// The request line has ended: leaves the normalised path in its place.
 fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
     let line = text.target[..usize::from(parser.target)].trim_ascii_end();
+    if line.starts_with(b"PROXY ") {
+        // A load balancer's line in front of the stream (PROXY protocol, version 1).
+        *parser = Parser::default();
+        return Event::More;
+    }
     let Some((start, end, version)) = split_line(line) else {
         return Event::Finished;
     };

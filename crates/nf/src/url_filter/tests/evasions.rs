@@ -134,6 +134,8 @@ fn server_names() {
     }
     let pass = records(&client_hello("ok.example"), 16_000);
     assert!(passes(&pass));
+    let line = b"PROXY TCP4 10.0.0.1 10.0.0.2 4000 443\r\n";
+    assert!(!passes(&[&line[..], &records(&hello, 300)].concat()));
     // The second one, after a HelloRetryRequest.
     let change = [20, 3, 3, 0, 1, 1];
     assert!(!passes(
@@ -201,6 +203,9 @@ fn not_caught() {
     assert!(!blocked(
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nHost: bad.example\r\n"
     ));
+    // TLS that another protocol begins.
+    let hello = records(&client_hello("bad.example"), 16_000);
+    assert!(passes(&[b"EHLO x\r\nSTARTTLS\r\n", &hello[..]].concat()));
     // A stream whose first packet is not its first segment.
     let request = b"GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n";
     let mut rig = Rig::new(config());
