@@ -29,6 +29,9 @@ fn spec(functions: &str, extra: &str) -> ChainSpec {
 const ACL_NAT: &str = "[{acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}}, \
                        {nat: {external: [203.0.113.0/28]}}]";
 
+const ENCRYPT: &str = "[{encrypt: {\
+     key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}]";
+
 const LB_ACCOUNTING: &str = "[{loadBalancer: {services: [{address: 0.0.0.0/0, port: any, \
      protocol: udp, backends: [{address: 172.16.0.1}, {address: 172.16.0.2}]}]}}, \
      {accounting: {}}]";
@@ -96,7 +99,13 @@ fn allocations(functions: &str, packets: u64) -> u64 {
 
 #[test]
 fn nothing_is_allocated_per_packet() {
-    for functions in ["[{forward: {}}]", LB_ACCOUNTING, ACL_NAT, TUNNEL_ROUTER] {
+    for functions in [
+        "[{forward: {}}]",
+        LB_ACCOUNTING,
+        ENCRYPT,
+        ACL_NAT,
+        TUNNEL_ROUTER,
+    ] {
         let (few, many) = (
             allocations(functions, 20_000),
             allocations(functions, 100_000),
