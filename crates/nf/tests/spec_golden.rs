@@ -373,3 +373,32 @@ fn routers_and_tunnels_keep_every_field() {
     ];
     assert_eq!(router.routes, routes);
 }
+
+#[test]
+fn url_filter_spec() {
+    use tailwater_nf::url_filter::{Action, Pattern, Ports, Rest};
+    let spec = right("url-filter.yaml");
+    let FunctionConfig::UrlFilter(config) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0]);
+    };
+    let texts = [
+        "bad.example",
+        "worse.example/x",
+        "=exact.example",
+        "*needle*",
+    ];
+    let patterns: Vec<_> = texts
+        .iter()
+        .map(|text| Pattern::parse(text).expect("a pattern"))
+        .collect();
+    assert_eq!(config.patterns, patterns);
+    let filter = &config.filter;
+    assert_eq!((filter.action, filter.rest), (Action::Drop, Rest::Pass));
+    assert_eq!(filter.http_ports, Ports(vec![80..=80, 8000..=8080]));
+    assert_eq!(filter.tls_ports, Ports(vec![443..=443]));
+    assert_eq!((filter.streams, filter.buffer_bytes), (100, 2048));
+    assert_eq!(
+        (filter.on_overflow, filter.fragments),
+        (Fate::Drop, Fate::Drop)
+    );
+}
