@@ -250,15 +250,12 @@ impl UrlFilter {
                 let end = kept
                     .last()
                     .map_or(stream.next, |last| last.start.wrapping_add(last.length));
-                let known = distance(end, stream.next)
-                    .max(distance(sequence, stream.next) + data.len() as i32)
-                    .max(0) as u64;
-                // A segment that was seen has no data left.
-                let known = if data.is_empty() && kept.is_empty() {
-                    0
-                } else {
-                    known
-                };
+                let mut known = i64::from(distance(end, stream.next));
+                if !data.is_empty() {
+                    let ahead = i64::from(distance(sequence, stream.next));
+                    known = known.max(ahead + data.len() as i64);
+                }
+                let known = known.max(0) as u64;
                 if known == 0 {
                     return Outcome::Passes;
                 }

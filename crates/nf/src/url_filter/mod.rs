@@ -3,12 +3,12 @@
 //!
 //! A packet goes through three stages, each of which ends for most packets:
 //!
-//! 1. [`function`]: is the flow still of interest? Once a stream is known not to be HTTP or TLS,
+//! 1. `function`: is the flow still of interest? Once a stream is known not to be HTTP or TLS,
 //!    or its ClientHello was seen, later packets cost a look at the flow's state.
-//! 2. [`reassembly`]: which bytes of the segment come next in the stream? Those that come too
+//! 2. `reassembly`: which bytes of the segment come next in the stream? Those that come too
 //!    early wait in a buffer of bounded size.
-//! 3. [`parser`] with [`http`] and [`tls`]: does a request line, Host field or server name end in these
-//!    bytes? If so it is [normalised](normalize) and looked up in the [table].
+//! 3. `parser` with `http` and `tls`: does a request line, Host field or server name end in these
+//!    bytes? If so it is normalised and looked up in the table.
 
 mod function;
 mod http;

@@ -246,7 +246,8 @@ impl Pool {
             start: sequence,
             length: data.len() as u32,
         };
-        if distance(new.end(), next) > self.size as i32 {
+        let end = i64::from(distance(sequence, next)) + data.len() as i64;
+        if end > self.size as i64 {
             return Err(NoRoom);
         }
         let old = self.buffers[place as usize].stretches;

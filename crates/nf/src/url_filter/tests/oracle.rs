@@ -212,13 +212,19 @@ proptest! {
 
     #[test]
     fn any_bytes(pieces in prop::collection::vec(
-        (0..3000u32, 0..8u8, prop::collection::vec(any::<u8>(), 0..300)), 0..40)
+        (prop_oneof![0..3000u32, any::<u32>()], 0..8u8, prop::collection::vec(any::<u8>(), 0..300)), 0..40)
     ) {
         let mut rig = Rig::new(FilterConfig { streams: 2, buffer_bytes: 1024, ..config() });
         for (offset, flags, bytes) in pieces {
             rig.key = key(u16::from(flags) % 3, 80);
             let flags = if flags == 7 { TcpFlags::SYN } else { TcpFlags::ACK };
-            let head = [&b"GET / HTTP/1.1\r\nHost: x"[..], &[22, 3, 1], b""][offset as usize % 3];
+            let heads = [
+                &b"GET / HTTP/1.1\r\nHost: x"[..],
+                b"PUT / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n",
+                &[22, 3, 1],
+                b"",
+            ];
+            let head = heads[offset as usize % heads.len()];
             rig.send_flags(offset, flags, &[head, &bytes].concat());
         }
     }
