@@ -44,6 +44,8 @@ with a --duration beyond its end it starts over, each time with its flows renumb
 Examples:
   tailwater run examples/acl-nat.yaml
   tailwater run chain.yaml --traffic capture.pcap.zst --duration 30s --cores 1,2
+  tailwater run chain.yaml --report report.html
+      A page with charts: latency, bursts, drops, and why packets were late.
   tailwater run chain.yaml --saturate
       As fast as the chain can: its throughput, not its latency.
   tailwater run chain.yaml --output json --check-slo > report.json
@@ -85,6 +87,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: RunOutput,
+    /// Also write the report as a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Record the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,

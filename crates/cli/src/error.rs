@@ -31,6 +31,14 @@ pub enum CliError {
     /// The result cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
+    /// The page of a run that is over cannot be written.
+    #[error("cannot write {file}: {source}")]
+    Report {
+        /// Where to.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The system refuses something that has nothing to do with the input.
     #[error("{what}: {source}")]
     System {
@@ -47,7 +55,7 @@ impl CliError {
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
             CliError::Run(error) => matches!(error, RunError::Build(_) | RunError::Core(_)),
-            CliError::Output(_) | CliError::System { .. } => false,
+            CliError::Output(_) | CliError::Report { .. } | CliError::System { .. } => false,
         };
         ExitCode::from(if input { BAD_INPUT } else { 1 })
     }

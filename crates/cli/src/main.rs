@@ -2,6 +2,7 @@
 
 mod args;
 mod error;
+mod html;
 mod input;
 mod matching;
 mod metrics;

@@ -5,7 +5,7 @@ use crate::error::{CliError, SLO_MISSED};
 use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
-use crate::{complain, print, table};
+use crate::{complain, html, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, run as run_chain};
@@ -26,8 +27,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let spec = ChainSpec::read(&args.chain)?;
     let traffic = Traffic::named(&args.traffic)?;
     if let Some(path) = &args.capture_out {
-        check_capture_out(path, &args.chain, &traffic)?;
+        check_output("--capture-out", path, &args.chain, &traffic)?;
     }
+    if let Some(path) = &args.report {
+        check_output("--report", path, &args.chain, &traffic)?;
+        if let Some(capture) = args.capture_out.as_ref().filter(|o| same_place(o, path)) {
+            return Err(CliError::Input(format!(
+                "--report and --capture-out are both {}",
+                capture.display()
+            )));
+        }
+    }
+    let spec_text = args.report.as_ref().map(|_| spec_text(&args.chain));
     let endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let loaded = input::load(
         traffic,
@@ -88,6 +99,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         RunOutput::Table => table::report(&report),
         RunOutput::Json => json(&report)?,
     })?;
+    if let Some((path, spec)) = args.report.as_ref().zip(spec_text) {
+        let page = html::page(&report, &spec, SystemTime::now())?;
+        fs::write(path, page).map_err(|source| CliError::Report {
+            file: path.display().to_string(),
+            source,
+        })?;
+    }
     if let Some(source) = recording {
         return Err(source.into());
     }
@@ -122,9 +140,20 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     Ok(stop)
 }
 
+/// The chain spec as it was written, for the page.
+fn spec_text(path: &Path) -> String {
+    // A pipe has been read, and would be waited for.
+    match fs::metadata(path) {
+        Ok(file) if file.is_file() => {
+            String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+        }
+        _ => "(the chain spec did not come from a file)".to_owned(),
+    }
+}
+
 /// Refuses a file that cannot be written, before anything else takes time, and one that is an
 /// input. Nothing is left behind.
-fn check_capture_out(path: &Path, chain: &Path, traffic: &Traffic) -> Result<(), CliError> {
+fn check_output(flag: &str, path: &Path, chain: &Path, traffic: &Traffic) -> Result<(), CliError> {
     let refuse = |source| TrafficError::Write {
         file: path.display().to_string(),
         source,
@@ -136,7 +165,7 @@ fn check_capture_out(path: &Path, chain: &Path, traffic: &Traffic) -> Result<(),
     for input in input.into_iter().chain([chain]) {
         if same_file(path, input) {
             return Err(CliError::Input(format!(
-                "--capture-out: {} would overwrite the input {}",
+                "{flag}: {} would overwrite the input {}",
                 path.display(),
                 input.display()
             )));
@@ -157,6 +186,16 @@ fn check_capture_out(path: &Path, chain: &Path, traffic: &Traffic) -> Result<(),
         Err(error) => return Err(refuse(error).into()),
     }
     Ok(())
+}
+
+/// Whether two paths of files, which may not be there yet, name one place.
+fn same_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        let absolute = std::path::absolute(path).ok()?;
+        let folder = fs::canonicalize(absolute.parent()?).ok()?;
+        Some(folder.join(absolute.file_name()?))
+    };
+    same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
 }
 
 /// Whether two paths are one file, also by links.

@@ -10,7 +10,7 @@ const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
 /// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
-const CAUSES: [(&str, &str); 6] = [
+pub const CAUSES: [(&str, &str); 6] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
@@ -50,7 +50,7 @@ impl Table {
 }
 
 /// A part of a whole, 0 of nothing.
-fn share(part: u64, whole: u64) -> f64 {
+pub fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
@@ -82,7 +82,7 @@ fn heading(table: &mut Table, report: &RunReport) {
 }
 
 /// Packets beyond the objective: late or lost, for whatever reason.
-fn late_and_lost(report: &RunReport) -> u64 {
+pub fn late_and_lost(report: &RunReport) -> u64 {
     report.late_by_cause.values().sum()
 }
 

@@ -12,6 +12,8 @@ pub struct Received {
     pub offered: u64,
     /// Of those, lost because the descriptor ring was full.
     pub lost_ring_full: u64,
+    /// When the first of those arrived.
+    pub lost_since: Nanos,
     /// Arrived packets that are left in the ring.
     pub waiting: usize,
     /// Nothing more will ever arrive. What is `waiting` still does.

@@ -305,12 +305,12 @@ impl TraceQueue {
     }
 
     /// Lets arrive what has arrived by `now`, at most `limit` packets. Returns how many did, and
-    /// how many of them found the ring full.
-    fn admit(&mut self, now: Nanos, limit: usize) -> (u64, u64) {
-        let (mut offered, mut lost) = (0, 0);
+    /// how many of them found the ring full, since when.
+    fn admit(&mut self, now: Nanos, limit: usize) -> (u64, u64, Nanos) {
+        let (mut offered, mut lost, mut lost_since) = (0, 0, now);
         self.reta.refresh();
         if now < self.start {
-            return (0, 0);
+            return (0, 0, now);
         }
         for _ in 0..MOST_ARRIVALS {
             if self.exhausted || offered >= limit as u64 {
@@ -335,11 +335,14 @@ impl TraceQueue {
                     index: self.next as u32,
                     lap: self.lap.number,
                 };
-                lost += u64::from(!self.ring.push(packet));
+                if !self.ring.push(packet) {
+                    lost += 1;
+                    lost_since = lost_since.min(arrival);
+                }
             }
             self.advance();
         }
-        (offered, lost)
+        (offered, lost, lost_since)
     }
 
     #[inline]
@@ -387,7 +390,7 @@ impl PortQueue for TraceQueue {
             true => room.min(self.ring.size) - self.ring.len().min(room),
             false => MOST_ARRIVALS,
         };
-        let (offered, lost_ring_full) = self.admit(now, limit);
+        let (offered, lost_ring_full, lost_since) = self.admit(now, limit);
         let TraceQueue {
             image,
             ring,
@@ -429,6 +432,7 @@ impl PortQueue for TraceQueue {
         Received {
             offered,
             lost_ring_full,
+            lost_since,
             waiting,
             ended: self.exhausted,
         }

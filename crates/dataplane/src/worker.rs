@@ -146,7 +146,7 @@ impl Worker {
         window.offered += received.offered;
         if received.lost_ring_full > 0 {
             window.lost_ring_full += received.lost_ring_full;
-            let (lost, from) = (received.lost_ring_full, last.min(now));
+            let (lost, from) = (received.lost_ring_full, received.lost_since);
             self.bins.spread(&mut window.arrivals, lost, from, now);
             window.late[self.attribution.loss(now) as usize] += received.lost_ring_full;
         }

@@ -1,0 +1,157 @@
+//! `tailwater run --report`: the report as a page that needs nothing but itself.
+//!
+//! Everything is drawn here; the page's script only shows figures under the pointer. Its elements are
+//! closed as XML wants it, so that a test can read it back.
+
+mod charts;
+mod scale;
+mod svg;
+mod tables;
+mod text;
+
+use crate::error::CliError;
+use charts::Figure;
+use std::fmt::Write as _;
+use std::time::SystemTime;
+use tailwater_dataplane::report::RunReport;
+use text::{escape, utc};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The most bytes of a report in JSON that a page holds.
+const MOST_JSON: usize = 1_000_000;
+
+/// The most bytes of a chain spec, as HTML, that a page shows.
+const MOST_SPEC: usize = 100_000;
+
+/// The page of a run of the chain in `spec`, which ended at `ended`.
+///
+/// # Errors
+/// If the report cannot be written as JSON.
+pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
+    let mut page = String::with_capacity(1 << 18);
+    let chain = escape(&report.chain);
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
+         <title>{chain}: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+        if report.slo_met {
+            "SLO met"
+        } else {
+            "SLO missed"
+        },
+    );
+    tables::heading(&mut page, report, &utc(ended));
+    page.push_str("<main>\n<div class=\"grid\">\n");
+    let figures = charts::all(report);
+    figures.iter().for_each(|figure| draw(&mut page, figure));
+    // Beside a tall figure there is room for one more.
+    let beside = figures.iter().any(|figure| figure.tall);
+    if beside {
+        tables::flows(&mut page, report);
+    }
+    page.push_str("</div>\n<div class=\"grid tables\">\n");
+    tables::packets(&mut page, report);
+    tables::latency(&mut page, report);
+    tables::windows(&mut page, report);
+    if !beside {
+        tables::flows(&mut page, report);
+    }
+    page.push_str("</div>\n");
+    show_spec(&mut page, spec);
+    page.push_str("</main>\n");
+    let (json, whole) = embedded(report)?;
+    let _ = write!(
+        page,
+        "<footer><p>Written by Tailwater {} on {}. The report as JSON is in this file, in the element \
+         <code>report</code>{}. What each chart means: docs/report.md.</p></footer>\n\
+         <script type=\"application/json\" id=\"report\">{json}</script>\n\
+         <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION"),
+        utc(ended),
+        if whole {
+            ""
+        } else {
+            ", without its longest lists"
+        },
+    );
+    Ok(page)
+}
+
+fn draw(page: &mut String, figure: &Figure) {
+    let Figure {
+        id,
+        heading,
+        caption,
+        legend,
+        tall,
+        body,
+    } = figure;
+    let class = if *tall { "card tall" } else { "card" };
+    let _ = write!(
+        page,
+        "<section class=\"{class}\" id=\"{id}\">\n<h2>{heading}</h2>\n<p class=\"caption\">{caption}</p>\n"
+    );
+    if !legend.is_empty() {
+        page.push_str("<ul class=\"legend\">");
+        for (class, name) in legend {
+            let _ = write!(page, "<li><i class=\"{class}\"></i>{}</li>", escape(name));
+        }
+        page.push_str("</ul>\n");
+    }
+    page.push_str(body);
+    page.push_str("</section>\n");
+}
+
+fn show_spec(page: &mut String, spec: &str) {
+    page.push_str("<section class=\"card\" id=\"spec\">\n<h2>Chain spec</h2>\n<pre>");
+    let start = page.len();
+    for line in spec.lines() {
+        let line = escape(&line.replace('\t', "  "));
+        if page.len() - start + line.len() > MOST_SPEC {
+            page.push_str("… (the rest is left out)\n");
+            break;
+        }
+        page.push_str(&line);
+        page.push('\n');
+    }
+    page.push_str("</pre>\n</section>\n");
+}
+
+/// The report as JSON that can stand in a page, and whether it is whole: its longest lists are left out
+/// where the page would become too large.
+fn embedded(report: &RunReport) -> Result<(String, bool), CliError> {
+    let text = |report: &RunReport| {
+        serde_json::to_string(report)
+            // Only text holds these characters, and there they may be written so.
+            .map(|json| {
+                json.replace('<', "\\u003c")
+                    .replace('>', "\\u003e")
+                    .replace('&', "\\u0026")
+            })
+            .map_err(|error| CliError::System {
+                what: "the report cannot be written as JSON",
+                source: error.into(),
+            })
+    };
+    let whole = text(report)?;
+    if whole.len() <= MOST_JSON {
+        return Ok((whole, true));
+    }
+    let mut short = report.clone();
+    short.windows.list.clear();
+    let json = text(&short)?;
+    if json.len() <= MOST_JSON {
+        return Ok((json, false));
+    }
+    short.timeline.list.clear();
+    Ok((text(&short)?, false))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! What a page says in words and figures.
+
+use super::text::{count, escape, micros, significant};
+use crate::table::{late_and_lost, share};
+use crate::text::{fixed, percent, short, thousands};
+use std::fmt::Write as _;
+use tailwater_dataplane::report::{LatencyReport, RunReport};
+
+/// The heading: the verdict, and the figures that matter most.
+pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
+    let packets = &report.packets;
+    let owed = packets.delivered + packets.lost;
+    let in_time = share(owed.saturating_sub(late_and_lost(report)), owed);
+    let rate = packets.offered as f64 / report.duration_s.max(1e-9);
+    let (class, verdict) = match report.slo_met {
+        true => ("met", "SLO met"),
+        false => ("missed", "SLO missed"),
+    };
+    let limit = micros(report.slo.latency_us);
+    let promised = percent(report.slo.percentile / 100.0);
+    let sentence = match owed {
+        0 => "No packet was to be delivered.".to_owned(),
+        _ => format!(
+            "{} of packets within {limit}; {promised} promised.",
+            percent(in_time)
+        ),
+    };
+    let interrupted = if report.interrupted {
+        ", interrupted"
+    } else {
+        ""
+    };
+    let _ = write!(
+        page,
+        "<header>\n<p class=\"product\">Tailwater run report</p>\n\
+         <h1>{}</h1>\n<p class=\"about\">{}: {} s at {}pps{interrupted}; {ended}</p>\n\
+         <div class=\"verdict {class}\" id=\"verdict\"><strong>{verdict}</strong><span>{}</span></div>\n",
+        escape(&report.chain),
+        escape(&report.traffic),
+        significant(report.duration_s, 3),
+        short(rate),
+        escape(&sentence),
+    );
+    let latency = &report.latency_us;
+    let late = |us: f64| {
+        if us > report.slo.latency_us {
+            "late"
+        } else {
+            ""
+        }
+    };
+    let lost = if packets.lost > 0 { "late" } else { "" };
+    let tiles = [
+        ("p50", micros(latency.p50), late(latency.p50)),
+        ("p99", micros(latency.p99), late(latency.p99)),
+        ("p99.9", micros(latency.p999), late(latency.p999)),
+        ("longest", micros(latency.max), late(latency.max)),
+        ("offered", short(packets.offered as f64), ""),
+        ("lost", percent(report.loss_rate), lost),
+        ("throughput", throughput(report), ""),
+        ("cores", significant(report.cores.avg, 3), ""),
+    ];
+    page.push_str("<dl class=\"tiles\">");
+    for (name, value, class) in tiles {
+        let class = if class.is_empty() {
+            "tile"
+        } else {
+            "tile late"
+        };
+        let _ = write!(
+            page,
+            "<div class=\"{class}\"><dt>{name}</dt><dd>{}</dd></div>",
+            escape(&value)
+        );
+    }
+    page.push_str("</dl>\n");
+    if let Some(text) = disturbed(report) {
+        let _ = writeln!(page, "<p class=\"hint\">{}</p>", escape(&text));
+    }
+    page.push_str("</header>\n");
+}
+
+fn throughput(report: &RunReport) -> String {
+    match report.throughput_gbps {
+        gbps if gbps >= 1.0 => format!("{} Gbit/s", significant(gbps, 3)),
+        gbps => format!("{} Mbit/s", significant(gbps * 1e3, 3)),
+    }
+}
+
+/// What the machine has to do with it, if it has.
+fn disturbed(report: &RunReport) -> Option<String> {
+    let windows = &report.windows;
+    if windows.flagged == 0 {
+        return None;
+    }
+    let good = windows.count.saturating_sub(windows.flagged);
+    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
+    let of = count(windows.count, "window");
+    let mut text = format!(
+        "In {} of {of} a worker was off its core: the machine did something else. ",
+        thousands(windows.flagged),
+    );
+    let _ = match good {
+        0 => write!(
+            text,
+            "There is no undisturbed window to judge the chain by."
+        ),
+        _ => write!(
+            text,
+            "The SLO was met in {} of the {} others.",
+            thousands(kept),
+            thousands(good)
+        ),
+    };
+    Some(text)
+}
+
+/// A table's rows: a name and its figures.
+type Rows = Vec<(String, Vec<String>)>;
+
+fn table(page: &mut String, id: &str, heading: &str, columns: &[&str], rows: &Rows) {
+    let _ = write!(
+        page,
+        "<section class=\"card\" id=\"{id}\">\n<h2>{heading}</h2>\n<table class=\"figures\">\n"
+    );
+    if !columns.is_empty() {
+        page.push_str("<thead><tr><td></td>");
+        for column in columns {
+            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(column));
+        }
+        page.push_str("</tr></thead>\n");
+    }
+    page.push_str("<tbody>\n");
+    for (name, figures) in rows {
+        // Parts of a whole are set in, as they are in the table on a terminal.
+        let (class, name) = match name.strip_prefix("  ") {
+            Some(name) => (" class=\"part\"", name),
+            None => ("", name.as_str()),
+        };
+        let _ = write!(page, "<tr{class}><th scope=\"row\">{}</th>", escape(name));
+        for figure in figures {
+            let _ = write!(page, "<td>{}</td>", escape(figure));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody>\n</table>\n</section>\n");
+}
+
+/// Latency of all packets, and of the median window.
+pub fn latency(page: &mut String, report: &RunReport) {
+    let (all, median) = (&report.latency_us, &report.windows.median_latency_us);
+    let rows = |l: &LatencyReport| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean].map(fixed);
+    let names = ["p50", "p90", "p99", "p99.9", "max", "mean"].map(str::to_owned);
+    let figures = rows(all).into_iter().zip(rows(median));
+    let rows = names
+        .into_iter()
+        .zip(figures.map(|(all, median)| vec![all, median]))
+        .collect();
+    let columns = ["all packets", "median window"];
+    table(page, "latency-table", "Latency, µs", &columns, &rows);
+}
+
+/// What became of the packets.
+pub fn packets(page: &mut String, report: &RunReport) {
+    let packets = &report.packets;
+    let of = |count: u64| {
+        let figures = [thousands(count), percent(share(count, packets.offered))];
+        figures.to_vec()
+    };
+    let mut rows: Rows = vec![
+        (
+            "offered".to_owned(),
+            vec![thousands(packets.offered), String::new()],
+        ),
+        ("  delivered".to_owned(), of(packets.delivered)),
+        (
+            "  dropped by the chain".to_owned(),
+            of(packets.dropped_by_nf),
+        ),
+        ("  lost".to_owned(), of(packets.lost)),
+    ];
+    if packets.not_matched > 0 {
+        let figures = vec![thousands(packets.not_matched), String::new()];
+        rows.push(("not for this chain".to_owned(), figures));
+    }
+    if !packets.reasons.is_empty() {
+        rows.push(("reasons".to_owned(), vec![String::new(); 2]));
+    }
+    /// The most reasons listed.
+    const MOST: usize = 100;
+    let mut reasons: Vec<_> = packets.reasons.iter().collect();
+    reasons.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
+    for (reason, packets) in reasons.iter().take(MOST) {
+        rows.push((format!("  {reason}"), of(**packets)));
+    }
+    if reasons.len() > MOST {
+        let others = reasons[MOST..].iter().map(|(_, packets)| **packets).sum();
+        rows.push(("  other reasons".to_owned(), of(others)));
+    }
+    table(page, "packets", "Packets", &["", "of offered"], &rows);
+}
+
+/// What the flow table did.
+pub fn flows(page: &mut String, report: &RunReport) {
+    let Some(flows) = &report.flows else {
+        page.push_str(
+            "<section class=\"card\" id=\"flows\">\n<h2>Flow table</h2>\n\
+             <p class=\"nothing\">The chain keeps no state of flows.</p>\n</section>\n",
+        );
+        return;
+    };
+    let memory = format!("{} MB", significant(flows.memory_bytes as f64 / 1e6, 3));
+    let rows = [
+        ("opened", thousands(flows.opened)),
+        ("expired: idle", thousands(flows.expired)),
+        ("evicted: made room", thousands(flows.evicted)),
+        ("refused: found none", thousands(flows.refused)),
+        ("active at the end", thousands(flows.active)),
+        ("memory", memory),
+    ];
+    let rows = rows.map(|(name, figure)| (name.to_owned(), vec![figure]));
+    table(page, "flows", "Flow table", &[], &rows.into());
+}
+
+/// The windows, and how the machine disturbed them.
+pub fn windows(page: &mut String, report: &RunReport) {
+    let windows = &report.windows;
+    let good = windows.count.saturating_sub(windows.flagged);
+    let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
+    let gaps: u64 = windows.list.iter().map(|window| window.gaps).sum();
+    let lost: f64 = windows.list.iter().map(|window| window.gap_us).sum();
+    let longest = windows.list.iter().map(|window| window.longest_gap_us);
+    let rows = [
+        ("windows", thousands(windows.count)),
+        ("length of each", micros(windows.length_ms * 1e3)),
+        ("disturbed", thousands(windows.flagged)),
+        (
+            "of the others, SLO met",
+            format!("{} of {}", thousands(kept), thousands(good)),
+        ),
+        ("times off the core", thousands(gaps)),
+        ("for, in all", micros(lost)),
+        ("and at the longest", micros(longest.fold(0.0, f64::max))),
+    ];
+    let rows = rows.map(|(name, figure)| (name.to_owned(), vec![figure]));
+    let heading = match windows.omitted {
+        0 => "Windows and gaps".to_owned(),
+        _ => format!(
+            "Windows and gaps (of the first {})",
+            thousands(windows.list.len() as u64)
+        ),
+    };
+    table(page, "windows", &heading, &[], &rows.into());
+}

@@ -1,0 +1,307 @@
+//! Pages of made-up reports.
+
+use super::page;
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+use tailwater_dataplane::report::{
+    ArrivalReport, CoreReport, DistributionPoint, FlowReport, LatencyReport, PacketReport,
+    RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
+};
+
+const CAUSES: [&str; 6] = [
+    "service",
+    "whale",
+    "minnows",
+    "descheduled",
+    "nic-ring-full",
+    "no-place",
+];
+
+fn latencies(us: f64) -> LatencyReport {
+    LatencyReport {
+        p50: us,
+        p90: us * 2.123_456,
+        p99: us * 17.345_678,
+        p999: us * 90.123_456,
+        max: us * 312.123_456,
+        mean: us * 1.987_654_321,
+    }
+}
+
+/// A report in which much went wrong, with so many steps, windows and reasons.
+fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunReport {
+    let by_reason = |fate: &str| -> BTreeMap<String, u64> {
+        let reasons = (0..reasons).map(|i| (format!("{name}-{i}/{fate}"), 123_456 + i as u64));
+        reasons.collect()
+    };
+    let step = |i: usize| StepReport {
+        start_s: i as f64 * 0.3,
+        windows: 3,
+        flagged: i.is_multiple_of(5).into(),
+        offered: 1_234_567_890,
+        delivered: if i % 7 == 3 { 0 } else { 1_234_000_000 },
+        dropped_by_nf: 123_456,
+        lost: 123_456,
+        late_by_cause: CAUSES.iter().map(|&cause| (cause, 123_456)).collect(),
+        dropped_by_reason: by_reason("denied"),
+        lost_by_reason: by_reason("no-place"),
+        latency_us: latencies(5.123 + i as f64),
+        busy: 0.123_456_789,
+    };
+    let window = |i: usize| WindowReport {
+        start_s: i as f64 * 0.3,
+        offered: 1_234_567_890,
+        delivered: 1_234_567_890,
+        lost: 123_456,
+        late: 123_456,
+        latency_us: latencies(5.123),
+        gaps: 12,
+        gap_us: 1234.567,
+        longest_gap_us: 123.456,
+        flagged: true,
+        slo_met: false,
+    };
+    let arrivals = if steps == 0 { 0 } else { 1024 };
+    RunReport {
+        chain: name.to_owned(),
+        traffic: format!("{name}.pcap"),
+        slo: SloReport {
+            latency_us: 200.0,
+            percentile: 99.0,
+        },
+        slo_met: false,
+        latency_us: latencies(5.123),
+        latency_distribution: (0..steps * 2)
+            .map(|i| DistributionPoint {
+                latency_us: 1.03f64.powi(i as i32),
+                packets: 1000 + i as u64,
+            })
+            .collect(),
+        packets: PacketReport {
+            offered: 10_000,
+            delivered: 9_000.min(1000 + (steps as u64 * 2).saturating_sub(1)),
+            dropped_by_nf: 600,
+            lost: 400,
+            not_matched: 5,
+            reasons: by_reason("denied"),
+        },
+        loss_rate: 0.04,
+        throughput_mpps: 0.2,
+        throughput_gbps: 1.5,
+        duration_s: steps as f64 * 0.3,
+        cores: CoreReport {
+            dedicated: 2,
+            auxiliary_avg: 0.25,
+            avg: 2.25,
+        },
+        late_by_cause: CAUSES.iter().map(|&cause| (cause, steps as u64)).collect(),
+        flows: Some(FlowReport {
+            active: 1,
+            opened: 2,
+            expired: 3,
+            evicted: 4,
+            refused: 5,
+            memory_bytes: 6_000_000,
+        }),
+        windows: WindowsReport {
+            length_ms: 300.0,
+            count: windows as u64,
+            flagged: windows as u64 / 2,
+            unflagged_slo_met: 0.5,
+            median_latency_us: latencies(5.0),
+            omitted: 7,
+            list: (0..windows).map(window).collect(),
+        },
+        timeline: TimelineReport {
+            step_ms: 300.0,
+            list: (0..steps).map(step).collect(),
+        },
+        arrivals: ArrivalReport {
+            bin_ms: 1.0,
+            step_ms: steps as f64 * 300.0 / 1024.0,
+            packets: vec![123_456_789; arrivals],
+            busiest_bin: vec![12_345_678; arrivals],
+        },
+        interrupted: true,
+    }
+}
+
+fn html(report: &RunReport, spec: &str) -> String {
+    page(report, spec, UNIX_EPOCH).unwrap()
+}
+
+/// Names of the elements, or what is wrong with a document of elements that are all closed. (Not a
+/// whole parser: enough for text that has been escaped.)
+fn elements(page: &str) -> Result<Vec<String>, String> {
+    let mut rest = page
+        .strip_prefix("<!DOCTYPE html>\n")
+        .ok_or("no document type")?;
+    let (mut open, mut names): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    while let Some((text, after)) = rest.split_once('<') {
+        for reference in text.split('&').skip(1) {
+            let known = ["amp;", "lt;", "gt;", "quot;", "#39;"];
+            if !known.iter().any(|name| reference.starts_with(name)) {
+                return Err(format!("a bare & before {reference:.20}"));
+            }
+        }
+        let (tag, after) = after.split_once('>').ok_or("an open tag")?;
+        rest = after;
+        if let Some(name) = tag.strip_prefix('/') {
+            if open.pop().as_deref() != Some(name) {
+                return Err(format!("</{name}> closes nothing"));
+            }
+            continue;
+        }
+        let (tag, closed) = match tag.strip_suffix('/') {
+            Some(tag) => (tag, true),
+            None => (tag, false),
+        };
+        if tag.contains('<') || tag.matches('"').count() % 2 != 0 {
+            return Err(format!("the tag <{tag}>"));
+        }
+        let name = tag.split([' ', '\n']).next().unwrap_or_default();
+        names.push(name.to_owned());
+        if !closed {
+            open.push(name.to_owned());
+        }
+        if ["script", "style"].contains(&name) {
+            let end = rest.find("</").ok_or("no end of script or style")?;
+            rest = &rest[end..];
+        }
+    }
+    match open.is_empty() {
+        true => Ok(names),
+        false => Err(format!("{open:?} are not closed")),
+    }
+}
+
+fn count(names: &[String], name: &str) -> usize {
+    names.iter().filter(|other| *other == name).count()
+}
+
+#[test]
+fn a_page_has_all_charts_and_refers_to_nothing() {
+    let page = html(&example(20, 20, 2, "chain"), "kind: Chain\n");
+    let names = elements(&page).unwrap();
+    assert_eq!(count(&names, "svg"), 6);
+    for id in [
+        "verdict",
+        "latency-cdf",
+        "latency-over-time",
+        "arrivals",
+        "drops",
+        "late",
+        "cores",
+        "latency-table",
+        "packets",
+        "flows",
+        "windows",
+        "spec",
+        "report",
+    ] {
+        assert_eq!(page.matches(&format!("id=\"{id}\"")).count(), 1, "{id}");
+    }
+    let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+    for outside in ["http:", "https:", "src=", "href=", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn a_run_in_which_nothing_happened_has_a_page() {
+    let mut empty = example(0, 0, 0, "chain");
+    (empty.packets, empty.duration_s) = (PacketReport::default(), 0.0);
+    (empty.slo_met, empty.flows) = (true, None);
+    empty.late_by_cause.clear();
+    empty.windows = WindowsReport::default();
+    empty.timeline = TimelineReport::default();
+    empty.arrivals = ArrivalReport::default();
+    empty.latency_us = LatencyReport::default();
+    let page = html(&empty, "");
+    let names = elements(&page).unwrap();
+    assert_eq!(count(&names, "svg"), 0);
+    assert!(page.contains("No packet was to be delivered."));
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn one_packet_is_enough_for_a_page() {
+    let mut one = example(1, 1, 0, "chain");
+    (one.packets.delivered, one.packets.offered) = (1, 1);
+    one.latency_distribution = vec![DistributionPoint {
+        latency_us: 0.0,
+        packets: 1,
+    }];
+    (one.arrivals.packets, one.arrivals.busiest_bin) = (vec![1], vec![1]);
+    (one.arrivals.step_ms, one.duration_s) = (1.0, 0.000_01);
+    let page = html(&one, "");
+    elements(&page).unwrap();
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+/// Names come from files and specs of others.
+#[test]
+fn names_cannot_become_markup() {
+    let evil =
+        "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
+    let spec = format!("name: {evil}\n</pre>{evil}\u{0}\u{202e}\n");
+    let page = html(&example(10, 10, 20, evil), &spec);
+    let names = elements(&page).unwrap();
+    assert_eq!((count(&names, "script"), count(&names, "img")), (2, 0));
+    assert!(!page.contains("<img") && !page.contains("alert(2)</script>"));
+    assert!(!page.contains(['\u{0}', '\u{202e}']));
+    // The data are still the data.
+    let json = embedded(&page);
+    assert_eq!(json["chain"], evil);
+}
+
+fn embedded(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"report\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+#[test]
+fn the_data_of_a_page_are_the_report() {
+    let report = example(20, 20, 3, "chain");
+    let page = html(&report, "");
+    // Read back, too: the last bit of a number may be lost on that way.
+    let json = serde_json::to_string(&report).unwrap();
+    assert!(embedded(&page) == serde_json::from_str::<serde_json::Value>(&json).unwrap());
+    assert!(!page.contains("without its longest lists"));
+}
+
+/// The longest lists that a run can give, with figures of many digits and long names.
+#[test]
+fn the_longest_page_is_below_2_mb() {
+    let spec = "name: \"<&>'\"\n".repeat(100_000);
+    for reasons in [3, 60] {
+        let name = "<\"a-name-as-long-as-a-name-may-be\">".repeat(2);
+        let report = example(400, 10_000, reasons, &name);
+        let page = html(&report, &spec);
+        assert!(page.len() < 2_000_000, "{} bytes", page.len());
+        let names = elements(&page).unwrap();
+        assert_eq!(count(&names, "svg"), 6);
+        let json = embedded(&page);
+        assert_eq!(json["windows"]["count"], 10_000);
+        assert!(page.contains("without its longest lists"));
+    }
+}
+
+/// Figures on the page are the report's.
+#[test]
+fn figures_are_the_reports() {
+    let page = html(&example(20, 20, 0, "chain"), "");
+    for text in [
+        "<dt>p50</dt><dd>5.12 µs</dd>",
+        "<dt>p99</dt><dd>88.9 µs</dd>",
+        "<dt>longest</dt><dd>1.6 ms</dd>",
+        "<dt>lost</dt><dd>4 %</dd>",
+        "<th scope=\"row\">p99.9</th><td>461.70</td>",
+        "<th scope=\"row\">dropped by the chain</th><td>600</td><td>6 %</td>",
+        "SLO missed",
+        "In 10 of 20 windows",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Text of a page: escaped, and numbers with their units.
+
+use crate::text::{one_line, thousands};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Text on one line for the inside of an element or of a quoted attribute: nothing in it is taken for
+/// markup, and nothing in it changes the order in which letters are shown.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in one_line(text).chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
+                escaped.extend(c.escape_unicode());
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// At most so many characters of a name; the end of what is left out is an ellipsis.
+pub fn shortened(name: &str, most: usize) -> String {
+    match name.char_indices().nth(most) {
+        None => name.to_owned(),
+        Some(_) => name.chars().take(most - 1).chain(['…']).collect(),
+    }
+}
+
+/// Up to `digits` significant digits, without zeros at the end; all digits before the point.
+pub fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return "0".to_owned();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    let decimals = (digits - 1 - magnitude).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// Microseconds in a unit that suits them: `850 ns`, `31.2 µs`, `4.1 ms`, `2 s`.
+pub fn micros(us: f64) -> String {
+    // So that what rounds to 1000 has the next unit.
+    let (value, unit) = match us {
+        us if us >= 999_500.0 => (us / 1e6, "s"),
+        us if us >= 999.5 => (us / 1e3, "ms"),
+        us if us >= 0.9995 || us <= 0.0 => (us, "µs"),
+        us => (us * 1e3, "ns"),
+    };
+    format!("{} {unit}", significant(value, 3))
+}
+
+/// A count and what is counted: `1 packet`, `1,234 packets`.
+pub fn count(number: u64, one: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {one}{plural}", thousands(number))
+}
+
+/// A time as `2025-03-01 12:34 UTC`.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, minutes) = (seconds / 86_400, seconds / 60 % 1440);
+    let (year, month, day) = date(days);
+    let (hour, minute) = (minutes / 60, minutes % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+/// Year, month and day of a day since 1970-01-01. Years are counted from March, so that a leap day is
+/// the last of its year.
+fn date(days: u64) -> (u64, u64, u64) {
+    // From 0000-03-01, in periods of 400 years.
+    let days = days + 719_468;
+    let (period, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    (period * 400 + year + next, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn markup_is_text() {
+        assert_eq!(
+            escape("<script>alert('1')</script> & \"x\"\n\u{202e}"),
+            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;x&quot;\\n\\u{202e}"
+        );
+        assert_eq!(shortened("abcdef", 6), "abcdef");
+        assert_eq!(shortened("äbcdefg", 6), "äbcde…");
+    }
+
+    #[test]
+    fn numbers_have_units() {
+        for (us, text) in [
+            (0.0, "0 µs"),
+            (0.02, "20 ns"),
+            (0.9999, "1 µs"),
+            (31.24, "31.2 µs"),
+            (999.7, "1 ms"),
+            (1234.0, "1.23 ms"),
+            (2e6, "2 s"),
+            (123_456_789.0, "123 s"),
+            (1_234_567_890.0, "1235 s"),
+        ] {
+            assert_eq!(micros(us), text, "{us}");
+        }
+        assert_eq!(significant(0.1 + 0.2, 4), "0.3");
+        assert_eq!(significant(1200.0, 2), "1200");
+        assert_eq!(count(1, "packet"), "1 packet");
+        assert_eq!(count(1234, "packet"), "1,234 packets");
+    }
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_740_832_440, "2025-03-01 12:34 UTC"),
+            (4_107_542_399, "2100-02-28 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}
