@@ -1,5 +1,5 @@
-//! Any bytes as packets through ACL and NAT: never a panic, every buffer comes back, and every
-//! packet is sent or counted.
+//! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption: never a panic,
+//! every buffer comes back, and every packet is sent or counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run chain
@@ -29,6 +29,18 @@ spec:
   functions:
     - acl: {rules: [{action: deny, destinationPorts: 22, protocol: tcp}], default: allow}
     - nat: {external: [203.0.113.0/30], internal: [0.0.0.0/1]}
+    - loadBalancer:
+        services:
+          - address: 0.0.0.0/1
+            port: any
+            protocol: tcp
+            backends: [{address: 192.0.2.1, port: 80}, {address: 192.0.2.2, weight: 3}]
+          - {address: "::/0", port: any, protocol: udp, backends: [{address: "2001:db8::1"}]}
+    - accounting:
+    - encrypt:
+        key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
+        midstream: encrypt
+        otherProtocols: pass
   slo: {latency: 200us}
   flows: {capacity: 512}
 ";
