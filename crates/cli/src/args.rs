@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
+use tailwater_traffic::convert::MOST_COPIES;
 
 /// Runs chains of network functions and tells whether they keep their latency objectives.
 #[derive(Debug, Parser)]
@@ -135,12 +136,26 @@ pub enum TraceCommand {
     #[command(after_help = "\
 Examples:
   tailwater trace info capture.pcapng
-  tailwater trace info bursty --duration 5s --output json")]
+  tailwater trace info bursty --duration 5s --output json
+  tailwater trace info backbone --duration 1m --service-us 5,10,20 --svg bursts.svg
+      What bursts do to latency if packets take 5, 10 or 20 us.")]
     Info(InfoArgs),
+    /// Cut, merge, speed up captures, or lay copies over each other
+    #[command(after_help = "\
+Captures are merged by time, cut, laid over themselves, then sped up. Copies have their flows
+renumbered, so that there are more flows, each with its bursts as they were.
+
+Examples:
+  tailwater trace convert capture.pcapng.zst -o second.pcap --from 3s --to 4s
+  tailwater trace convert left.pcap right.pcap -o both.pcap
+  tailwater trace convert capture.pcap -o busy.pcap --copies 8 --shift 125ms")]
+    Convert(ConvertArgs),
     /// Write a preset's packets to a capture file
     #[command(after_help = "\
 Example:
-  tailwater trace synth bursty -o bursty.pcap --duration 10s --seed 7")]
+  tailwater trace synth backbone -o backbone.pcap --duration 10s --seed 7
+
+Presets: bursty, backbone, as, smooth.")]
     Synth(SynthArgs),
 }
 
@@ -156,10 +171,55 @@ pub struct InfoArgs {
     /// How much of a preset to make [default: 3s]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
+    /// Make so many times a preset's flows, each as bursty as it is
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
+    #[arg(allow_negative_numbers = true)]
+    pub flows_scale: f64,
+    /// Tell what bursts do to latency if packets take so long, such as 5,10,20
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::trace::service)]
+    #[arg(conflicts_with = "rate")]
+    pub service_us: Vec<Nanos>,
+    /// Draw packets, whales and minnows over time
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "rate")]
+    pub svg: Option<PathBuf>,
     /// A report for people or for programs
     #[arg(long, value_name = "text|json", default_value = "text")]
     #[arg(hide_possible_values = true)]
     pub output: InfoOutput,
+}
+
+/// What `tailwater trace convert` is told.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The captures
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The capture file to write; - for standard output
+    #[arg(short, long, value_name = "FILE.pcap")]
+    pub output: PathBuf,
+    /// Leave out what comes earlier after the first packet
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub from: Option<Nanos>,
+    /// Leave out what comes so late after the first packet, or later
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub to: Option<Nanos>,
+    /// Keep so many packets of that
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub packets: Option<u64>,
+    /// Lay so many copies over each other, their flows renumbered
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_COPIES)))]
+    pub copies: u32,
+    /// How much later each copy starts than the one before [default: 0]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "copies")]
+    pub shift: Option<Nanos>,
+    /// Make packets come this many times as fast
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
+    #[arg(allow_negative_numbers = true)]
+    pub speed: f64,
+    /// Leave out empty and too long packets, do not refuse them
+    #[arg(long)]
+    pub skip_bad_packets: bool,
 }
 
 /// How statistics are printed.
@@ -175,7 +235,7 @@ pub struct SynthArgs {
     /// The preset
     #[arg(value_name = "PRESET")]
     pub preset: String,
-    /// The capture file to write
+    /// The capture file to write; - for standard output
     #[arg(short, long, value_name = "FILE.pcap")]
     pub output: PathBuf,
     /// How long the capture lasts
@@ -185,6 +245,10 @@ pub struct SynthArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
     #[arg(allow_negative_numbers = true)]
     pub rate_scale: f64,
+    /// Make so many times the flows, each as bursty as it is
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
+    #[arg(allow_negative_numbers = true)]
+    pub flows_scale: f64,
     /// Selects the packets
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,

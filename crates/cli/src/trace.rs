@@ -1,6 +1,6 @@
-//! `tailwater trace`: looking at traffic, and making some.
+//! `tailwater trace`: looking at traffic, converting it, and making some.
 
-use crate::args::{InfoArgs, InfoOutput, SynthArgs};
+use crate::args::{ConvertArgs, InfoArgs, InfoOutput, SynthArgs};
 use crate::error::CliError;
 use crate::input::{DEFAULT_DURATION, Traffic};
 use crate::matching::Matching;
@@ -9,22 +9,38 @@ use crate::run::json;
 use crate::text::{one_line, thousands};
 use crate::values::LONGEST;
 use crate::{complain, print};
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
+use tailwater_traffic::bursts::{Arrival, Arrivals, BurstStudy, PacketArrivals, StudyOptions};
+use tailwater_traffic::convert::{Conversion, Part};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{
-    LoadOptions, Packet, PacketSource, PcapWriter, Statistics, Trace, TrafficError,
+    CaptureReader, LoadOptions, Notice, Packet, PacketSource, PcapWriter, ReadOptions, Statistics,
+    Trace, TrafficError,
 };
+
+/// A service time in microseconds: 5 or 0.5.
+pub fn service(text: &str) -> Result<Nanos, String> {
+    let time = text.parse::<f64>().ok().map(|us| (us * 1e3).round());
+    time.filter(|nanos| (1.0..=1e9).contains(nanos))
+        .map(|nanos| Nanos(nanos as u64))
+        .ok_or_else(|| "expected microseconds such as 5 or 5,10,20, at most 1000000".to_owned())
+}
 
 /// Prints the statistics of traffic.
 pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     let load = &args.load;
-    let traffic = Traffic::named(&args.traffic)?;
+    let traffic = scaled(Traffic::named(&args.traffic)?, args.flows_scale)?;
     let generated = traffic.generated(load, args.duration.unwrap_or(DEFAULT_DURATION));
     if matches!(traffic, Traffic::File(_)) && args.duration.is_some() {
         let message = "--duration is for presets; a capture is as long as it is";
         return Err(CliError::Input(message.to_owned()));
+    }
+    if !args.service_us.is_empty() || args.svg.is_some() {
+        return study(args, &traffic, generated);
     }
     // For its line of progress: nothing is left out.
     let everything = Match::default();
@@ -53,18 +69,186 @@ pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// More flows of a preset.
+fn scaled(traffic: Traffic, factor: f64) -> Result<Traffic, CliError> {
+    match traffic {
+        Traffic::Preset(preset) => Ok(Traffic::Preset(Box::new(preset.scaled(factor)))),
+        Traffic::File(_) if factor != 1.0 => Err(CliError::Input(
+            "--flows-scale is for presets; for a capture see tailwater trace convert --copies"
+                .to_owned(),
+        )),
+        file => Ok(file),
+    }
+}
+
+/// Prints what bursts do to latency, and draws them.
+fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCode, CliError> {
+    let load = &args.load;
+    let options = StudyOptions {
+        services: args.service_us.clone(),
+        memory_limit_bytes: load.memory_limit,
+    };
+    let open = || -> Result<Timed, TrafficError> {
+        let source: Box<dyn Arrivals> = match traffic {
+            Traffic::Preset(preset) => preset
+                .as_ref()
+                .clone()
+                .with(load.seed, generated)
+                .arrivals()?,
+            Traffic::File(path) => {
+                let options = ReadOptions {
+                    skip_bad_packets: load.skip_bad_packets,
+                };
+                Box::new(PacketArrivals(CaptureReader::open(path, &options)?))
+            }
+        };
+        Ok(Timed {
+            loading: Loading::new(source.name()),
+            source,
+            speed: load.rate_scale.unwrap_or(1.0),
+            packets: 0,
+        })
+    };
+    let study = BurstStudy::measure(open, &options)?;
+    for notice in &study.notices {
+        complain("notice", &notice.to_string());
+    }
+    if let Some(path) = &args.svg {
+        std::fs::write(path, study.svg()).map_err(|source| TrafficError::Write {
+            file: path.display().to_string(),
+            source,
+        })?;
+    }
+    print(&match args.output {
+        InfoOutput::Text => format!("{}\n\n{study}", one_line(&study.name)),
+        InfoOutput::Json => json(&study)?,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Arrivals at another speed, with a line of progress.
+struct Timed {
+    source: Box<dyn Arrivals>,
+    speed: f64,
+    loading: Loading,
+    packets: u64,
+}
+
+impl Arrivals for Timed {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
+        self.loading.tell(self.packets);
+        self.packets += 1;
+        let arrival = self.source.next_arrival()?;
+        Ok(arrival.map(|arrival| Arrival {
+            time: divided(arrival.time, self.speed),
+            ..arrival
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.source.notices()
+    }
+
+    fn name(&self) -> &str {
+        self.source.name()
+    }
+}
+
+/// A time at another speed; exact if that is 1.
+fn divided(time: Nanos, speed: f64) -> Nanos {
+    match speed == 1.0 {
+        true => time,
+        false => Nanos((time.0 as f64 / speed).round() as u64),
+    }
+}
+
+/// Makes one capture of several, or more of one.
+pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
+    let (from, to) = (
+        args.from.unwrap_or(Nanos::ZERO),
+        args.to.unwrap_or(Nanos::MAX),
+    );
+    if from >= to {
+        let message = format!("--from {from} is not before --to {to}: nothing would be left");
+        return Err(CliError::Input(message));
+    }
+    for input in &args.inputs {
+        if same_file(input, &args.output) {
+            let message = format!("{}: is read and cannot be written too", input.display());
+            return Err(CliError::Input(message));
+        }
+    }
+    let conversion = Conversion {
+        part: Part {
+            from,
+            to,
+            packets: args.packets.unwrap_or(u64::MAX),
+        },
+        copies: args.copies,
+        shift: args.shift.unwrap_or(Nanos::ZERO),
+        speed: args.speed,
+    };
+    let options = ReadOptions {
+        skip_bad_packets: args.skip_bad_packets,
+    };
+    let open = || {
+        let readers = args.inputs.iter();
+        readers
+            .map(|path| CaptureReader::open(path, &options))
+            .collect()
+    };
+    let mut source = conversion.open(open)?;
+    write(
+        &mut source,
+        1.0,
+        &args.output,
+        "no packet lies in that part",
+    )
+}
+
+/// Whether both are there and are the same.
+fn same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
 /// Writes a preset's packets to a file.
 pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
     // Made slower and longer, then sped up.
     let generated = args.duration.as_secs_f64() * args.rate_scale;
     let generated = Nanos::from_secs_f64(generated).min(LONGEST);
-    let mut source = preset(&args.preset)?.with(args.seed, generated).open()?;
-    let mut writer = PcapWriter::create(&args.output)?;
-    let mut loading = Loading::new(&args.preset);
+    let preset = preset(&args.preset)?.scaled(args.flows_scale);
+    let mut source = preset.with(args.seed, generated).open()?;
+    let reason = "the duration ended before the first packet";
+    write(&mut source, args.rate_scale, &args.output, reason)
+}
+
+/// Writes packets to a file, or to standard output if that is `-`, and says how many there are.
+fn write<S: PacketSource>(
+    source: &mut S,
+    speed: f64,
+    output: &Path,
+    none: &str,
+) -> Result<ExitCode, CliError> {
+    let to_stdout = output.as_os_str() == "-";
+    let name = match to_stdout {
+        true => "standard output".to_owned(),
+        false => output.display().to_string(),
+    };
+    let file: Box<dyn Write> = match to_stdout {
+        true => Box::new(std::io::stdout().lock()),
+        false => Box::new(std::fs::File::create(output).map_err(|source| {
+            let file = name.clone();
+            TrafficError::Write { file, source }
+        })?),
+    };
+    let mut writer = PcapWriter::new(file, name.clone())?;
+    let mut loading = Loading::new(source.name());
     while let Some(packet) = source.next_packet()? {
-        let timestamp = Nanos((packet.timestamp.0 as f64 / args.rate_scale).round() as u64);
         writer.write(&Packet {
-            timestamp,
+            timestamp: divided(packet.timestamp, speed),
             ..packet
         })?;
         loading.tell(writer.packets());
@@ -73,20 +257,14 @@ pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
     let packets = writer.packets();
     writer.finish()?;
     if packets == 0 {
-        return Err(TrafficError::NoPackets {
-            file: args.output.display().to_string(),
-            reason: "the duration ended before the first packet".to_owned(),
-        }
-        .into());
+        let reason = none.to_owned();
+        return Err(TrafficError::NoPackets { file: name, reason }.into());
     }
     for notice in source.notices() {
         complain("notice", &notice.to_string());
     }
-    let text = format!(
-        "{}: {} packets\n",
-        args.output.display(),
-        thousands(packets)
-    );
-    print(&text)?;
+    if !to_stdout {
+        print(&format!("{name}: {} packets\n", thousands(packets)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -101,3 +101,97 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         documented(page, "### JSON")
     );
 }
+
+#[test]
+fn captures_are_cut_merged_and_laid_over_themselves() {
+    let folder = Folder::new();
+    let capture = folder.path("in.pcap");
+    let made = run(&[
+        &"trace",
+        &"synth",
+        &"bursty",
+        &"--duration",
+        &"20ms",
+        &"-o",
+        &capture,
+    ]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let whole = frames(&capture).len();
+    let convert = |name: &str, inputs: &[&std::path::Path], args: &[&str]| -> usize {
+        let output = folder.path(name);
+        let mut command = tailwater();
+        command.args(["trace", "convert"]).args(inputs).args(args);
+        let done = command.arg("-o").arg(&output).output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        frames(&output).len()
+    };
+    let first = convert("first.pcap", &[&capture], &["--to", "10ms"]);
+    let second = convert("second.pcap", &[&capture], &["--from", "10ms"]);
+    assert_eq!(first + second, whole);
+    let halves = [folder.path("second.pcap"), folder.path("first.pcap")];
+    assert_eq!(convert("whole.pcap", &[&halves[0], &halves[1]], &[]), whole);
+    let bytes = |name: &str| std::fs::read(folder.path(name)).unwrap();
+    assert!(
+        bytes("whole.pcap") == bytes("in.pcap"),
+        "the same file again"
+    );
+    let copies = ["--copies", "3", "--shift", "1ms", "--speed", "2"];
+    assert_eq!(convert("copies.pcap", &[&capture], &copies), 3 * whole);
+    assert_eq!(convert("few.pcap", &[&capture], &["--packets", "7"]), 7);
+}
+
+#[test]
+fn wrong_conversions_say_why() {
+    let folder = Folder::new();
+    let capture = folder.capture("in.pcap", &mixture(10));
+    let convert = |args: &[&str], output: &std::path::Path| {
+        let mut command = tailwater();
+        command.args(["trace", "convert"]).arg(&capture).args(args);
+        let done = command.arg("-o").arg(output).output().unwrap();
+        assert_eq!(done.status.code(), Some(2));
+        text(&done.stderr)
+    };
+    let other = folder.path("out.pcap");
+    assert!(convert(&[], &capture).contains("is read and cannot be written too"));
+    assert!(convert(&["--from", "2s", "--to", "1s"], &other).contains("is not before"));
+    assert!(convert(&["--from", "1m"], &other).contains("no packet lies in that part"));
+    assert!(convert(&["--copies", "0"], &other).contains("1..=1024"));
+}
+
+#[test]
+fn bursts_are_studied_and_drawn() {
+    let folder = Folder::new();
+    let picture = folder.path("bursts.svg");
+    let capture = folder.capture("in.pcap", &mixture(500));
+    let study = |more: &[&str]| {
+        let mut command = tailwater();
+        command
+            .args(["trace", "info"])
+            .arg(&capture)
+            .args(["--service-us", "5,20", "--svg"])
+            .arg(&picture)
+            .args(more);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let page = study(&[]);
+    assert!(page.contains("in.pcap\n\npackets                 500\n"), "{page}");
+    assert!(
+        page.contains("Whales: ") && page.contains("Minnows: "),
+        "{page}"
+    );
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("whales"));
+    let document = serde_json::from_str(&study(&["--output", "json"])).unwrap();
+    let page = include_str!("../../../docs/trace.md");
+    assert_eq!(
+        fields(&document, &[]),
+        documented(page, "### JSON of a study")
+    );
+    // Half as fast: twice as long.
+    let slow: serde_json::Value =
+        serde_json::from_str(&study(&["--output", "json", "--rate-scale", "0.5"])).unwrap();
+    let length = |study: &serde_json::Value| study["duration_ns"].as_u64().unwrap();
+    assert!(length(&slow).abs_diff(2 * length(&document)) <= 2);
+}

@@ -46,6 +46,7 @@
 
 pub mod bursts;
 pub mod capture;
+pub mod convert;
 mod error;
 pub mod generate;
 mod notice;

@@ -359,7 +359,7 @@ impl<'a> Pass<'a> {
                 self.whales[i].add(*free - time);
             }
             held = shaped(time, self.flows[index].hash, &starts).max(held);
-            if self.packets % 1024 == 0 {
+            if self.packets.is_multiple_of(1024) {
                 self.check_memory(held, source.name())?;
                 held = 0;
             }

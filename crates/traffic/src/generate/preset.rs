@@ -4,7 +4,7 @@ use tailwater_net::Nanos;
 
 use super::{
     Aggregate, AggregateConfig, Bursty, BurstyConfig, FlowArrivals, HeavyTail, MinnowBursts,
-    Mixture, SizeRange, Stay, TrainClass,
+    Mixture, Part, SizeRange, Stay, TrainClass,
 };
 use crate::bursts::{Arrivals, PacketArrivals};
 use crate::{PacketSource, TrafficError};
@@ -194,24 +194,50 @@ fn internet(arrivals: FlowArrivals) -> AggregateConfig {
 
 /// The backbone trace of NetBlaze §4.1: 31.2 k new flows a second on average and 51.2 k at most,
 /// flows of 54 bytes to 206 MB that last up to 52 s, 988 bytes a packet; its bursts are those
-/// of NetBlaze's Tables 1 and 2. The trace's packet rate is not published.
+/// of NetBlaze's Tables 1 and 2. The trace's packet rate is not published. Minnow bursts make the
+/// fullest second exceed the crowded state's rate.
 fn backbone() -> (AggregateConfig, f64) {
     let mut config = internet(FlowArrivals {
         mean_per_second: 31_200.0,
-        max_per_second: 51_200.0,
+        max_per_second: 46_500.0,
         calm: Nanos::from_millis(17_700),
         crowded: Nanos::from_millis(2_300),
         stay: Stay::Steady,
     });
     config.minnows = Some(MinnowBursts {
-        per_second: 4.0,
-        flows: tail(1.5, 200, 4_000),
-        spread: Nanos::from_millis(2),
+        per_second: 15.0,
+        flows: tail(1.5, 300, 4_000),
+        spread: Nanos::from_millis(1),
     });
-    config
-        .trains
-        .push(whale(0.004, tail(1.3, 100, 1_000), 10e9));
-    (config, 800e3)
+    config.flow_packets = with_pages(10.0);
+    // A few bulk transfers a minute that reach the most bytes.
+    config.flow_packets.0.push((
+        0.000_15,
+        Part::LogNormal {
+            sigma: 0.05,
+            median: 225_000.0,
+        },
+    ));
+    config.trains = vec![
+        train(1.0, tail(1.05, 1, 64), 300e6),
+        whale(0.003, tail(1.5, 150, 500), 10e9),
+        whale(0.0015, tail(1.5, 150, 500), 1.5e9),
+    ];
+    (config, 610e3)
+}
+
+/// The campus mixture, and flows like those that fetch a page, so many times as many: they are
+/// what makes most packets come in flows that are neither tiny nor huge.
+fn with_pages(weight: f64) -> Mixture {
+    let mut mixture = Mixture::campus();
+    mixture.0.push((
+        weight,
+        Part::LogNormal {
+            sigma: 1.5,
+            median: 25.0,
+        },
+    ));
+    mixture
 }
 
 /// The AS trace of NetBlaze §4.1: 10.1 k new flows a second on average and 39.0 k at most, flows
@@ -219,15 +245,41 @@ fn backbone() -> (AggregateConfig, f64) {
 fn autonomous_system() -> (AggregateConfig, f64) {
     let mut config = internet(FlowArrivals {
         mean_per_second: 10_100.0,
-        max_per_second: 39_000.0,
+        max_per_second: 37_000.0,
         calm: Nanos::from_millis(17_700),
         crowded: Nanos::from_millis(2_300),
         stay: Stay::Steady,
     });
+    config.minnows = Some(MinnowBursts {
+        per_second: 0.7,
+        flows: tail(1.5, 1_500, 4_000),
+        spread: Nanos::from_millis(2),
+    });
+    config.short_share = 0.35;
+    config.flow_packets = with_pages(3.0);
+    // A few bulk transfers a minute that reach the most bytes.
+    config.flow_packets.0.push((
+        0.000_1,
+        Part::LogNormal {
+            sigma: 0.1,
+            median: 520_000.0,
+        },
+    ));
     config.flow_bytes_max = 514_000_000;
-    config.lifetime_max = Nanos::from_secs(205);
-    config.trains.push(whale(0.004, tail(1.3, 100, 1_000), 1e9));
-    (config, 250e3)
+    // A third of the trace's longest life: a minute must have room for the largest flows.
+    config.lifetime_max = Nanos::from_secs(58);
+    config.trains = vec![
+        train(1.0, tail(1.1, 1, 100), 200e6),
+        whale(0.006, tail(1.5, 200, 1_800), 1e9),
+        whale(0.007, tail(1.5, 16, 150), 10e9),
+        whale(0.003, tail(1.5, 100, 600), 2e9),
+    ];
+    config.sizes = vec![
+        sizes(0.31, 54, 128),
+        sizes(0.14, 300, 1_000),
+        sizes(0.55, 1_514, 1_514),
+    ];
+    (config, 245e3)
 }
 
 /// As many flows as in `backbone`, but nothing comes in bursts: flows start as a Poisson

@@ -19,6 +19,7 @@ pub use self::config::{AggregateConfig, MinnowBursts, TrainClass};
 use self::arrivals::{Start, Starts};
 use self::config::MAX_FRAME;
 use self::payload::Opening;
+use super::SizeRange;
 use super::frame::{FCS, FrameWriter, WIRE_OVERHEAD, client, server};
 use super::random::Random;
 use crate::bursts::{Arrival, Arrivals};
@@ -57,6 +58,8 @@ pub struct Aggregate {
     /// Mean packets of a train, by class.
     train_means: Vec<f64>,
     size_weights: f64,
+    /// Bytes of a data packet.
+    mean_size: f64,
     /// Each active flow's next packet: when, a number that orders equal times, its slot.
     due: BinaryHeap<Reverse<(u64, u64, u32)>>,
     scheduled: u64,
@@ -131,11 +134,19 @@ impl Aggregate {
             next_burst = random.exponential(1e9 / minnows.per_second);
         }
         let next_start = starts.next(&mut random);
+        let size_weights: f64 = config.sizes.iter().map(|range| range.weight).sum();
+        let middle = |range: &SizeRange| f64::from(range.min + range.max) / 2.0;
+        let sizes = config
+            .sizes
+            .iter()
+            .map(|range| range.weight * middle(range));
+        let mean_size = sizes.sum::<f64>() / size_weights;
         let means = config.trains.iter().map(|class| class.packets.mean());
         Ok(Aggregate {
             name: name.to_owned(),
             train_means: means.collect(),
-            size_weights: config.sizes.iter().map(|range| range.weight).sum(),
+            size_weights,
+            mean_size,
             config,
             random,
             writer: FrameWriter::new(usize::from(MAX_FRAME)),
@@ -258,15 +269,17 @@ impl Aggregate {
         self.schedule(time, slot);
     }
 
-    /// How many trains a flow of so many packets will send, about; at least one.
+    /// How many trains a flow of so many packets will send before it reaches the most bytes,
+    /// about; at least one.
     fn expected_trains(&self, packets: u32) -> f64 {
+        let most = self.config.flow_bytes_max as f64 / self.mean_size;
         let open = self.config.trains.iter().zip(&self.train_means);
         let (mut weights, mut sum) = (0.0, 0.0);
         for (class, mean) in open.filter(|(class, _)| class.flow_packets_min <= packets) {
             weights += class.weight;
             sum += class.weight * mean;
         }
-        (f64::from(packets) * weights / sum.max(1e-9)).max(1.0)
+        (f64::from(packets).min(most) * weights / sum.max(1e-9)).max(1.0)
     }
 
     /// Draws the flow's next train.
