@@ -35,7 +35,7 @@ spec:
             port: any
             protocol: tcp
             backends: [{address: 192.0.2.1, port: 80}, {address: 192.0.2.2, weight: 3}]
-          - {address: "::/0", port: any, protocol: udp, backends: [{address: "2001:db8::1"}]}
+          - {address: '::/0', port: any, protocol: udp, backends: [{address: '2001:db8::1'}]}
     - accounting:
     - encrypt:
         key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
