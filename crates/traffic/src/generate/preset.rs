@@ -289,7 +289,7 @@ fn smooth() -> (AggregateConfig, f64) {
     config.trains = vec![train(1.0, tail(1.0, 1, 1), 10e9)];
     config.flow_bytes_max = 1_000_000;
     config.lifetime_max = Nanos::from_secs(10);
-    (config, 300e3)
+    (config, 229.0e3)
 }
 
 impl BurstyConfig {
