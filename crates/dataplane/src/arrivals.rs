@@ -143,9 +143,16 @@ impl BinClock {
     /// over that time.
     #[cold]
     pub(crate) fn spread(&mut self, bins: &mut ArrivalBins, packets: u64, from: Nanos, to: Nanos) {
-        let (first, last) = (self.bin(from), self.bin(to));
-        let count = last.saturating_sub(first) + 1;
-        evenly(first, count, packets).for_each(|(bin, packets)| bins.add(bin, packets));
+        let length = to.saturating_sub(from).0.max(1);
+        let mut before = 0;
+        for bin in self.bin(from)..=self.bin(to) {
+            // How many had arrived by the bin's end.
+            let end = Nanos(self.start.0 + (bin + 1) * self.width);
+            let passed = end.saturating_sub(from).0.min(length);
+            let by_end = (u128::from(packets) * u128::from(passed) / u128::from(length)) as u64;
+            bins.add(bin, by_end - before);
+            before = by_end;
+        }
     }
 }
 
@@ -289,10 +296,12 @@ mod tests {
             .map(|(bin, _, packets)| (bin, packets))
             .collect();
         assert_eq!(found, [(0, 2), (1, 1), (2, 8)]);
-        clock.spread(&mut bins, 4, arrivals[0], arrivals[2]);
+        // A tenth of the time in the first bin.
+        let from_to = [900_000, 1_900_000].map(|ns| start + Nanos(ns));
+        clock.spread(&mut bins, 10, from_to[0], from_to[1]);
         assert_eq!(
             bins.iter().map(|(.., packets)| packets).collect::<Vec<_>>(),
-            [4, 3, 8]
+            [3, 10, 8]
         );
     }
 
