@@ -176,7 +176,10 @@ fn bursts_are_studied_and_drawn() {
         text(&output.stdout)
     };
     let page = study(&[]);
-    assert!(page.contains("in.pcap\n\npackets                 500\n"), "{page}");
+    assert!(
+        page.contains("in.pcap\n\npackets                 500\n"),
+        "{page}"
+    );
     assert!(
         page.contains("Whales: ") && page.contains("Minnows: "),
         "{page}"
