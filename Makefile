@@ -3,7 +3,6 @@
 # What rustup installed is found without a new login.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-CHAIN ?= examples/acl-nat.yaml
 TRAFFIC ?= bursty
 
 .DEFAULT_GOAL := help
@@ -21,8 +20,19 @@ build: ## the `tailwater` program, optimised
 	@tools/deps.sh build
 	@cargo build --release --locked -p tailwater
 
-demo: build ## run ACL and NAT on bursty traffic; CHAIN=file and TRAFFIC=file for others
+demo: build ## two chains on bursty traffic, and a report; CHAIN=file and TRAFFIC=file for one of your own
+ifdef CHAIN
 	@cargo run --release --locked --quiet -p tailwater -- run $(CHAIN) --traffic $(TRAFFIC)
+else
+	@echo "== An access list of 1,500 rules, then NAT, on bursty traffic"
+	@cargo run --release --locked --quiet -p tailwater -- run examples/acl-nat.yaml --traffic bursty
+	@echo
+	@echo "== An access list, a URL filter and encryption on traffic like that of a backbone link"
+	@cargo run --release --locked --quiet -p tailwater -- run examples/acl-urlfilter-encrypt.yaml \
+		--traffic backbone --report target/demo.html
+	@echo
+	@echo "Charts of the second run: target/demo.html (open it in a browser)"
+endif
 
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build test

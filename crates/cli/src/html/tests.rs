@@ -305,3 +305,15 @@ fn figures_are_the_reports() {
         assert!(page.contains(text), "{text}");
     }
 }
+
+/// The spec is printed as it was written, and with it went the key of an encryption.
+#[test]
+fn keys_in_the_spec_are_withheld() {
+    let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    let spec = format!("name: abc123\n- encrypt: {{key: {key}, mtu: 1508}}\nlast: 0\n");
+    assert_eq!(
+        super::without_keys(&spec),
+        "name: abc123\n- encrypt: {key: (withheld), mtu: 1508}\nlast: 0\n"
+    );
+    assert_eq!(super::without_keys(key), "(withheld)");
+}
