@@ -34,6 +34,7 @@ const CHAINS: &[&str] = &[
     "router",
     "tunnel-ipforward",
     "acl",
+    "acl-uncached",
     "load-balancer",
     "accounting",
     "url-filter",
@@ -63,6 +64,8 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
         "nat" => format!("[{nat}]"),
         "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
         "acl" => format!("[{acl}]"),
+        // Every packet is classified, no flow looked up.
+        "acl-uncached" => format!("[{}]", acl.replace("{acl: {", "{acl: {cache: none, ")),
         "load-balancer" => format!("[{}]", load_balancer()),
         "encrypt" => format!("[{ENCRYPT}]"),
         "acl-urlfilter-encrypt" => {

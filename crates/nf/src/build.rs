@@ -76,7 +76,8 @@ pub enum BuildError {
 
 /// What all workers' instances of a function share, ready to make one.
 enum Shared {
-    Acl(Arc<AclTable>),
+    /// The rules, and whether decisions are kept with flows.
+    Acl(Arc<AclTable>, bool),
     Nat(Arc<NatTable>),
     LoadBalancer(Arc<LoadBalancerTable>),
     Accounting(Arc<AccountingTable>),
@@ -91,13 +92,13 @@ impl Shared {
     fn new(name: &str, config: &FunctionConfig, rss: &RssHasher) -> Result<Shared, BuildError> {
         Ok(match config {
             FunctionConfig::Acl(acl) => {
-                let table = AclTable::new(&acl.rules, acl.default);
-                Shared::Acl(Arc::new(table.map_err(|source| {
+                let table = AclTable::new(&acl.rules, acl.default).map_err(|source| {
                     BuildError::Classifier {
                         function: name.to_owned(),
                         source,
                     }
-                })?))
+                })?;
+                Shared::Acl(Arc::new(table), acl.cached)
             }
             FunctionConfig::Nat(nat) => {
                 let rules = NatRules {
@@ -170,7 +171,8 @@ impl Shared {
 
     fn instance(&self) -> Box<dyn NetworkFunction> {
         match self {
-            Shared::Acl(table) => Box::new(Acl::new(Arc::clone(table))),
+            Shared::Acl(table, true) => Box::new(Acl::new(Arc::clone(table))),
+            Shared::Acl(table, false) => Box::new(Acl::without_flows(Arc::clone(table))),
             Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),

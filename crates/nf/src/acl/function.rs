@@ -1,9 +1,10 @@
 //! The `Acl` network function.
 
 use super::{Action, Classifier};
-use crate::batch::{Batch, Packet, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
 use std::sync::Arc;
+use tailwater_net::FlowKey;
 
 /// Rules ready to be applied; shared by all workers.
 pub struct AclTable {
@@ -29,8 +30,13 @@ impl AclTable {
         })
     }
 
-    fn action(&self, key: &tailwater_net::FlowKey) -> Action {
-        let rule = self.classifier.classify(key);
+    fn action(&self, key: &FlowKey) -> Action {
+        self.action_of(self.classifier.classify(key))
+    }
+
+    /// The action of a rule, or the default.
+    #[inline]
+    fn action_of(&self, rule: Option<u32>) -> Action {
         rule.and_then(|rule| self.actions.get(rule as usize))
             .copied()
             .unwrap_or(self.default)
@@ -38,9 +44,17 @@ impl AclTable {
 }
 
 /// Lets packets pass or drops them, by the first rule that matches their 5-tuple. The decision is
-/// made on a flow's first packet and kept with the flow.
+/// made on a flow's first packet and kept with the flow, or made anew for every packet.
 pub struct Acl {
     table: Arc<AclTable>,
+    /// Where a batch's keys and rules stand while it is decided packet by packet; `None` if decisions
+    /// are kept with the flows.
+    scratch: Option<Box<Scratch>>,
+}
+
+struct Scratch {
+    keys: [FlowKey; MAX_BATCH],
+    rules: [Option<u32>; MAX_BATCH],
 }
 
 /// A flow's decision: 0 to let it pass.
@@ -49,9 +63,24 @@ type Denied = u32;
 const DENIED: u8 = 0;
 
 impl Acl {
-    /// A worker's instance.
+    /// A worker's instance that keeps decisions with the flows.
     pub fn new(table: Arc<AclTable>) -> Acl {
-        Acl { table }
+        Acl {
+            table,
+            scratch: None,
+        }
+    }
+
+    /// A worker's instance that decides about every packet, and needs no flows.
+    pub fn without_flows(table: Arc<AclTable>) -> Acl {
+        let scratch = Scratch {
+            keys: [FlowKey::default(); MAX_BATCH],
+            rules: [None; MAX_BATCH],
+        };
+        Acl {
+            table,
+            scratch: Some(Box::new(scratch)),
+        }
     }
 }
 
@@ -65,7 +94,11 @@ impl NetworkFunction for Acl {
     }
 
     fn state_bytes(&self) -> usize {
-        size_of::<Denied>()
+        if self.scratch.is_some() {
+            0
+        } else {
+            size_of::<Denied>()
+        }
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
@@ -75,10 +108,60 @@ impl NetworkFunction for Acl {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        for packet in batch.iter_mut() {
-            if *flows.state::<Denied>(packet) != 0 {
+        let Some(Scratch { keys, rules }) = self.scratch.as_deref_mut() else {
+            for packet in batch.iter_mut() {
+                if *flows.state::<Denied>(packet) != 0 {
+                    packet.verdict = Verdict::Drop(DENIED);
+                }
+            }
+            return;
+        };
+        let (keys, rules) = (&mut keys[..batch.len()], &mut rules[..batch.len()]);
+        for (packet, key) in batch.iter().zip(&mut *keys) {
+            *key = packet.headers.key;
+        }
+        self.table.classifier.classify_batch(keys, rules);
+        for (packet, rule) in batch.iter_mut().zip(rules) {
+            if self.table.action_of(*rule) == Action::Deny {
                 packet.verdict = Verdict::Drop(DENIED);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::generate::{RuleSetSpec, client_keys};
+    use crate::chain::tests::{ChainRig, INPUT};
+    use tailwater_net::Nanos;
+    use tailwater_net::builder::FrameBuilder;
+
+    /// Deciding about every packet and keeping decisions with flows come to the same.
+    #[test]
+    fn with_and_without_flows_the_same_packets_pass() {
+        let spec = RuleSetSpec {
+            rules: 300,
+            seed: 7,
+            sources: vec!["10.0.0.0/8".parse().unwrap()],
+            destinations: vec!["198.18.0.0/15".parse().unwrap()],
+        };
+        let table = Arc::new(AclTable::new(&spec.generate(), Action::Deny).unwrap());
+        let mut kept = ChainRig::new(vec![Box::new(Acl::new(Arc::clone(&table)))], INPUT);
+        let every = Acl::without_flows(Arc::clone(&table));
+        assert_eq!(every.state_bytes(), 0);
+        let mut every = ChainRig::new(vec![Box::new(every)], INPUT);
+        let frames: Vec<_> = client_keys(&spec.sources, &spec.destinations, 600, 3)
+            .iter()
+            .map(|key| FrameBuilder::new(key).to_vec().unwrap())
+            .collect();
+        let mut passed = 0;
+        for frames in frames.chunks(60) {
+            let sent = kept.run(frames, Nanos::from_secs(1));
+            passed += sent.len();
+            assert_eq!(every.run(frames, Nanos::from_secs(1)), sent);
+        }
+        assert!(passed > 0 && passed < 600, "{passed}");
+        assert_eq!(every.count("acl/denied"), 600 - passed as u64);
     }
 }

@@ -20,6 +20,8 @@ pub struct AclConfig {
     pub rules: Vec<Rule>,
     /// What happens to packets that no rule matches.
     pub default: Action,
+    /// Whether a flow's decision is kept with the flow; otherwise every packet is classified.
+    pub cached: bool,
     /// The file the rules were read from; `None` if they stand in the spec.
     pub source: Option<PathBuf>,
 }
@@ -34,10 +36,14 @@ enum Format {
 impl AclConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
         let fields =
-            node.fields_or_none(&["rules", "rulesFile", "format", "matchAction", "default"])?;
+            node.fields_or_none(&["rules", "rulesFile", "format", "matchAction", "default", "cache"])?;
         let default = match fields.optional("default") {
             None => Action::Deny,
             Some(node) => node.word(&ACTIONS)?,
+        };
+        let cached = match fields.optional("cache") {
+            None => true,
+            Some(node) => node.word(&[("none", false), ("flow", true)])?,
         };
         let (rules, source) = match (fields.optional("rules"), fields.optional("rulesFile")) {
             (Some(_), Some(file)) => {
@@ -64,6 +70,7 @@ impl AclConfig {
         Ok(AclConfig {
             rules,
             default,
+            cached,
             source,
         })
     }
