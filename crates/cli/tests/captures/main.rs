@@ -1,0 +1,437 @@
+//! Every capture of the test data through Forward and the four canonical chains: ACL and NAT; ACL, load
+//! balancer and accounting; ACL, URL filter and encryption; tunnel and IP forwarding.
+//!
+//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
+
+mod balancing;
+mod chains;
+#[path = "../common/mod.rs"]
+mod common;
+mod encryption;
+mod routes;
+
+use chains::unhurried;
+use common::*;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tailwater_net::parse::{Network, parse};
+use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
+
+/// ClassBench rules in the access list.
+const RULES: usize = 1500;
+
+/// Rates to run captures at, whatever their own: their times do not matter here. A debug build bears the
+/// first, but for floods in which each packet is a new flow, and encryption of long packets; these are run
+/// again at the next.
+const RATES: [&str; 3] = ["100kpps", "20kpps", "2kpps"];
+
+/// What the binary says of captures that cannot be run, with the reason why that is right.
+const KNOWN: [(&str, &str); 3] = [
+    (
+        "no capture tool writes",
+        "made by a fuzzer: damaged from the first packet on",
+    ),
+    (
+        "is not supported; supported are",
+        "the link type is not Ethernet, IP or Linux cooked",
+    ),
+    (
+        "skip such packets (--skip-bad-packets)",
+        "a packet is empty or too long",
+    ),
+];
+
+/// The first rules of a ClassBench set.
+fn rules(data: &Path) -> String {
+    let archive = data.join("rules/classbench_1k_2k_all_seeds.tar.zst");
+    let output = Command::new("tar")
+        .args(["--zstd", "-xO", "Ruleset/2k_1/acl1_seed_1.rules", "-f"])
+        .arg(archive)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rules: Vec<String> = text(&output.stdout)
+        .lines()
+        .take(RULES)
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(rules.len(), RULES);
+    rules.join("\n")
+}
+
+fn captures(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            found.extend(captures(&path));
+        } else if (name.contains(".pcap") || name.ends_with(".cap")) && !name.ends_with(".tar.zst")
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Packets that can be read, and how many of them have a wrong checksum; `None` if none can be read.
+fn read(path: &Path) -> Option<(u64, usize)> {
+    let mut reader = CaptureReader::open(path, &ReadOptions::default()).ok()?;
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet().ok()? {
+        frames.push(packet.data.to_vec());
+    }
+    Some((frames.len() as u64, wrong_checksums(&frames)))
+}
+
+/// Runs a capture through a chain. `None` if it is refused for a known reason.
+fn run_capture(
+    chain: &Path,
+    capture: &Path,
+    rate: &str,
+    more: &[&str],
+) -> Option<serde_json::Value> {
+    let output = tailwater()
+        .args(["run", "--output", "json", "--traffic"])
+        .args([capture, chain])
+        .args(["--rate", rate, "--ring", "1048576"])
+        .args(more)
+        .output()
+        .unwrap();
+    let stderr = text(&output.stderr);
+    let told = format!("{}: {stderr}", capture.display());
+    assert!(!stderr.contains("panicked"), "{told}");
+    if output.status.code() == Some(2) {
+        let errors: Vec<&str> = stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .collect();
+        assert_eq!((errors.len(), stderr.lines().count()), (1, 1), "{told}");
+        assert!(
+            KNOWN.iter().any(|(known, _)| stderr.contains(known)),
+            "{told}"
+        );
+        eprintln!("{told}");
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_identity(&report);
+    Some(report)
+}
+
+/// Runs `job` on every capture, on up to two cores: each run has a worker that spins. The job is
+/// told its core.
+fn for_all(captures: &[PathBuf], job: impl Fn(&Path, &str) + Sync) {
+    let next = AtomicUsize::new(0);
+    let (next, job) = (&next, &job);
+    std::thread::scope(|scope| {
+        for core in tailwater_dataplane::cores::available().into_iter().take(2) {
+            scope.spawn(move || {
+                while let Some(capture) = captures.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    job(capture, &core.to_string());
+                }
+            });
+        }
+    });
+}
+
+/// The chains that are the same for all captures.
+struct Chains {
+    forward: PathBuf,
+    acl_nat: PathBuf,
+    acl_lb_accounting: PathBuf,
+    acl_url_encrypt: PathBuf,
+    decrypt: PathBuf,
+    tunnel_ip_forward: PathBuf,
+    pop: PathBuf,
+}
+
+impl Chains {
+    fn new(folder: &Folder, data: &Path) -> Chains {
+        folder.write("acl1.rules", rules(data));
+        Chains {
+            forward: unhurried(folder.forward()),
+            acl_nat: chains::acl_nat(folder),
+            acl_lb_accounting: chains::acl_lb_accounting(folder, "acl-lb-accounting.yaml", None),
+            acl_url_encrypt: chains::acl_url_encrypt(folder),
+            decrypt: chains::decrypt(folder),
+            tunnel_ip_forward: chains::tunnel_ip_forward(folder, "tunnel-ipforward.yaml", None),
+            pop: chains::pop(folder),
+        }
+    }
+}
+
+/// Frames that left a chain. IP packets are in order; others go round the functions, and so may overtake
+/// them or be overtaken: they are sorted.
+struct Sent {
+    ip: Vec<Vec<u8>>,
+    other: Vec<Vec<u8>>,
+}
+
+impl Sent {
+    fn is_empty(&self) -> bool {
+        self.ip.is_empty() && self.other.is_empty()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.ip.iter().chain(&self.other)
+    }
+}
+
+/// A capture on its way through chains, on a core of its own.
+struct Replay<'a> {
+    capture: &'a Path,
+    core: &'a str,
+    folder: &'a Folder,
+    chains: &'a Chains,
+}
+
+impl<'a> Replay<'a> {
+    /// The same for another capture.
+    fn of<'b>(&'b self, capture: &'b Path) -> Replay<'b> {
+        Replay { capture, ..*self }
+    }
+
+    fn name(&self) -> String {
+        let name = self.capture.file_name().unwrap();
+        name.to_string_lossy().into_owned()
+    }
+
+    /// A name of a file for this capture alone.
+    fn file_name(&self, name: &str) -> String {
+        format!("{}.{name}", self.name())
+    }
+
+    /// The path of a file for this capture alone.
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(&self.file_name(name))
+    }
+
+    /// Runs the capture, which must lose nothing. `None` if it is refused for a known reason.
+    fn run(&self, chain: &Path, more: &[&str]) -> Option<serde_json::Value> {
+        let mut with_core = vec!["--cores", self.core];
+        with_core.extend(more);
+        for rate in RATES {
+            let report = run_capture(chain, self.capture, rate, &with_core)?;
+            if count(&report, "lost") == 0 {
+                return Some(report);
+            }
+            eprintln!("{rate} is too much for {}", self.name());
+        }
+        panic!("{}: lost packets at all rates", self.name());
+    }
+
+    /// Runs a capture that is not refused; gives the file of what left, and that.
+    fn send(&self, chain: &Path, name: &str) -> (PathBuf, Sent) {
+        let out = self.path(name);
+        let report = self
+            .run(chain, &["--capture-out", out.to_str().unwrap()])
+            .expect("what ran once runs again");
+        let delivered = count(&report, "delivered");
+        // A capture of nothing is not one that can be read.
+        let sent = if delivered > 0 {
+            frames(&out)
+        } else {
+            Vec::new()
+        };
+        assert_eq!(sent.len() as u64, delivered, "{}", self.name());
+        let is_ip =
+            |frame: &Vec<u8>| parse(frame).is_ok_and(|headers| headers.network != Network::NotIp);
+        let (ip, mut other): (Vec<_>, Vec<_>) = sent.into_iter().partition(is_ip);
+        other.sort();
+        (out, Sent { ip, other })
+    }
+}
+
+/// Runs all captures through Forward, and `job` on those that are not refused; the job is told packets and
+/// how many of them have wrong checksums. Gives how many were run, and how many refused.
+fn run_all(
+    data: &Path,
+    captures: &[PathBuf],
+    job: impl Fn(&Replay<'_>, u64, usize) + Sync,
+) -> (usize, usize) {
+    let folder = Folder::new();
+    let chains = Chains::new(&folder, data);
+    let counts = Mutex::new((0, 0));
+    for_all(captures, |capture, core| {
+        let replay = Replay {
+            capture,
+            core,
+            folder: &folder,
+            chains: &chains,
+        };
+        let forwarded = replay.run(&chains.forward, &[]);
+        let (Some(forwarded), Some((packets, wrong))) = (forwarded, read(capture)) else {
+            counts.lock().unwrap().1 += 1;
+            return;
+        };
+        let name = replay.name();
+        assert_eq!(count(&forwarded, "offered"), packets, "{name}");
+        job(&replay, packets, wrong);
+        counts.lock().unwrap().0 += 1;
+    });
+    counts.into_inner().unwrap()
+}
+
+/// What NAT sends: no checksum is wrong that was not before.
+fn check_nat(replay: &Replay<'_>, wrong: usize) {
+    let (out, sent) = replay.send(&replay.chains.acl_nat, "translated.pcap");
+    assert!(
+        wrong_checksums(sent.all()) <= wrong,
+        "{}: more wrong checksums than before",
+        replay.name()
+    );
+    std::fs::remove_file(out).unwrap();
+}
+
+#[test]
+fn traces_leave_the_chains_as_they_should() {
+    let Some(data) = test_data() else { return };
+    let captures = captures(&data.join("traces"));
+    let totals = Mutex::new(Totals::default());
+    let (run, refused) = run_all(&data, &captures, |replay, _, wrong| {
+        let (out, plain) = replay.send(&replay.chains.forward, "forwarded.pcap");
+        std::fs::remove_file(out).unwrap();
+        check_nat(replay, wrong);
+        let (decrypted, ciphertexts) = encryption::check(replay, &plain);
+        let (balanced, backends) = balancing::check(replay, &plain);
+        let (routed, unrouted) = routes::check(replay, &plain);
+        let mut totals = totals.lock().unwrap();
+        totals.packets += plain.ip.len();
+        totals.decrypted += decrypted;
+        totals.ciphertexts += ciphertexts;
+        totals.balanced += balanced;
+        totals.backends.extend(backends);
+        totals.routed += routed;
+        totals.unrouted += unrouted;
+    });
+    let totals = totals.into_inner().unwrap();
+    eprintln!("{run} captures run, {refused} refused: {totals:?}");
+    assert!(run >= 20, "{run} of {}", captures.len());
+    assert_eq!(refused, 0);
+    // The checks are worth something only if most packets went through them.
+    assert!(totals.decrypted * 100 > totals.packets * 99, "{totals:?}");
+    assert!(totals.ciphertexts * 10 > totals.packets, "{totals:?}");
+    assert!(totals.balanced * 2 > totals.packets, "{totals:?}");
+    assert_eq!(totals.backends.len(), chains::BACKENDS.len(), "{totals:?}");
+    assert!(totals.routed * 10 > totals.packets * 9, "{totals:?}");
+    assert!(totals.unrouted > 0, "{totals:?}");
+}
+
+/// What was compared in all captures, in packets.
+#[derive(Debug, Default)]
+struct Totals {
+    /// IP packets that are not malformed.
+    packets: usize,
+    decrypted: usize,
+    ciphertexts: usize,
+    balanced: usize,
+    backends: BTreeSet<IpAddr>,
+    routed: usize,
+    unrouted: usize,
+}
+
+/// 545 captures: for these the balance of packets is checked, and what NAT sends.
+#[test]
+fn the_corpus_of_applications_runs_through_all_chains() {
+    let Some(data) = test_data() else { return };
+    let folder = Folder::new();
+    let archive = data.join("traces/ndpi_app_corpus_545pcaps.tar.zst");
+    let corpus = folder.path("corpus");
+    std::fs::create_dir(&corpus).unwrap();
+    let tar = Command::new("tar")
+        .args(["--zstd", "-xf"])
+        .arg(archive)
+        .arg("-C")
+        .arg(&corpus)
+        .status();
+    assert!(tar.unwrap().success());
+    let captures = captures(&corpus);
+    assert!(captures.len() > 500, "{}", captures.len());
+    let (run, refused) = run_all(&data, &captures, |replay, packets, wrong| {
+        check_nat(replay, wrong);
+        let chains = replay.chains;
+        for chain in [
+            &chains.acl_lb_accounting,
+            &chains.acl_url_encrypt,
+            &chains.tunnel_ip_forward,
+        ] {
+            let report = replay.run(chain, &[]).expect("what ran once runs again");
+            assert_eq!(count(&report, "offered"), packets, "{}", replay.name());
+        }
+    });
+    eprintln!("{run} captures run, {refused} refused");
+    assert!(
+        refused * 20 < run,
+        "{refused} of {} refused",
+        captures.len()
+    );
+}
+
+/// Frames with a bad checksum as tshark counts them, or `None` if there is no tshark.
+fn tshark_bad(capture: &Path) -> Option<usize> {
+    let output = Command::new("tshark")
+        .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
+        .args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-e", "frame.number"])
+        .args(["-Y", "ip.checksum.status == \"Bad\" || tcp.checksum.status == \"Bad\" || udp.checksum.status == \"Bad\""])
+        .arg("-r")
+        .arg(capture)
+        .output()
+        .ok()?;
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        capture.display(),
+        text(&output.stderr)
+    );
+    Some(text(&output.stdout).lines().count())
+}
+
+#[test]
+fn tshark_finds_nothing_wrong_with_what_nat_sends() {
+    let Some(data) = test_data() else { return };
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("skipped: tshark is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    let Chains {
+        forward, acl_nat, ..
+    } = Chains::new(&folder, &data);
+    for name in [
+        "ndpi_reddit.pcap.zst",
+        "ndpi_operavpn.pcapng.zst",
+        "fastclick_test_load_balance.pcap.zst",
+        "ddos_dns_rrsig_frag.pcap.zst",
+        "zeek_irc_dcc_whale.pcapng.zst",
+    ] {
+        let capture = data.join("traces").join(name);
+        // The same packets as they are replayed: padded to their wire length, say.
+        let before = folder.path("before.pcap");
+        let after = folder.path("after.pcap");
+        let run = |chain: &Path, out: &Path| {
+            run_capture(
+                chain,
+                &capture,
+                RATES[0],
+                &["--capture-out", out.to_str().unwrap()],
+            )
+            .unwrap()
+        };
+        run(&forward, &before);
+        let report = run(&acl_nat, &after);
+        assert!(count(&report, "delivered") > 0, "{name}: {report}");
+        let (before, after) = (tshark_bad(&before).unwrap(), tshark_bad(&after).unwrap());
+        eprintln!("{name}: {before} bad checksums before, {after} after");
+        assert!(
+            after <= before,
+            "{name}: {before} bad checksums before, {after} after"
+        );
+    }
+}
