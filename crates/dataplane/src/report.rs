@@ -151,7 +151,7 @@ pub struct FlowReport {
 pub struct WindowsReport {
     /// A window's length, in milliseconds.
     pub length_ms: f64,
-    /// Windows in which packets arrived.
+    /// Windows in which packets arrived, or left.
     pub count: u64,
     /// Of those, windows in which some worker was off its core for longer than 20 µs at a time and,
     /// in all, for more than 0.1 % of the window.
@@ -350,7 +350,13 @@ impl Collector {
     }
 
     fn close(&mut self, index: u64, open: &OpenWindow) {
-        if open.sum.offered == 0 && open.sum.delivered == 0 {
+        let Window {
+            offered,
+            delivered,
+            dropped,
+            ..
+        } = open.sum;
+        if offered + delivered + dropped + open.sum.lost() == 0 {
             return;
         }
         let report = self.window_report(index, open);

@@ -4,7 +4,7 @@ use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
 use crate::chain::{Chain, InputPolicy, state_bytes};
-use crate::encrypt::{Encrypt, EncryptRules};
+use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
@@ -81,7 +81,7 @@ enum Shared {
     Nat(Arc<NatTable>),
     LoadBalancer(Arc<LoadBalancerTable>),
     Accounting(Arc<AccountingTable>),
-    Encrypt(EncryptRules),
+    Encrypt(EncryptRules, Arc<PacketNumbers>),
     UrlFilter(Arc<FilterTable>),
     Forward(Forward),
     IpForward(Arc<RouteTable>, ForwardOptions),
@@ -141,7 +141,10 @@ impl Shared {
                     }
                 })?))
             }
-            FunctionConfig::Encrypt(config) => Shared::Encrypt(config.rules.clone()),
+            FunctionConfig::Encrypt(config) => {
+                let numbers = Arc::new(PacketNumbers::starting_now());
+                Shared::Encrypt(config.rules.clone(), numbers)
+            }
             FunctionConfig::Forward(forward) => {
                 Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
             }
@@ -177,7 +180,9 @@ impl Shared {
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),
             Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
-            Shared::Encrypt(rules) => Box::new(Encrypt::new(rules.clone())),
+            Shared::Encrypt(rules, numbers) => {
+                Box::new(Encrypt::new(rules.clone(), Arc::clone(numbers)))
+            }
             Shared::Forward(forward) => Box::new(forward.clone()),
             Shared::IpForward(table, options) => {
                 Box::new(IpForward::new(Arc::clone(table), *options))

@@ -5,6 +5,9 @@ use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
 use bytemuck::{Pod, Zeroable};
 use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::checksum::{ChecksumDelta, sum};
 use tailwater_net::parse::Headers;
@@ -53,13 +56,40 @@ impl std::fmt::Debug for EncryptRules {
     }
 }
 
-/// A flow's part in encryption.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+/// The numbers of UDP packets: each is given once, whatever the flow and the worker.
+///
+/// Two flows can have one key, since keys are of the 5-tuple as it leaves and a function in front may
+/// have given two flows the same. So numbers are not counted per flow. They start with the time, in
+/// nanoseconds since 1970, and packets take far longer than a nanosecond each: after a restart the
+/// numbers are above all that were given before.
+#[derive(Debug)]
+pub struct PacketNumbers(AtomicU64);
+
+/// Numbers that a worker takes at a time, so that workers seldom meet.
+const BLOCK: u64 = 1024;
+
+impl PacketNumbers {
+    /// Numbers from now on.
+    pub fn starting_now() -> PacketNumbers {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        PacketNumbers(AtomicU64::new(
+            since_epoch.map_or(0, |time| time.as_nanos() as u64),
+        ))
+    }
+
+    fn block(&self) -> Range<u64> {
+        let start = self.0.fetch_add(BLOCK, Ordering::Relaxed);
+        start..start + BLOCK
+    }
+}
+
+/// A flow's part in encryption. Without `Debug`: it holds a key.
+#[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct FlowCipher {
     /// The flow's own key: for TCP the connection's.
     key: Key,
-    /// TCP: the furthest place in the stream so far. UDP: the number of the next packet.
+    /// TCP: the furthest place in the stream so far.
     next: u64,
     /// TCP: the initial sequence number.
     initial: u32,
@@ -87,28 +117,32 @@ pub struct Encrypt {
     rules: EncryptRules,
     secret: Key,
     cipher: ChaCha20,
-    /// Above every number that this worker gave a packet.
-    fresh: u64,
+    numbers: Arc<PacketNumbers>,
+    /// Those of the numbers that this worker may give.
+    own: Range<u64>,
 }
 
 impl Encrypt {
-    /// A worker's instance.
-    pub fn new(rules: EncryptRules) -> Encrypt {
+    /// An instance that shares its numbers with the other workers'.
+    pub fn new(rules: EncryptRules, numbers: Arc<PacketNumbers>) -> Encrypt {
         Encrypt {
             secret: key_of(&rules.key),
             rules,
             cipher: ChaCha20::detect(),
-            fresh: 0,
+            numbers,
+            own: 0..0,
         }
     }
 
-    /// A number that no packet of this flow had: the time, in nanoseconds since 1970. Each packet takes
-    /// one, far fewer than a nanosecond each, so that numbers never catch up with the time of
-    /// whoever starts the flow anew.
-    fn number(&self) -> u64 {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = since_epoch.map_or(0, |time| time.as_nanos() as u64);
-        now.max(self.fresh)
+    /// A number that no packet has had.
+    #[inline]
+    fn number(&mut self) -> u64 {
+        if self.own.is_empty() {
+            self.own = self.numbers.block();
+        }
+        let number = self.own.start;
+        self.own.start += 1;
+        number
     }
 
     /// Processes a TCP segment, or says why not.
@@ -177,6 +211,7 @@ impl Encrypt {
         if datagram > self.rules.mtu.into() {
             return Err(OVERSIZE);
         }
+        let number = self.number();
         let (packet, frame) = batch.grow_back(i, TRAILER).ok_or(OVERSIZE)?;
         let start = packet.headers.payload_offset.into();
         let (transport, end) = (
@@ -186,9 +221,8 @@ impl Encrypt {
         let (head, payload) = parts(frame, transport, start, end).ok_or(NOT_ENCRYPTABLE)?;
         let (data, trailer) = payload.split_at_mut(payload.len() - TRAILER);
         let before = sum(data);
-        self.cipher.apply(&flow.key, nonce(flow.next), 0, data);
-        trailer.copy_from_slice(&flow.next.to_be_bytes());
-        self.fresh = self.fresh.max(flow.next + 1);
+        self.cipher.apply(&flow.key, nonce(number), 0, data);
+        trailer.copy_from_slice(&number.to_be_bytes());
         let delta = ChecksumDelta::u16(before, sum(payload));
         finish_udp(head, delta, TRAILER as u16).ok_or(NOT_ENCRYPTABLE)?;
         let network = frame.get_mut(headers.network_offset.into()..);
@@ -242,7 +276,7 @@ impl NetworkFunction for Encrypt {
             protocol::UDP => {
                 *state = FlowCipher {
                     key: flow_key(&self.secret, key, None),
-                    next: self.number(),
+                    next: 0,
                     initial: 0,
                     phase: KEYED,
                 };
@@ -266,7 +300,6 @@ impl NetworkFunction for Encrypt {
                 (_, protocol::TCP, _) if !key.is_fragment() => self.tcp(packet, frame, flow),
                 (KEYED, _, Direction::Encrypt) => {
                     let cipher = *flow;
-                    flow.next += 1;
                     self.encrypt_udp(batch, i, cipher)
                 }
                 (KEYED, _, Direction::Decrypt) => self.decrypt_udp(batch, i, flow),

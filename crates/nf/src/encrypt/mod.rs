@@ -4,7 +4,7 @@
 mod chacha;
 mod function;
 
-pub use function::{Direction, Encrypt, EncryptRules};
+pub use function::{Direction, Encrypt, EncryptRules, PacketNumbers};
 
 #[cfg(test)]
 mod tests;

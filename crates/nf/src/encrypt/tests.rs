@@ -4,6 +4,7 @@ use crate::chain::tests::{ChainRig, INPUT};
 use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use proptest::prelude::*;
 use std::collections::HashSet;
+use std::sync::Arc;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::parse::parse;
@@ -86,7 +87,13 @@ fn rules(direction: Direction) -> EncryptRules {
 }
 
 fn rig(rules: EncryptRules) -> ChainRig {
-    ChainRig::new(vec![Box::new(Encrypt::new(rules))], INPUT)
+    ChainRig::new(
+        vec![Box::new(Encrypt::new(
+            rules,
+            Arc::new(PacketNumbers::starting_now()),
+        ))],
+        INPUT,
+    )
 }
 
 /// Both ends, on two machines.
@@ -355,4 +362,45 @@ fn connections_may_be_joined_midstream() {
     let sent = encrypt.run(std::slice::from_ref(&frame), SECOND);
     assert!(seen.insert(payload(&sent[0])));
     assert_eq!(decrypt.run(&sent, SECOND), [frame]);
+}
+
+/// Numbers were counted per flow, and two flows that a function in front had given one 5-tuple, and
+/// so one key, used the same ones.
+#[test]
+fn flows_with_one_tuple_never_share_a_number() {
+    struct Merge;
+    impl crate::function::NetworkFunction for Merge {
+        fn kind(&self) -> &'static str {
+            "Merge"
+        }
+        fn process(
+            &mut self,
+            batch: &mut crate::batch::Batch,
+            _: &mut crate::function::FlowStates<'_>,
+        ) {
+            let one = FlowKey::v4(1.into(), 2.into(), protocol::UDP, 3, 4);
+            batch.iter_mut().for_each(|packet| packet.headers.key = one);
+        }
+    }
+    let rules = EncryptRules {
+        key: [7; 32],
+        direction: Direction::Encrypt,
+        mtu: 1500,
+        midstream: false,
+        drop_others: true,
+    };
+    let numbers = Arc::new(PacketNumbers::starting_now());
+    let mut trailers = HashSet::new();
+    // Two workers, many flows each, more packets than a worker takes numbers at a time.
+    for _ in 0..2 {
+        let encrypt = Encrypt::new(rules.clone(), Arc::clone(&numbers));
+        let mut rig = ChainRig::new(vec![Box::new(Merge), Box::new(encrypt)], INPUT);
+        for round in 0..60u64 {
+            let frames: Vec<_> = (0..32).map(crate::chain::tests::udp).collect();
+            for frame in rig.run(&frames, Nanos::from_millis(1000 + round)) {
+                assert!(trailers.insert(frame[frame.len() - 8..].to_vec()));
+            }
+        }
+    }
+    assert_eq!(trailers.len(), 2 * 60 * 32);
 }

@@ -398,7 +398,10 @@ fn transfer_encoding(parser: &mut Parser, bytes: &[u8]) -> usize {
 fn end_of_head(parser: &mut Parser) -> Event {
     let (flags, length) = (parser.flags, parser.number);
     *parser = Parser::default();
-    if flags & BAD_FRAMING != 0 {
+    // With both, servers differ in what they believe (RFC 9112 §6.3), and a request can hide in
+    // the difference.
+    const BOTH: u8 = CHUNKED | HAS_LENGTH;
+    if flags & BAD_FRAMING != 0 || flags & BOTH == BOTH {
         return Event::Unclear;
     }
     if flags & CONNECT != 0 {

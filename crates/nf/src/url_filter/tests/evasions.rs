@@ -167,6 +167,23 @@ fn odd_ports() {
     assert!(!rig.data(0, b"GET / HTTP/1.1\r\nHost: port.example\r\n\r\n"));
 }
 
+/// A Content-Length beside a chunked coding was ignored, and a request hid in what a server that goes
+/// by the length takes for the next one.
+#[test]
+fn a_request_with_two_framings_is_not_followed() {
+    let config = FilterConfig {
+        on_overflow: Fate::Drop,
+        ..config()
+    };
+    let mut rig = Rig::new(config);
+    rig.syn();
+    let head = "POST / HTTP/1.1\r\nHost: ok.example\r\nContent-Length: 5\r\n\
+                Transfer-Encoding: chunked\r\n\r\n";
+    let hidden = "2A\r\n \r\nGET /evil HTTP/1.1\r\nHost: bad.example\r\n\r\n";
+    assert!(!rig.data(0, format!("{head}{hidden}").as_bytes()));
+    assert_eq!(rig.count("overflow"), 1);
+}
+
 #[test]
 fn out_of_order_and_overlaps() {
     let request = b"GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n";
