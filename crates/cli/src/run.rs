@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, run as run_chain};
-use tailwater_nf::spec::ChainSpec;
+use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
 
 /// Runs a chain on traffic and prints the report.
@@ -36,6 +36,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
                 "--report and --capture-out are both {}",
                 capture.display()
             )));
+        }
+    }
+    for function in &spec.functions {
+        if let FunctionConfig::Accounting(accounting) = &function.config
+            && let Some(export) = &accounting.export
+        {
+            let what = format!("{}: export.file", function.name);
+            check_output(&what, &export.file, &args.chain, &traffic)?;
         }
     }
     let spec_text = args.report.as_ref().map(|_| spec_text(&args.chain));

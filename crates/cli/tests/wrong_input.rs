@@ -179,9 +179,16 @@ fn chains() {
         "[{forward: }]",
         "  match: {sources: [172.16.0.0/12]}\n",
     );
+    // The records of flows would have been written over the traffic.
+    let overwrites = format!(
+        "[{{accounting: {{export: {{file: {}}}}}}}]",
+        traffic.display()
+    );
+    let overwrites = folder.spec("overwrites.yaml", &overwrites, "");
     let folder_path = folder.path("folder");
     std::fs::create_dir(&folder_path).unwrap();
     for (chain, expected) in [
+        (overwrites, "would overwrite the input"),
         (folder.path("missing.yaml"), "missing.yaml: cannot be read"),
         (folder_path, "cannot be read"),
         (
