@@ -41,7 +41,13 @@ impl Table {
 
     /// A figure in its column, then words.
     fn figure(&mut self, name: &str, figure: &str, words: &str) {
-        self.line(name, &format!("{figure:>FIGURES$}  {words}"));
+        // A long name takes from the blanks before the figure, which stays in its column.
+        let overhang = name.chars().count().saturating_sub(NAMES);
+        let width = match overhang {
+            0 => FIGURES,
+            _ => FIGURES.saturating_sub(overhang).max(figure.len() + 1),
+        };
+        self.line(name, &format!("{figure:>width$}  {words}"));
     }
 
     fn gap(&mut self) {
