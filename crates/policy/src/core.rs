@@ -1,0 +1,189 @@
+//! The vocabulary between a core that dispatches packets and the policy that tells it where to.
+//!
+//! A core has a queue of its own, and may hand whole flows to *helpers*: auxiliary cores, numbered
+//! from 0 as that core sees them. All packets of a flow that are in the system go to one
+//! [`Place`]; the place changes only when none of the flow's packets is beyond recall, that is, when
+//! all that are in the system still wait in the core's own queue, or none is.
+
+use tailwater_net::Nanos;
+
+/// The most helpers a core can have.
+pub const MAX_HELPERS: usize = 62;
+
+/// Where a flow's packets are processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(u8);
+
+impl Place {
+    /// On the deciding core itself.
+    pub const HERE: Place = Place(0);
+
+    /// On helper `helper`.
+    ///
+    /// # Panics
+    /// If the number is [`MAX_HELPERS`] or more.
+    #[inline]
+    pub const fn helper(helper: usize) -> Place {
+        assert!(helper < MAX_HELPERS, "there are at most MAX_HELPERS");
+        Place(helper as u8 + 1)
+    }
+
+    /// The helper's number; `None` for [`Place::HERE`].
+    #[inline]
+    pub const fn as_helper(self) -> Option<usize> {
+        match self.0 {
+            0 => None,
+            place => Some(place as usize - 1),
+        }
+    }
+
+    /// A number for tables: 0 is [`Place::HERE`], helper `i` is `i + 1`.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Work that is somewhere: flows, and their packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Flows with at least one packet.
+    pub flows: u32,
+    /// Their packets.
+    pub packets: u32,
+}
+
+/// What a core knows of a helper. It counts what it handed over and has not been told done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Helper {
+    /// Whether the helper works for this core. One that does not may be recruited by placing a flow
+    /// there, unless it is [`taken`](Helper::taken).
+    pub recruited: bool,
+    /// Whether another core has recruited the helper: nothing can be placed there.
+    pub taken: bool,
+    /// Handed over and not yet done.
+    pub load: Load,
+    /// Since when the load has been nothing; meaningless otherwise.
+    pub idle_since: Nanos,
+}
+
+/// A flow with packets in the deciding core's own queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuedFlow {
+    /// How many of its packets wait; at least 1.
+    pub packets: u32,
+    /// Whether it must stay: it has to be opened by this core (its chain has functions that change the
+    /// flow table), or one of its packets is being processed.
+    pub bound: bool,
+}
+
+/// A core's situation, when its mapper is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Now.
+    pub now: Nanos,
+    /// When the packet that has waited longest in the own queue arrived; `now` if there is none.
+    pub oldest: Nanos,
+    /// The flows in the own queue, in the order of their first packets there.
+    pub queued: &'a [QueuedFlow],
+    /// All their packets.
+    pub packets: u32,
+    /// The helpers. Their number does not change during a run.
+    pub helpers: &'a [Helper],
+}
+
+/// A flow none of whose packets is in the system, with the packet that just came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flowlet {
+    /// When the packet arrived.
+    pub arrival: Nanos,
+    /// Whether the flow is new: its state has yet to be made, which costs more.
+    pub new: bool,
+}
+
+/// Where packets are, when a [`Flowlet`] is to be placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Loads<'a> {
+    /// Now.
+    pub now: Nanos,
+    /// The core's own queue.
+    pub here: Load,
+    /// The helpers.
+    pub helpers: &'a [Helper],
+}
+
+/// Something that the operator should know. Counted, and told now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// One flow alone exceeds what a core can do, and no split of the chain suffices.
+    WhaleBeyondSplit {
+        /// Its packets that wait.
+        packets: u32,
+    },
+    /// There is more work than all cores that may be used can do in time.
+    OutOfCores {
+        /// Packets that wait beyond what can be done.
+        packets: u32,
+    },
+}
+
+/// A whale whose chain is to be split: the flow's packets pass the first functions here, the
+/// others on a helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The flow, as its place in [`View::queued`].
+    pub flow: usize,
+    /// How many functions, counted from the chain's end, move to the helper.
+    pub last_functions: usize,
+    /// The helper.
+    pub helper: usize,
+}
+
+/// What is to be done. Reused: [`clear`](Plan::clear) it first; its vectors grow to what is needed and
+/// are never given back, so no plan allocates in steady state.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// For each flow of [`View::queued`], where it goes with all its packets.
+    pub places: Vec<Place>,
+    /// Helpers to let go, as a bit map: those without work that are not placed on.
+    pub release: u64,
+    /// Flows to split. Their place is [`Place::HERE`].
+    pub splits: Vec<Split>,
+    /// From now on the core itself processes nothing and only hands over (*boost mode*).
+    pub boost: bool,
+    /// What the operator should know.
+    pub notice: Option<Notice>,
+}
+
+impl Plan {
+    /// Everything stays: the plan for `flows` queued flows that changes nothing.
+    #[inline]
+    pub fn clear(&mut self, flows: usize) {
+        self.places.clear();
+        self.places.resize(flows, Place::HERE);
+        self.release = 0;
+        self.splits.clear();
+        self.boost = false;
+        self.notice = None;
+    }
+}
+
+/// Decides, for one core, which flows it keeps and which go to which helper.
+///
+/// Called on the data path: no implementation allocates in steady state.
+pub trait CoreMapper: Send {
+    /// Whether [`decide`](CoreMapper::decide) is to be called now, with `packets` in the own queue: at
+    /// an epoch's end, or when the queue demands it. Asked in every turn of the core's loop.
+    fn due(&self, now: Nanos, packets: u32) -> bool;
+
+    /// What to do with the queue. `plan` has been [cleared](Plan::clear) for `view.queued`.
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan);
+
+    /// Where the packets of a flow go that has none in the system. Helpers that are
+    /// [taken](Helper::taken) are not for use.
+    #[inline]
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+        let _ = (flowlet, loads);
+        Place::HERE
+    }
+}

@@ -1,0 +1,17 @@
+//! Decisions only: which flows go to which core, which RSS buckets move, and when.
+//!
+//! Everything here is told what was observed, and the time, and says what is to be done. There is no
+//! clock, thread, randomness or I/O in this crate, so the live data plane and the simulator run the
+//! same code, and a policy is tested by tables and properties.
+//!
+//! - [`core`]: what one core sees of its own queue and of the cores that help it, and the
+//!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
+//! - [`server`]: what is known of a server's RSS buckets and cores, and the
+//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so.
+//!
+//! The algorithms come from the papers named beside them, or are our own.
+
+#![forbid(unsafe_code)]
+
+pub mod core;
+pub mod server;
