@@ -6,6 +6,7 @@
 //!
 //! - [`core`]: what one core sees of its own queue and of the cores that help it, and the
 //!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
+//! - [`capacity`]: what a core can process, as frontiers and as files;
 //! - [`server`]: what is known of a server's RSS buckets and cores, and the
 //!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so.
 //!
@@ -13,5 +14,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capacity;
 pub mod core;
 pub mod server;

@@ -1,0 +1,249 @@
+//! Reading profile files.
+
+use super::error::{ProfileError, quoted};
+use super::profile::{API_VERSION, KIND};
+use super::read::{Reader, Token};
+use super::{
+    CapacityProfile, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_SPLITS, RateFrontier,
+    ServiceCosts, SplitPoint,
+};
+use crate::core::Load;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use tailwater_net::Nanos;
+
+/// The largest profile file, in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+/// The most points of a frontier in a file.
+pub const MAX_POINTS: usize = 1 << 14;
+
+/// The fields of a profile, in the order in which they are written.
+const FIELDS: [&str; 11] = [
+    "apiVersion",
+    "kind",
+    "chain",
+    "configuration",
+    "machine",
+    "sloNanoseconds",
+    "epochNanoseconds",
+    "frontier",
+    "rates",
+    "splits",
+    "costs",
+];
+/// How many of them must be there.
+const REQUIRED: usize = 8;
+
+/// Objectives and epochs: an hour is none.
+const TIMES: RangeInclusive<u64> = 1..=3_600_000_000_000;
+
+impl CapacityProfile {
+    /// Reads what [`Display`](std::fmt::Display) writes, in any YAML notation. `file` names it in
+    /// errors.
+    ///
+    /// # Errors
+    /// The first thing wrong, with its place: the file is larger than [`MAX_BYTES`], not UTF-8 or not
+    /// YAML, a field is unknown, missing or there twice, a list has more than [`MAX_POINTS`] points,
+    /// or a value is not what its field expects.
+    pub fn parse(text: &[u8], file: &str) -> Result<Self, ProfileError> {
+        let whole = |message: String| ProfileError::whole_file(file, message);
+        if text.len() > MAX_BYTES {
+            let limit = MAX_BYTES >> 20;
+            return Err(whole(format!(
+                "expected at most {limit} MiB, found a larger file"
+            )));
+        }
+        let text = std::str::from_utf8(text).map_err(|error| {
+            let line = text[..error.valid_up_to()].split(|b| *b == b'\n').count();
+            whole("expected UTF-8 text, found other bytes".to_owned()).at(line, 0)
+        })?;
+
+        let mut reader = Reader::new(text, file);
+        let mut profile = CapacityProfile::default();
+        let mut seen = [false; FIELDS.len()];
+        reader.map("the fields of a capacity profile")?;
+        while let Some(name) = reader.key()? {
+            let Some(field) = FIELDS.iter().position(|field| *field == name) else {
+                let expected = FIELDS.join(", ");
+                let message = format!("expected one of {expected}; found {}", quoted(&name));
+                return Err(reader.error(message));
+            };
+            reader.enter(name);
+            if std::mem::replace(&mut seen[field], true) {
+                return Err(reader.error("expected each field once, found it again"));
+            }
+            profile.read_field(FIELDS[field], &mut reader)?;
+            reader.enter("");
+        }
+        match reader.next()? {
+            Token::Finish => {}
+            token => return Err(reader.unexpected("the end of the file", &token)),
+        }
+        match seen[..REQUIRED].iter().position(|seen| !seen) {
+            Some(field) => {
+                Err(whole("expected this field, found none".to_owned()).in_field(FIELDS[field]))
+            }
+            None => Ok(profile),
+        }
+    }
+
+    fn read_field(&mut self, field: &str, reader: &mut Reader<'_>) -> Result<(), ProfileError> {
+        match field {
+            "apiVersion" => exactly(reader, API_VERSION),
+            "kind" => exactly(reader, KIND),
+            "chain" => name(reader).map(|name| self.chain = name),
+            "configuration" => name(reader).map(|name| self.configuration = name),
+            "machine" => name(reader).map(|name| self.machine = name),
+            "sloNanoseconds" => time(reader).map(|time| self.slo = time),
+            "epochNanoseconds" => time(reader).map(|time| self.epoch = time),
+            "frontier" => frontier(reader).map(|frontier| self.frontier = frontier),
+            "rates" => rates(reader).map(|rates| self.rates = rates),
+            "splits" => {
+                let what = "[last functions moved, packets, packets], all of them above 0";
+                reader.rows(what, MAX_SPLITS, |[functions, first, last]| {
+                    let point = SplitPoint {
+                        last_functions: functions.parse().ok()?,
+                        first: first.parse().ok()?,
+                        last: last.parse().ok()?,
+                    };
+                    self.splits.insert(point).then_some(())
+                })
+            }
+            _ => costs(reader).map(|costs| self.costs = Some(costs)),
+        }
+    }
+}
+
+/// A field that has only one value.
+fn exactly(reader: &mut Reader<'_>, expected: &str) -> Result<(), ProfileError> {
+    let text = reader.text(expected)?;
+    if text == expected {
+        return Ok(());
+    }
+    Err(reader.error(format!("expected {expected}, found {}", quoted(&text))))
+}
+
+fn name(reader: &mut Reader<'_>) -> Result<String, ProfileError> {
+    let text = reader.text("a name")?;
+    if text.len() > MAX_NAME_BYTES {
+        let message =
+            format!("expected a name of at most {MAX_NAME_BYTES} bytes, found a longer one");
+        return Err(reader.error(message));
+    }
+    Ok(text.into_owned())
+}
+
+/// A scalar that `T` can be read from and that is `valid`.
+fn scalar<T: FromStr>(
+    reader: &mut Reader<'_>,
+    what: &str,
+    valid: impl Fn(&T) -> bool,
+) -> Result<T, ProfileError> {
+    let text = reader.text(what)?;
+    match text.parse().ok().filter(valid) {
+        Some(value) => Ok(value),
+        None => Err(reader.error(format!("expected {what}, found {}", quoted(&text)))),
+    }
+}
+
+fn time(reader: &mut Reader<'_>) -> Result<Nanos, ProfileError> {
+    let what = "nanoseconds, from 1 to those of an hour";
+    scalar(reader, what, |time| TIMES.contains(time)).map(Nanos)
+}
+
+/// Points of a list; no flow count stands for any, and is there once at most.
+type Points<T> = Vec<(Option<u32>, T)>;
+
+fn points<T: FromStr + Default + PartialOrd>(
+    reader: &mut Reader<'_>,
+    what: &str,
+    flows: RangeInclusive<u32>,
+    finite: impl Fn(&T) -> bool,
+) -> Result<Points<T>, ProfileError> {
+    let mut points = Points::<T>::new();
+    reader.rows(what, MAX_POINTS, |[count, amount]| {
+        let amount: T = amount.parse().ok()?;
+        let count = match &*count {
+            "any" => None,
+            count => Some(count.parse().ok().filter(|count| flows.contains(count))?),
+        };
+        let again = count.is_none() && points.iter().any(|point| point.0.is_none());
+        if again || !finite(&amount) || amount <= T::default() {
+            return None;
+        }
+        points.push((count, amount));
+        Some(())
+    })?;
+    Ok(points)
+}
+
+/// The point for any number of flows.
+fn any<T: Default + Copy>(points: &Points<T>) -> T {
+    let any = points.iter().find(|point| point.0.is_none());
+    any.map_or(T::default(), |point| point.1)
+}
+
+fn frontier(reader: &mut Reader<'_>) -> Result<EpochFrontier, ProfileError> {
+    let what = format!(
+        "[flows, packets an epoch], both above 0 and flows at most {MAX_FLOWS} or, once, `any`"
+    );
+    let points = points(reader, &what, 1..=MAX_FLOWS, |_| true)?;
+    let mut frontier = EpochFrontier::constant(any(&points));
+    for (flows, packets) in points {
+        let flows = flows.unwrap_or_default();
+        frontier.insert(Load { flows, packets });
+    }
+    if frontier.is_empty() {
+        return Err(reader.error("expected at least one point, found none"));
+    }
+    Ok(frontier)
+}
+
+fn rates(reader: &mut Reader<'_>) -> Result<RateFrontier, ProfileError> {
+    let what = "[flows, packets a second], both above 0 and flows whole or, once, `any`";
+    let points = points(reader, what, 1..=u32::MAX, |rate: &f64| rate.is_finite())?;
+    let mut frontier = RateFrontier::constant(any(&points));
+    for (flows, rate) in points {
+        frontier.insert(flows.unwrap_or_default(), rate);
+    }
+    Ok(frontier)
+}
+
+fn costs(reader: &mut Reader<'_>) -> Result<ServiceCosts, ProfileError> {
+    const COSTS: [&str; 4] = [
+        "batchNanoseconds",
+        "packetNanoseconds",
+        "byteNanoseconds",
+        "newFlowNanoseconds",
+    ];
+    let mut read = [None; COSTS.len()];
+    reader.map("a map of service costs")?;
+    while let Some(name) = reader.key()? {
+        let Some(cost) = COSTS.iter().position(|cost| *cost == name) else {
+            let expected = COSTS.join(", ");
+            let message = format!("expected one of {expected}; found {}", quoted(&name));
+            return Err(reader.error(message));
+        };
+        reader.enter(format!("costs.{name}"));
+        let value = scalar(reader, "nanoseconds", |cost: &f64| {
+            cost.is_finite() && *cost >= 0.0
+        })?;
+        if read[cost].replace(value).is_some() {
+            return Err(reader.error("expected each cost once, found it again"));
+        }
+        reader.enter("costs");
+    }
+    match read {
+        [Some(batch), Some(packet), Some(byte), Some(new_flow)] => Ok(ServiceCosts {
+            batch,
+            packet,
+            byte,
+            new_flow,
+        }),
+        _ => {
+            let missing = COSTS.iter().zip(read).find(|(_, cost)| cost.is_none());
+            let missing = missing.map_or("", |(name, _)| name);
+            Err(reader.error(format!("expected {missing} among the costs, found none")))
+        }
+    }
+}

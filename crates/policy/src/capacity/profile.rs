@@ -1,0 +1,157 @@
+//! Everything measured about one chain on one machine.
+
+use super::{EpochFrontier, RateFrontier, SplitProfile};
+use std::fmt;
+use tailwater_net::Nanos;
+
+/// The longest name in a profile, in bytes.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// What a profile file says it is.
+pub(super) const API_VERSION: &str = "tailwater.dev/v1alpha1";
+/// What a profile file says it holds.
+pub(super) const KIND: &str = "CapacityProfile";
+
+/// What processing costs, as the sum of its parts in nanoseconds. None is negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ServiceCosts {
+    /// Each batch, however many packets it has.
+    pub batch: f64,
+    /// Each packet.
+    pub packet: f64,
+    /// Each byte of a packet.
+    pub byte: f64,
+    /// Each packet that opens a flow, beside what any packet costs.
+    pub new_flow: f64,
+}
+
+/// What was measured about one chain, for one latency objective, on one machine.
+///
+/// [`Display`](fmt::Display) writes it as YAML that [`parse`](CapacityProfile::parse) reads back
+/// equal:
+///
+/// ```yaml
+/// apiVersion: tailwater.dev/v1alpha1
+/// kind: CapacityProfile
+/// chain: "acl-nat"
+/// configuration: "9f86d081884c7d65"
+/// machine: "edge-3"
+/// sloNanoseconds: 200000
+/// epochNanoseconds: 80000
+/// # [flows, packets an epoch]
+/// frontier: [[10, 352], [103, 128]]
+/// # [flows, packets a second]
+/// rates: [[500, 2140000], [5500, 1820000]]
+/// # [last functions moved, packets an epoch of the first functions, of the last]
+/// splits: [[1, 512, 700]]
+/// costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
+/// ```
+///
+/// `rates`, `splits` and `costs` may be missing. In `frontier` and `rates`, `any` instead of a flow
+/// count stands for any number of flows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CapacityProfile {
+    /// The chain's name.
+    pub chain: String,
+    /// A fingerprint of the chain's configuration: another one may cost more or less.
+    pub configuration: String,
+    /// The machine that it was measured on.
+    pub machine: String,
+    /// The latency objective (99th percentile) that the rates meet.
+    pub slo: Nanos,
+    /// The epoch that the frontier and the splits are for.
+    pub epoch: Nanos,
+    /// Flows and packets in an epoch.
+    pub frontier: EpochFrontier,
+    /// Rates that meet the objective.
+    pub rates: RateFrontier,
+    /// Split points for whales.
+    pub splits: SplitProfile,
+    /// Service costs, where they were measured.
+    pub costs: Option<ServiceCosts>,
+}
+
+impl fmt::Display for CapacityProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "apiVersion: {API_VERSION}\nkind: {KIND}")?;
+        writeln!(f, "chain: {}", Quoted(&self.chain))?;
+        writeln!(f, "configuration: {}", Quoted(&self.configuration))?;
+        writeln!(f, "machine: {}", Quoted(&self.machine))?;
+        writeln!(f, "sloNanoseconds: {}", self.slo.0)?;
+        writeln!(f, "epochNanoseconds: {}", self.epoch.0)?;
+
+        let corners = self.frontier.corners().iter();
+        let mut points: Vec<String> = corners
+            .map(|corner| format!("[{}, {}]", corner.flows, corner.packets))
+            .collect();
+        if self.frontier.any() > 0 {
+            points.push(format!("[any, {}]", self.frontier.any()));
+        }
+        list(f, "frontier", "[flows, packets an epoch]", &points)?;
+
+        let corners = self.rates.corners().iter();
+        let mut points: Vec<String> = corners
+            .map(|(flows, rate)| format!("[{flows}, {rate}]"))
+            .collect();
+        if self.rates.any() > 0.0 {
+            points.push(format!("[any, {}]", self.rates.any()));
+        }
+        list(f, "rates", "[flows, packets a second]", &points)?;
+
+        let points: Vec<String> = (self.splits.points().iter())
+            .map(|point| {
+                format!(
+                    "[{}, {}, {}]",
+                    point.last_functions, point.first, point.last
+                )
+            })
+            .collect();
+        let meaning =
+            "[last functions moved, packets an epoch of the first functions, of the last]";
+        list(f, "splits", meaning, &points)?;
+
+        let Some(costs) = self.costs else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "costs: {{batchNanoseconds: {}, packetNanoseconds: {}, byteNanoseconds: {}, \
+             newFlowNanoseconds: {}}}",
+            costs.batch, costs.packet, costs.byte, costs.new_flow
+        )
+    }
+}
+
+/// A list of points, on as few lines as are readable.
+fn list(f: &mut fmt::Formatter<'_>, name: &str, meaning: &str, points: &[String]) -> fmt::Result {
+    const IN_A_LINE: usize = 8;
+    write!(f, "# {meaning}\n{name}: [")?;
+    for (i, point) in points.iter().enumerate() {
+        let line_break = i > 0 && i % IN_A_LINE == 0;
+        let separator = match (i, line_break) {
+            (0, _) => "",
+            (_, true) => ",\n  ",
+            (_, false) => ", ",
+        };
+        write!(f, "{separator}{point}")?;
+    }
+    writeln!(f, "]")
+}
+
+/// A name as a double-quoted YAML scalar.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                ' '..='~' => write!(f, "{c}")?,
+                // Spelled out: nothing that an editor or a terminal could change or act on.
+                _ => write!(f, "\\U{:08x}", u32::from(c))?,
+            }
+        }
+        write!(f, "\"")
+    }
+}
