@@ -1,8 +1,9 @@
 //! The function: each packet's place in its stream, and what becomes of it.
 
 use super::parser::{Event, Lookup, Parser};
-use super::reassembly::{NoRoom, Pool, SCRATCH, distance};
+use super::reassembly::{NoRoom, Pool, distance};
 use super::service::{Action, FilterTable, Rest};
+use super::stock::{Lease, PLACE_BITS};
 use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
 use crate::spec::Fate;
@@ -58,24 +59,24 @@ struct Stream {
     next: u32,
     /// The sequence number of the SYN, or the one in front of the first byte seen.
     first: u32,
-    /// The stream's buffer, [`SCRATCH`] for none, and above [`OWNER_SHIFT`] whose pool it is in.
+    /// The stream's [`Lease`]: the buffer's place, 0 for none, and above [`PLACE_BITS`] the upper bits
+    /// of the generation.
     place: u32,
     generation: u16,
     status: u8,
-    /// What is looked at by port, bits [`HTTP`] and [`TLS`]; and [`NAMED`].
+    /// What is looked at by port, bits [`HTTP`] and [`TLS`]; [`NAMED`] and [`MIDSTREAM`].
     flags: u8,
 }
 
 // With the flow's version, a cache line.
 const _: () = assert!(size_of::<Stream>() == 56);
 
-/// There are fewer buffers in a pool than this has places.
-const OWNER_SHIFT: u32 = 20;
-
 const HTTP: u8 = 1;
 const TLS: u8 = 2;
 /// The flow is blocked for its server name.
 const NAMED: u8 = 4;
+/// The stream's start was not seen, and no request since.
+const MIDSTREAM: u8 = 8;
 
 /// What a segment led to.
 enum Outcome {
@@ -96,8 +97,6 @@ enum Outcome {
 pub struct UrlFilter {
     table: Arc<FilterTable>,
     pool: Pool,
-    /// Which pool, of all workers', streams that have a buffer name as theirs.
-    owner: u32,
     joined: Vec<u8>,
     notes: [u64; 5],
 }
@@ -107,9 +106,8 @@ impl UrlFilter {
     pub fn new(table: Arc<FilterTable>) -> UrlFilter {
         let config = table.config();
         UrlFilter {
-            pool: Pool::new(config.streams, config.buffer_bytes),
+            pool: Pool::new(Arc::clone(table.stock()), config.buffer_bytes),
             joined: Vec::with_capacity(config.buffer_bytes + super::normalize::MAX_HOST),
-            owner: table.next_owner() << OWNER_SHIFT,
             notes: [0; 5],
             table,
         }
@@ -117,6 +115,13 @@ impl UrlFilter {
 
     /// Looks at a packet of a flow that is filtered.
     fn examine(&mut self, stream: &mut Stream, packet: &Packet, frame: &[u8]) -> Verdict {
+        let verdict = self.judge(stream, packet, frame);
+        self.pool.close(packet.arrival);
+        verdict
+    }
+
+    /// As [`examine`](Self::examine); leaves the stream's buffer open.
+    fn judge(&mut self, stream: &mut Stream, packet: &Packet, frame: &[u8]) -> Verdict {
         let headers = &packet.headers;
         let Some(header) = headers.transport(frame).first_chunk::<20>() else {
             return Verdict::Forward;
@@ -136,17 +141,14 @@ impl UrlFilter {
             }
             // Its start was not seen.
             stream.start(sequence.wrapping_sub(1));
+            stream.flags |= MIDSTREAM;
         }
         if stream.status != LIVE {
             return stream.settled(sequence, payload.len());
         }
-        if stream.buffer() != SCRATCH {
-            if !self.has_buffer(stream) {
-                // The flow came from another worker, or was silent for too long.
-                stream.place = SCRATCH;
-                return self.unclear(stream);
-            }
-            self.pool.touch(stream.buffer(), packet.arrival);
+        if stream.lease().is_some_and(|lease| !self.pool.open(lease)) {
+            // It was silent for too long.
+            return self.unclear(stream);
         }
         let mut verdict = Verdict::Forward;
         if !payload.is_empty() {
@@ -157,6 +159,10 @@ impl UrlFilter {
             }
             verdict = match outcome {
                 Outcome::Passes => Verdict::Forward,
+                // The rest of a request, for all that is known.
+                Outcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => {
+                    self.unclear(stream)
+                }
                 Outcome::Finished => {
                     self.release(stream);
                     stream.status = DONE;
@@ -171,9 +177,9 @@ impl UrlFilter {
                     };
                     return Verdict::Drop(reason);
                 }
-                Outcome::NoRoom if self.table.config().on_overflow == Fate::Drop => {
+                Outcome::NoRoom if self.is_strict() => {
                     // The sender will try again: nothing of this segment was seen.
-                    if before.buffer() == SCRATCH {
+                    if before.lease().is_none() {
                         self.release(stream);
                         *stream = before;
                     }
@@ -201,17 +207,24 @@ impl UrlFilter {
         if stream.first == sequence {
             return None;
         }
-        if stream.status == LIVE {
-            // A receiver in the middle of a connection takes no SYN (RFC 5961 §4), so it could be there
-            // to mislead.
-            if self.table.config().on_overflow == Fate::Drop {
-                return Some(Verdict::Drop(OVERFLOW));
-            }
-            self.notes[NOTE_RESTART] += 1;
+        // A receiver in the middle of a connection takes no SYN (RFC 5961 §4), so it could be there
+        // to mislead: what it makes of the stream's next bytes is another request, or none. Wherever
+        // its number lies: a second one can lead back.
+        match stream.status {
+            DONE => {}
+            BLOCKED if self.is_strict() => return Some(Verdict::Drop(FLOW_BLOCKED)),
+            _ if self.is_strict() => return Some(Verdict::Drop(OVERFLOW)),
+            LIVE => self.notes[NOTE_RESTART] += 1,
+            _ => {}
         }
         self.release(stream);
         stream.start(sequence);
         None
+    }
+
+    /// Whether nothing passes that cannot be looked into.
+    fn is_strict(&self) -> bool {
+        self.table.config().on_overflow == Fate::Drop
     }
 
     /// The stream can no longer be followed.
@@ -238,14 +251,14 @@ impl UrlFilter {
         mut data: &[u8],
         packet: &Packet,
     ) -> Outcome {
-        if stream.buffer() != SCRATCH && self.pool.conflicts(stream.buffer(), sequence, data) {
+        if self.pool.conflicts(sequence, data) {
             self.notes[NOTE_CONFLICT] += 1;
         }
         loop {
             let seen = distance(stream.next, sequence).clamp(0, data.len() as i32) as usize;
             sequence = sequence.wrapping_add(seen as u32);
             data = &data[seen..];
-            let kept = self.pool.stretches(stream.buffer());
+            let kept = self.pool.stretches();
             if stream.skip > 0 {
                 let end = kept
                     .last()
@@ -262,7 +275,7 @@ impl UrlFilter {
                 let step = known.min(stream.skip);
                 stream.skip -= step;
                 stream.next = stream.next.wrapping_add(step as u32);
-                self.pool.forget_before(stream.buffer(), stream.next);
+                self.pool.forget_before(stream.next);
                 continue;
             }
             let gap = kept.first().map(|first| distance(first.start, stream.next));
@@ -273,22 +286,26 @@ impl UrlFilter {
                 port: packet.headers.key.destination_port(),
                 http: stream.flags & HTTP != 0,
                 tls: stream.flags & TLS != 0,
+                begun: false,
             };
             // What came first counts: bytes kept go before those of the segment.
             let (used, event) = if gap == Some(0) {
-                let Some((piece, mut text)) = self.pool.first(stream.buffer()) else {
+                let Some((piece, mut text)) = self.pool.first() else {
                     return Outcome::Passes;
                 };
                 stream.parser.feed(piece, &mut text, &mut lookup)
             } else if ahead == 0 && !data.is_empty() {
                 let end = gap.map_or(data.len(), |gap| data.len().min(gap as usize));
-                let mut text = self.pool.text(stream.buffer());
+                let mut text = self.pool.text();
                 stream.parser.feed(&data[..end], &mut text, &mut lookup)
             } else {
                 break;
             };
+            if lookup.begun {
+                stream.flags &= !MIDSTREAM;
+            }
             stream.next = stream.next.wrapping_add(used as u32);
-            self.pool.forget_before(stream.buffer(), stream.next);
+            self.pool.forget_before(stream.next);
             let (note, reason) = match event {
                 Event::More => continue,
                 Event::Skip(bytes) => {
@@ -310,10 +327,10 @@ impl UrlFilter {
         if data.is_empty() {
             return Outcome::Passes;
         }
-        if stream.buffer() == SCRATCH && self.take(stream, packet).is_err() {
+        if !self.pool.is_open() && self.take(stream, packet).is_err() {
             return Outcome::NoRoom;
         }
-        match self.pool.keep(stream.buffer(), stream.next, sequence, data) {
+        match self.pool.keep(stream.next, sequence, data) {
             Ok(()) => Outcome::Passes,
             Err(NoRoom) => Outcome::NoRoom,
         }
@@ -322,11 +339,11 @@ impl UrlFilter {
     /// Gives the stream a buffer if something has to be kept, takes it back if not.
     fn settle_buffer(&mut self, stream: &mut Stream, packet: &Packet) -> Outcome {
         let text = stream.parser.holds_text();
-        if stream.buffer() == SCRATCH {
+        if !self.pool.is_open() {
             if text && self.take(stream, packet).is_err() {
                 return Outcome::NoRoom;
             }
-        } else if !text && self.pool.stretches(stream.buffer()).is_empty() {
+        } else if !text && self.pool.stretches().is_empty() {
             self.release(stream);
         }
         Outcome::Passes
@@ -334,31 +351,38 @@ impl UrlFilter {
 
     fn take(&mut self, stream: &mut Stream, packet: &Packet) -> Result<(), NoRoom> {
         let (target, host) = (stream.parser.target, stream.parser.host);
-        let taken = self.pool.take(packet.arrival, target, host);
-        let (buffer, generation) = taken.ok_or(NoRoom)?;
-        (stream.place, stream.generation) = (buffer | self.owner, generation);
+        let lease = self.pool.take(packet.arrival, target, host).ok_or(NoRoom)?;
+        stream.set_lease(lease);
         Ok(())
     }
 
-    /// Whether the stream's buffer is in this pool, and still its own.
-    fn has_buffer(&self, stream: &Stream) -> bool {
-        let own = stream.place >> OWNER_SHIFT == self.owner >> OWNER_SHIFT;
-        own && self.pool.holds(stream.buffer(), stream.generation)
-    }
-
+    /// Gives the stream's buffer back, if it has one.
     fn release(&mut self, stream: &mut Stream) {
-        if stream.buffer() != SCRATCH && self.has_buffer(stream) {
-            self.pool.give(stream.buffer());
+        let Some(lease) = stream.lease() else {
+            return;
+        };
+        // What is open is this stream's; else it may have lost its buffer.
+        if self.pool.is_open() || self.pool.open(lease) {
+            self.pool.give();
         }
-        stream.place = SCRATCH;
+        stream.place = 0;
     }
 }
 
 impl Stream {
-    /// The place of the stream's buffer.
+    /// The stream's right to a buffer, if it has one.
     #[inline]
-    fn buffer(&self) -> u32 {
-        self.place & ((1 << OWNER_SHIFT) - 1)
+    fn lease(&self) -> Option<Lease> {
+        let place = self.place & ((1 << PLACE_BITS) - 1);
+        (place != 0).then_some(Lease {
+            place,
+            generation: self.place >> PLACE_BITS << 16 | u32::from(self.generation),
+        })
+    }
+
+    fn set_lease(&mut self, lease: Lease) {
+        self.place = lease.place | lease.generation >> 16 << PLACE_BITS;
+        self.generation = lease.generation as u16;
     }
 
     /// A stream whose first byte follows `first`.
@@ -457,11 +481,16 @@ impl NetworkFunction for UrlFilter {
                 status = FRAGMENTS;
             }
         }
-        *flow.state() = Stream {
-            status,
-            flags: protocols,
-            ..Stream::default()
-        };
+        let stream = flow.state::<Stream>();
+        // A flow that is shown again stays where it is in its stream.
+        if status != NEW || stream.status == OFF || stream.flags & (HTTP | TLS) != protocols {
+            self.release(stream);
+            *stream = Stream {
+                status,
+                flags: protocols,
+                ..Stream::default()
+            };
+        }
         Verdict::Forward
     }
 

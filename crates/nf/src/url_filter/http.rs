@@ -240,6 +240,7 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     if (simple && !is_get) || version.get(5) == Some(&b'2') {
         return Event::Finished;
     }
+    lookup.begun = true;
     parser.state = LINE;
     parser.names = OTHER;
     let target = &line[start..end];

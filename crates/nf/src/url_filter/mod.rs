@@ -6,7 +6,8 @@
 //! 1. `function`: is the flow still of interest? Once a stream is known not to be HTTP or TLS,
 //!    or its ClientHello was seen, later packets cost a look at the flow's state.
 //! 2. `reassembly`: which bytes of the segment come next in the stream? Those that come too
-//!    early wait in a buffer of bounded size.
+//!    early wait in a buffer of bounded size, of a `stock` that all instances share: a flow's state
+//!    names its buffer, so that any instance can go on with the flow.
 //! 3. `parser` with `http` and `tls`: does a request line, Host field or server name end in these
 //!    bytes? If so it is normalised and looked up in the table.
 
@@ -17,6 +18,7 @@ mod parser;
 pub mod pattern;
 mod reassembly;
 mod service;
+mod stock;
 mod table;
 mod tls;
 

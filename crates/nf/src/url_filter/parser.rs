@@ -28,6 +28,8 @@ pub(crate) struct Lookup<'a> {
     pub(crate) http: bool,
     /// Whether ClientHellos are looked at.
     pub(crate) tls: bool,
+    /// Set when a request or a ClientHello has begun.
+    pub(crate) begun: bool,
 }
 
 impl Lookup<'_> {

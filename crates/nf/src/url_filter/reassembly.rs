@@ -1,23 +1,11 @@
-//! Buffers for streams whose text or segments have to be kept: a fixed number, each of a fixed size.
+//! What an instance keeps of streams whose text or segments have to wait: in a buffer of the shared
+//! stock, the one of the stream at hand, or in a scratch for what is found within one packet.
 
 use super::normalize::MAX_HOST;
 use super::parser::Text;
+use super::stock::{Kept, Lease, MAX_STRETCHES, Stock, Stretch, Window};
+use std::sync::Arc;
 use tailwater_net::Nanos;
-
-/// Most stretches of bytes that wait for a gap in front of them to be filled.
-const MAX_STRETCHES: usize = 16;
-/// A buffer whose stream has been silent for this long is taken back when there is no free one.
-pub(crate) const SILENT: Nanos = Nanos::from_secs(10);
-/// The buffer for what is found within one packet: it has no owner.
-pub(crate) const SCRATCH: u32 = 0;
-const NONE: u32 = u32::MAX;
-
-/// Bytes of a stream from `start` on, as sequence numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stretch {
-    pub(crate) start: u32,
-    pub(crate) length: u32,
-}
 
 impl Stretch {
     fn end(self) -> u32 {
@@ -27,180 +15,139 @@ impl Stretch {
 
 /// How far `a` lies behind `b`; negative if in front.
 #[inline]
-pub(crate) fn distance(a: u32, b: u32) -> i32 {
+pub(super) fn distance(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
-}
-
-/// What is known of a buffer.
-#[derive(Clone, Debug)]
-struct Buffer {
-    /// In order, apart from each other.
-    stretches: [Stretch; MAX_STRETCHES],
-    count: u8,
-    taken: bool,
-    /// Goes up each time the buffer is taken, so that a stream sees that it lost it.
-    generation: u16,
-    used: Nanos,
-    /// Neighbours in the list of taken buffers, the one used last first; `next` in that of free ones.
-    previous: u32,
-    next: u32,
 }
 
 /// There is no room for what must be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+pub(super) struct NoRoom;
 
-/// A worker's buffers. Nothing is allocated after [`Pool::new`].
+/// An instance's buffers. Nothing is allocated after [`Pool::new`].
 #[derive(Debug)]
-pub(crate) struct Pool {
-    /// For each buffer the text (target, host) and a ring for segments out of order.
-    bytes: Box<[u8]>,
-    buffers: Box<[Buffer]>,
+pub(super) struct Pool {
+    window: Window,
+    /// Free buffers of this instance, so that instances seldom meet at the stock.
+    free: Vec<u32>,
+    /// Most of these, and how many change hands at a time.
+    hoard: usize,
+    block: usize,
+    /// Target and host of a stream that has no buffer.
+    scratch: Box<[u8]>,
     size: usize,
-    free: u32,
-    newest: u32,
-    oldest: u32,
 }
 
 impl Pool {
-    /// So many buffers, each for `size` bytes of a request's target and as many out of order: a power
-    /// of two, so that sequence numbers wrap around where the ring does.
-    pub(crate) fn new(streams: usize, size: usize) -> Pool {
+    /// An instance's part of a stock, whose buffers are for `size` bytes of a request's target and as
+    /// many out of order: a power of two, so that sequence numbers wrap around where the ring does.
+    pub(super) fn new(stock: Arc<Stock>, size: usize) -> Pool {
         assert!(size.is_power_of_two(), "a ring of {size} bytes");
-        let count = streams + 1;
-        let buffer = |i: usize| Buffer {
-            stretches: [Stretch::default(); MAX_STRETCHES],
-            count: 0,
-            taken: false,
-            generation: 0,
-            used: Nanos::ZERO,
-            previous: NONE,
-            next: if i + 1 < count { i as u32 + 1 } else { NONE },
-        };
+        // What is free with one instance is not there for others: of a small stock nothing is.
+        let hoard = (stock.count() / 128).min(64);
         Pool {
-            // Not zero, so that the memory is there before the first packet.
-            bytes: vec![0xff; count * stride(size)].into(),
-            buffers: (0..count).map(buffer).collect(),
+            free: Vec::with_capacity(hoard + 1),
+            hoard,
+            block: (hoard / 2).max(1),
+            window: Window::new(stock),
+            scratch: vec![0; size + MAX_HOST].into(),
             size,
-            free: if count > 1 { 1 } else { NONE },
-            newest: NONE,
-            oldest: NONE,
         }
     }
 
-    /// Takes a buffer, with a copy of the scratch text's first bytes: target and host of these
-    /// lengths. Without a free one, that of the stream silent for longest, if that is long enough.
-    pub(crate) fn take(&mut self, now: Nanos, target: u16, host: u16) -> Option<(u32, u16)> {
-        if self.free == NONE {
-            let oldest = self.oldest;
-            let used = self.buffers.get(oldest as usize)?.used;
-            if now.saturating_sub(used) < SILENT {
-                return None;
-            }
-            self.unlink(oldest);
-            self.buffers[oldest as usize].next = self.free;
-            self.free = oldest;
+    /// Takes a buffer, none being open, with a copy of the scratch text's first bytes: target and host
+    /// of these lengths. Without a free one, that of a stream silent for long.
+    pub(super) fn take(&mut self, now: Nanos, target: u16, host: u16) -> Option<Lease> {
+        if self.free.is_empty() {
+            self.window.stock().get(self.block, &mut self.free);
         }
-        let place = self.free;
-        let buffer = &mut self.buffers[place as usize];
-        self.free = buffer.next;
-        buffer.taken = true;
-        buffer.generation = buffer.generation.wrapping_add(1);
-        buffer.count = 0;
-        let generation = buffer.generation;
-        self.link(place, now);
-        let at = self.at(place);
-        self.bytes.copy_within(..usize::from(target), at);
-        let (from, to) = (self.size, at + self.size);
-        self.bytes.copy_within(from..from + usize::from(host), to);
-        Some((place, generation))
+        let lease = match self.free.pop() {
+            Some(place) => self.window.take(place),
+            None => self.window.take_silent(now),
+        }?;
+        let (kept, bytes) = self.window.parts()?;
+        kept.count = 0;
+        let (target, host) = (usize::from(target), usize::from(host));
+        bytes[..target].copy_from_slice(&self.scratch[..target]);
+        let (from, to) = (self.size, self.size + host);
+        bytes[from..to].copy_from_slice(&self.scratch[from..to]);
+        Some(lease)
     }
 
-    /// Whether a stream still has its buffer.
-    pub(crate) fn holds(&self, place: u32, generation: u16) -> bool {
-        let buffer = self.buffers.get(place as usize);
-        buffer.is_some_and(|buffer| buffer.taken && buffer.generation == generation)
+    /// Opens a stream's buffer, none being open, so that what follows is about it. `false` if the
+    /// stream has lost it.
+    #[inline]
+    pub(super) fn open(&mut self, lease: Lease) -> bool {
+        self.window.open(lease)
     }
 
-    /// Notes that a taken buffer is in use.
-    pub(crate) fn touch(&mut self, place: u32, now: Nanos) {
-        if self.newest != place {
-            self.unlink(place);
-            self.link(place, now);
-        }
-        self.buffers[place as usize].used = now;
+    /// Whether a buffer is open.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.window.is_open()
     }
 
-    /// Gives a taken buffer back.
-    pub(crate) fn give(&mut self, place: u32) {
-        self.unlink(place);
-        let buffer = &mut self.buffers[place as usize];
-        (buffer.taken, buffer.next) = (false, self.free);
-        self.free = place;
+    /// Closes the buffer that is open, if one is; its stream keeps it.
+    #[inline]
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.window.close(now);
     }
 
-    fn link(&mut self, place: u32, now: Nanos) {
-        let newest = self.newest;
-        let buffer = &mut self.buffers[place as usize];
-        (buffer.previous, buffer.next, buffer.used) = (NONE, newest, now);
-        match self.buffers.get_mut(newest as usize) {
-            Some(newest) => newest.previous = place,
-            None => self.oldest = place,
-        }
-        self.newest = place;
-    }
-
-    fn unlink(&mut self, place: u32) {
-        let buffer = &self.buffers[place as usize];
-        let (previous, next) = (buffer.previous, buffer.next);
-        match self.buffers.get_mut(previous as usize) {
-            Some(previous) => previous.next = next,
-            None => self.newest = next,
-        }
-        match self.buffers.get_mut(next as usize) {
-            Some(next) => next.previous = previous,
-            None => self.oldest = previous,
+    /// Gives back the buffer that is open.
+    pub(super) fn give(&mut self) {
+        let Some(place) = self.window.free() else {
+            return;
+        };
+        self.free.push(place);
+        if self.free.len() > self.hoard {
+            // The ones used last, which are warm, stay.
+            let surplus = self.block.min(self.free.len());
+            self.window.stock().put(&self.free[..surplus]);
+            self.free.drain(..surplus);
         }
     }
 
-    fn at(&self, place: u32) -> usize {
-        place as usize * stride(self.size)
-    }
-
-    /// A buffer's text, and its ring.
-    fn split(&mut self, place: u32) -> (Text<'_>, &mut [u8]) {
-        let at = self.at(place);
-        let bytes = &mut self.bytes[at..at + stride(self.size)];
+    /// The text of the buffer that is open, or the scratch's, and the ring.
+    #[inline]
+    fn split(&mut self) -> (Text<'_>, &mut [u8]) {
+        let bytes = match self.window.parts() {
+            Some((_, bytes)) => bytes,
+            None => &mut self.scratch,
+        };
         let (target, rest) = bytes.split_at_mut(self.size);
         let (host, ring) = rest.split_at_mut(MAX_HOST);
         (Text { target, host }, ring)
     }
 
-    /// A buffer's text.
-    pub(crate) fn text(&mut self, place: u32) -> Text<'_> {
-        self.split(place).0
+    /// The text of the buffer that is open, or the scratch's.
+    #[inline]
+    pub(super) fn text(&mut self) -> Text<'_> {
+        self.split().0
     }
 
-    /// The stretches that a buffer keeps.
-    pub(crate) fn stretches(&self, place: u32) -> &[Stretch] {
-        let buffer = &self.buffers[place as usize];
-        &buffer.stretches[..usize::from(buffer.count)]
+    /// The stretches that the buffer which is open keeps; the scratch keeps none.
+    #[inline]
+    pub(super) fn stretches(&self) -> &[Stretch] {
+        let kept = self.window.kept();
+        kept.map_or(&[], |kept| &kept.stretches[..kept.count as usize])
     }
 
-    /// The first bytes that a buffer keeps, as many as lie together in its ring, and its text.
-    pub(crate) fn first(&mut self, place: u32) -> Option<(&[u8], Text<'_>)> {
-        let stretch = *self.stretches(place).first()?;
-        let (text, ring) = self.split(place);
+    /// The first bytes that are kept, as many as lie together in the ring, and the text.
+    pub(super) fn first(&mut self) -> Option<(&[u8], Text<'_>)> {
+        let stretch = *self.stretches().first()?;
+        let (text, ring) = self.split();
         let start = stretch.start as usize % ring.len();
         let end = ring.len().min(start + stretch.length as usize);
         Some((&ring[start..end], text))
     }
 
     /// Forgets what is kept in front of `next`.
-    pub(crate) fn forget_before(&mut self, place: u32, next: u32) {
-        let buffer = &mut self.buffers[place as usize];
+    pub(super) fn forget_before(&mut self, next: u32) {
+        let Some((kept, _)) = self.window.parts() else {
+            return;
+        };
+        let count = kept.count as usize;
         let mut gone = 0;
-        for stretch in &mut buffer.stretches[..usize::from(buffer.count)] {
+        for stretch in &mut kept.stretches[..count] {
             if distance(stretch.end(), next) <= 0 {
                 gone += 1;
                 continue;
@@ -210,18 +157,17 @@ impl Pool {
             stretch.length -= cut;
             break;
         }
-        buffer
-            .stretches
-            .copy_within(gone..usize::from(buffer.count), 0);
-        buffer.count -= gone as u8;
+        kept.stretches.copy_within(gone..count, 0);
+        kept.count -= gone as u32;
     }
 
     /// Whether bytes of a segment differ from what is kept in their place.
-    pub(crate) fn conflicts(&mut self, place: u32, sequence: u32, data: &[u8]) -> bool {
-        let stretches = self.buffers[place as usize].stretches;
-        let count = usize::from(self.buffers[place as usize].count);
-        let (_, ring) = self.split(place);
-        stretches[..count].iter().any(|stretch| {
+    pub(super) fn conflicts(&mut self, sequence: u32, data: &[u8]) -> bool {
+        let Some(&Kept { stretches, count }) = self.window.kept() else {
+            return false;
+        };
+        let (_, ring) = self.split();
+        stretches[..count as usize].iter().any(|stretch| {
             let from = distance(stretch.start, sequence).clamp(0, data.len() as i32) as usize;
             let to = distance(stretch.end(), sequence).clamp(0, data.len() as i32) as usize;
             data[from..to.max(from)]
@@ -234,14 +180,9 @@ impl Pool {
         })
     }
 
-    /// Keeps a segment that lies behind `next`; bytes that are there already stay.
-    pub(crate) fn keep(
-        &mut self,
-        place: u32,
-        next: u32,
-        sequence: u32,
-        data: &[u8],
-    ) -> Result<(), NoRoom> {
+    /// Keeps a segment that lies behind `next` in the buffer that is open; bytes that are there already
+    /// stay.
+    pub(super) fn keep(&mut self, next: u32, sequence: u32, data: &[u8]) -> Result<(), NoRoom> {
         let new = Stretch {
             start: sequence,
             length: data.len() as u32,
@@ -250,8 +191,11 @@ impl Pool {
         if end > self.size as i64 {
             return Err(NoRoom);
         }
-        let old = self.buffers[place as usize].stretches;
-        let old = &old[..usize::from(self.buffers[place as usize].count)];
+        let Kept {
+            stretches: old,
+            count,
+        } = *self.window.kept().ok_or(NoRoom)?;
+        let old = &old[..count as usize];
         let mut merged = new;
         let mut kept = [Stretch::default(); MAX_STRETCHES];
         let mut count = 0;
@@ -279,7 +223,7 @@ impl Pool {
         }
         kept.copy_within(before..count, before + 1);
         kept[before] = merged;
-        let (_, ring) = self.split(place);
+        let (_, ring) = self.split();
         let mut at = new.start;
         let mut rest = data;
         // Gap by gap: what lies between the old stretches is new.
@@ -296,13 +240,19 @@ impl Pool {
             at = at.wrapping_add(past as u32);
             rest = &rest[past..];
         }
-        let buffer = &mut self.buffers[place as usize];
-        (buffer.stretches, buffer.count) = (kept, count as u8 + 1);
+        let (present, _) = self.window.parts().ok_or(NoRoom)?;
+        *present = Kept {
+            stretches: kept,
+            count: count as u32 + 1,
+        };
         Ok(())
     }
 }
 
-/// Bytes of a buffer.
-pub(crate) const fn stride(size: usize) -> usize {
-    2 * size + MAX_HOST
+/// What is free with this instance goes back.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.give();
+        self.window.stock().put(&self.free);
+    }
 }

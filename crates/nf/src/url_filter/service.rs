@@ -1,11 +1,11 @@
 //! What all workers' instances of a filter share.
 
 use super::pattern::Pattern;
-use super::reassembly;
+use super::stock::{Stock, stride};
 use super::table::{TableError, UrlTable};
 use crate::spec::Fate;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 /// What a match leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct FilterConfig {
     pub http_ports: Ports,
     /// Where TLS is looked for.
     pub tls_ports: Ports,
-    /// Streams of a worker that something can be kept of at once.
+    /// Streams that something can be kept of at once, of all workers together; at most 1,048,575.
     pub streams: usize,
     /// Bytes kept of a stream: of a request line, and as many out of order. A power of two.
     pub buffer_bytes: usize,
@@ -63,30 +63,35 @@ pub struct FilterConfig {
 }
 
 impl FilterConfig {
-    /// Bytes of each worker's buffers.
+    /// Bytes of all buffers.
     pub fn buffer_memory(&self) -> u64 {
-        (self.streams as u64 + 1) * reassembly::stride(self.buffer_bytes) as u64
+        self.streams as u64 * stride(self.buffer_bytes) as u64
     }
 }
 
-/// A filter's patterns and configuration.
+/// A filter's patterns and configuration, and the memory for streams that something is kept of.
 #[derive(Debug)]
 pub struct FilterTable {
     patterns: UrlTable,
     config: FilterConfig,
-    owners: AtomicU32,
+    stock: Arc<Stock>,
 }
 
 impl FilterTable {
     /// A filter for these patterns.
     ///
     /// # Errors
-    /// The patterns take too much memory.
+    /// The patterns, or the buffers, take too much memory.
     pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
+        let patterns = UrlTable::new(patterns)?;
+        let stock = Stock::new(config.streams, config.buffer_bytes).map_err(|error| {
+            let (streams, error) = (config.streams, error.to_string());
+            TableError::Buffers { streams, error }
+        })?;
         Ok(FilterTable {
-            patterns: UrlTable::new(patterns)?,
+            patterns,
             config,
-            owners: AtomicU32::new(0),
+            stock: Arc::new(stock),
         })
     }
 
@@ -100,8 +105,8 @@ impl FilterTable {
         &self.config
     }
 
-    /// A number for an instance that no other has.
-    pub(crate) fn next_owner(&self) -> u32 {
-        self.owners.fetch_add(1, Ordering::Relaxed)
+    /// The buffers of all instances.
+    pub(super) fn stock(&self) -> &Arc<Stock> {
+        &self.stock
     }
 }

@@ -10,10 +10,21 @@ use aho_corasick::AhoCorasick;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A list of patterns cannot be looked up.
+/// A filter cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the patterns take too much memory: {0}")]
-pub struct TableError(String);
+pub enum TableError {
+    /// The patterns take too much memory.
+    #[error("the patterns take too much memory: {0}")]
+    Patterns(String),
+    /// There is no memory for what is kept of streams.
+    #[error("there is no memory for {streams} streams ({error}): lower streams or bufferBytes")]
+    Buffers {
+        /// The streams asked for.
+        streams: usize,
+        /// What the system says.
+        error: String,
+    },
+}
 
 /// All patterns of a filter, shared by its workers.
 #[derive(Debug)]
@@ -112,7 +123,7 @@ impl UrlTable {
                     .build(texts)
             })
             .transpose()
-            .map_err(|error| TableError(error.to_string()))?;
+            .map_err(|error| TableError::Patterns(error.to_string()))?;
         Ok(UrlTable {
             slots: slots(&filler.hosts, &filler.bytes),
             hosts: filler.hosts.into(),
@@ -269,7 +280,7 @@ struct Filler {
 
 impl Filler {
     fn span(&mut self, text: &[u8]) -> Result<Span, TableError> {
-        let too_much = |_| TableError("more than 4 GiB of text".to_owned());
+        let too_much = |_| TableError::Patterns("more than 4 GiB of text".to_owned());
         let start = u32::try_from(self.bytes.len()).map_err(too_much)?;
         u32::try_from(self.bytes.len() + text.len()).map_err(too_much)?;
         self.bytes.extend_from_slice(text);

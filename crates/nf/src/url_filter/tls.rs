@@ -132,6 +132,7 @@ fn message(
     }
     let number = parser.number;
     (parser.number, parser.names) = (0, 0);
+    lookup.begun |= parser.step == MESSAGE_TYPE && number == CLIENT_HELLO;
     (1, end_of_number(parser, number))
 }
 

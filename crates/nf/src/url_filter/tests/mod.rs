@@ -1,6 +1,8 @@
 mod evasions;
 mod oracle;
+mod stock;
 mod streams;
+mod strict;
 
 use super::*;
 use crate::chain::tests::{ChainRig, INPUT};

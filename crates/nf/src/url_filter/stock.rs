@@ -1,0 +1,361 @@
+//! Memory for streams that something is kept of: one region that all instances of a filter share.
+//!
+//! One of the few modules with `unsafe` code. A buffer belongs to a flow, whose state names it by
+//! [`Lease`]; the flow is processed by one instance at a time, but not always by the same. Free
+//! buffers are a stack that instances take from, and give back to, many at a time.
+//!
+//! # Who may touch a buffer's bytes
+//!
+//! Each buffer has a word that says whether it is free, taken, or *open*. Only the [`Window`] that made
+//! it open, by a compare-and-exchange from one of the other two, may touch the bytes, until it stores
+//! another value; the exchange acquires what that store released. So whatever the flows' states hold,
+//! and in whatever order instances run, no two of them are at the same bytes: it takes no trust in
+//! the flows' owners. These make sure of something else, that an exchange never fails because another
+//! instance is at work: it does only if the buffer was taken back from a silent stream.
+
+use super::normalize::MAX_HOST;
+use crate::region::{CACHE_LINE, Region};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tailwater_net::Nanos;
+
+/// A buffer whose stream has been silent for this long is taken back when there is no free one.
+pub(super) const SILENT: Nanos = Nanos::from_secs(10);
+/// Buffers looked at for a silent stream each time that there is no free one.
+const SCAN: usize = 32;
+/// Most stretches of bytes that wait for a gap in front of them to be filled.
+pub(super) const MAX_STRETCHES: usize = 16;
+/// Bits of a place in a flow's state: buffers have the places from 1 on.
+pub(super) const PLACE_BITS: u32 = 20;
+/// No buffer.
+const NONE: u32 = 0;
+
+// The word: from the lowest bit the generation, two flags, and when the buffer was used.
+const GENERATION_BITS: u32 = 28;
+const GENERATION: u64 = (1 << GENERATION_BITS) - 1;
+const OPEN: u64 = 1 << GENERATION_BITS;
+const TAKEN: u64 = OPEN << 1;
+const TIME_SHIFT: u32 = GENERATION_BITS + 2;
+const TIME_BITS: u32 = u64::BITS - TIME_SHIFT;
+/// A nanosecond count shifted right by this is a tick of the word's time: a millisecond, about.
+const TICK_SHIFT: u32 = 20;
+
+/// Bytes of a stream from `start` on, as sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Stretch {
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// What is known of a buffer's content.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Kept {
+    /// In order, apart from each other.
+    pub(super) stretches: [Stretch; MAX_STRETCHES],
+    pub(super) count: u32,
+}
+
+/// What all instances see of a buffer.
+#[derive(Debug)]
+#[repr(C)]
+struct Shared {
+    word: AtomicU64,
+    /// The next free buffer behind this one.
+    next: AtomicU32,
+}
+
+/// Where a buffer's bytes begin, behind what is known of them.
+const HEAD: usize = (size_of::<Shared>() + size_of::<Kept>()).next_multiple_of(CACHE_LINE);
+
+const _: () = assert!(align_of::<Kept>() <= size_of::<Shared>());
+
+/// Bytes from one buffer to the next. An odd number of cache lines, so that the heads of all do not
+/// share a few sets of the cache.
+pub(super) const fn stride(size: usize) -> usize {
+    HEAD + content(size)
+}
+
+/// A buffer's bytes: the text (target, host) and a ring for segments out of order.
+const fn content(size: usize) -> usize {
+    2 * size + MAX_HOST
+}
+
+/// A flow's right to a buffer, until that is given back or, the stream being silent, taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    /// Which buffer, from 1 on.
+    pub(super) place: u32,
+    /// How often it had been taken, so that a stream sees that it lost it.
+    pub(super) generation: u32,
+}
+
+/// The buffers of all instances.
+#[derive(Debug)]
+pub(super) struct Stock {
+    region: Region,
+    size: usize,
+    count: u32,
+    /// The first free buffer, and above it a number that every change makes one more, so that an
+    /// exchange fails if the stack has changed in the meantime.
+    head: AtomicU64,
+}
+
+impl Stock {
+    /// So many buffers, each for `size` bytes of a request's target and as many out of order.
+    ///
+    /// # Errors
+    /// What the kernel says when there is not that much memory; too many buffers.
+    pub(super) fn new(count: usize, size: usize) -> io::Result<Stock> {
+        if count >> PLACE_BITS != 0 {
+            return Err(io::Error::other(format!("{count} buffers are too many")));
+        }
+        let stock = Stock {
+            region: Region::zeroed(count * stride(size))?,
+            size,
+            count: count as u32,
+            head: AtomicU64::new(0),
+        };
+        let all: Vec<u32> = (1..=stock.count).collect();
+        stock.put(&all);
+        Ok(stock)
+    }
+
+    /// How many buffers there are.
+    pub(super) fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// A buffer's first byte.
+    #[inline]
+    fn start(&self, place: u32) -> *mut u8 {
+        assert!((1..=self.count).contains(&place), "there is no such buffer");
+        let offset = (place as usize - 1) * stride(self.size);
+        self.region.base().wrapping_add(offset)
+    }
+
+    #[inline]
+    fn shared(&self, place: u32) -> &Shared {
+        // SAFETY: in the region, by the assertion in `start`; aligned, since regions are and strides are
+        // whole cache lines; zero at first, which is valid. Nobody has an exclusive reference to it.
+        unsafe { &*self.start(place).cast::<Shared>() }
+    }
+
+    /// Takes up to `most` free buffers from the stack.
+    pub(super) fn get(&self, most: usize, places: &mut Vec<u32>) {
+        let before = places.len();
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let mut place = head as u32;
+            // If others change the stack meanwhile, this is a walk among valid places to no avail.
+            while place != NONE && places.len() - before < most {
+                places.push(place);
+                place = self.shared(place).next.load(Ordering::Relaxed);
+            }
+            if places.len() == before {
+                return;
+            }
+            match self.exchange(head, place) {
+                Ok(_) => return,
+                Err(present) => head = present,
+            }
+            places.truncate(before);
+        }
+    }
+
+    /// Puts free buffers onto the stack.
+    pub(super) fn put(&self, places: &[u32]) {
+        let Some((&last, _)) = places.split_last() else {
+            return;
+        };
+        for pair in places.windows(2) {
+            self.shared(pair[0]).next.store(pair[1], Ordering::Relaxed);
+        }
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let below = &self.shared(last).next;
+            below.store(head as u32, Ordering::Relaxed);
+            match self.exchange(head, places[0]) {
+                Ok(_) => return,
+                Err(present) => head = present,
+            }
+        }
+    }
+
+    #[inline]
+    fn exchange(&self, head: u64, first: u32) -> Result<u64, u64> {
+        let changed = (head >> 32).wrapping_add(1) << 32 | u64::from(first);
+        self.head
+            .compare_exchange_weak(head, changed, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// How many free buffers are on the stack.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        let mut place = self.head.load(Ordering::Acquire) as u32;
+        let mut count = 0;
+        while place != NONE {
+            count += 1;
+            place = self.shared(place).next.load(Ordering::Relaxed);
+        }
+        count
+    }
+}
+
+/// An instance's access to the stock: to one buffer at a time.
+#[derive(Debug)]
+pub(super) struct Window {
+    stock: Arc<Stock>,
+    /// The buffer whose word this window has made open, or [`NONE`].
+    open: u32,
+    /// Where the search for silent streams goes on.
+    hand: u32,
+}
+
+impl Window {
+    /// Onto no buffer.
+    pub(super) fn new(stock: Arc<Stock>) -> Window {
+        Window {
+            stock,
+            open: NONE,
+            hand: 0,
+        }
+    }
+
+    pub(super) fn stock(&self) -> &Stock {
+        &self.stock
+    }
+
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.open != NONE
+    }
+
+    /// Opens a stream's buffer, none being open; `false` if it is not the stream's any more.
+    #[inline]
+    pub(super) fn open(&mut self, lease: Lease) -> bool {
+        let generation = u64::from(lease.generation);
+        let word = self.stock.shared(lease.place).word.load(Ordering::Relaxed);
+        word & (GENERATION | OPEN | TAKEN) == generation | TAKEN
+            && self.make_open(lease.place, word, generation)
+    }
+
+    /// Opens a free buffer, none being open, and takes it. `None` if it is not free.
+    pub(super) fn take(&mut self, place: u32) -> Option<Lease> {
+        let word = self.stock.shared(place).word.load(Ordering::Relaxed);
+        if word & (OPEN | TAKEN) != 0 {
+            return None;
+        }
+        self.take_from(place, word)
+    }
+
+    /// Takes a buffer away from a stream that has been silent for long, if one is soon found.
+    pub(super) fn take_silent(&mut self, now: Nanos) -> Option<Lease> {
+        for _ in 0..SCAN.min(self.stock.count()) {
+            let place = self.hand % self.stock.count + 1;
+            self.hand = place;
+            let word = self.stock.shared(place).word.load(Ordering::Relaxed);
+            // The time is part of the word: if the stream speaks up meanwhile, the exchange fails.
+            if word & (OPEN | TAKEN) == TAKEN && is_silent(word, now) {
+                let lease = self.take_from(place, word);
+                if lease.is_some() {
+                    return lease;
+                }
+            }
+        }
+        None
+    }
+
+    fn take_from(&mut self, place: u32, word: u64) -> Option<Lease> {
+        let generation = word.wrapping_add(1) & GENERATION;
+        let lease = Lease {
+            place,
+            generation: generation as u32,
+        };
+        self.make_open(place, word, generation).then_some(lease)
+    }
+
+    #[inline]
+    fn make_open(&mut self, place: u32, word: u64, generation: u64) -> bool {
+        // Were another buffer open, it would stay so for ever.
+        assert!(!self.is_open(), "one buffer at a time");
+        let opened = self.stock.shared(place).word.compare_exchange(
+            word,
+            generation | OPEN | TAKEN,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if opened.is_ok() {
+            self.open = place;
+        }
+        opened.is_ok()
+    }
+
+    /// Closes the buffer that is open, if one is; it stays its stream's.
+    #[inline]
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.end(TAKEN | tick(now) << TIME_SHIFT);
+    }
+
+    /// Closes the buffer that is open, if one is, and makes it free. It is on no list then.
+    pub(super) fn free(&mut self) -> Option<u32> {
+        self.end(0)
+    }
+
+    #[inline]
+    fn end(&mut self, state: u64) -> Option<u32> {
+        let place = std::mem::replace(&mut self.open, NONE);
+        if place == NONE {
+            return None;
+        }
+        // Nobody else changes the word of an open buffer.
+        let word = &self.stock.shared(place).word;
+        let generation = word.load(Ordering::Relaxed) & GENERATION;
+        word.store(generation | state, Ordering::Release);
+        Some(place)
+    }
+
+    /// The buffer that is open: what is known of it, and its bytes.
+    #[inline]
+    pub(super) fn parts(&mut self) -> Option<(&mut Kept, &mut [u8])> {
+        if self.open == NONE {
+            return None;
+        }
+        let start = self.stock.start(self.open);
+        // SAFETY: in the region, by the assertion in `start`, and apart from each other and from
+        // `Shared`; aligned as there, by the constant assertion; initialised, and every bit pattern is
+        // valid. This window made the buffer open, so that no other touches it, and `&mut self` lasts as
+        // long as the references do.
+        unsafe {
+            let kept = start.add(size_of::<Shared>()).cast::<Kept>();
+            let bytes = start.add(HEAD);
+            Some((
+                &mut *kept,
+                std::slice::from_raw_parts_mut(bytes, content(self.stock.size)),
+            ))
+        }
+    }
+
+    /// What is known of the buffer that is open.
+    #[inline]
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        if self.open == NONE {
+            return None;
+        }
+        // SAFETY: as in `parts`, shared for as long as `&self` is.
+        Some(unsafe { &*self.stock.start(self.open).add(size_of::<Shared>()).cast() })
+    }
+}
+
+fn tick(time: Nanos) -> u64 {
+    (time.0 >> TICK_SHIFT) & ((1 << TIME_BITS) - 1)
+}
+
+/// Whether a taken buffer was used long ago.
+fn is_silent(word: u64, now: Nanos) -> bool {
+    let since = tick(now).wrapping_sub(word >> TIME_SHIFT) & ((1 << TIME_BITS) - 1);
+    // A time after now, of another worker, is no silence.
+    since >> (TIME_BITS - 1) == 0 && since >= tick(SILENT)
+}

@@ -1,0 +1,146 @@
+//! Buffers that all instances share.
+
+use super::super::reassembly::Pool;
+use super::super::stock::{Lease, SILENT, Stock};
+use super::*;
+use std::sync::mpsc::sync_channel;
+
+const SIZE: usize = 1024;
+const NOW: Nanos = Nanos::from_secs(100);
+
+fn stock(count: usize) -> Arc<Stock> {
+    Arc::new(Stock::new(count, SIZE).unwrap())
+}
+
+fn pool(stock: &Arc<Stock>) -> Pool {
+    Pool::new(Arc::clone(stock), SIZE)
+}
+
+/// Takes a buffer and closes it.
+fn take(pool: &mut Pool, now: Nanos) -> Option<Lease> {
+    let lease = pool.take(now, 0, 0);
+    pool.close(now);
+    lease
+}
+
+fn give(pool: &mut Pool, lease: Lease) -> bool {
+    let held = pool.open(lease);
+    pool.give();
+    held
+}
+
+#[test]
+fn one_instance_gives_back_what_another_took() {
+    for count in [1, 7, 500, 4096] {
+        let stock = stock(count);
+        let (mut first, mut second) = (pool(&stock), pool(&stock));
+        let leases: Vec<_> = (0..count).map_while(|_| take(&mut first, NOW)).collect();
+        assert_eq!(leases.len(), count);
+        let mut places: Vec<u32> = leases.iter().map(|lease| lease.place).collect();
+        places.sort_unstable();
+        assert!(places.iter().copied().eq(1..=count as u32));
+        // The bound is one of all together.
+        assert_eq!(take(&mut second, NOW), None);
+        assert_eq!(stock.free(), 0);
+        assert!(leases.iter().all(|lease| give(&mut second, *lease)));
+        assert!(leases.iter().all(|lease| !first.open(*lease)), "twice");
+        // Few of them stay with an instance, of a small stock none.
+        assert!(stock.free() >= count - count / 128);
+        drop((first, second));
+        assert_eq!(stock.free(), count);
+    }
+}
+
+#[test]
+fn an_instance_that_ends_gives_back_what_is_free_with_it() {
+    let stock = stock(4096);
+    let mut instances: Vec<Pool> = (0..8).map(|_| pool(&stock)).collect();
+    for instance in &mut instances {
+        let lease = take(instance, NOW).unwrap();
+        assert!(give(instance, lease));
+    }
+    assert!(stock.free() < 4096, "blocks are with the instances");
+    let mut open = instances.pop().unwrap();
+    assert!(open.take(NOW, 0, 0).is_some());
+    drop((instances, open));
+    assert_eq!(stock.free(), 4096);
+}
+
+#[test]
+fn silent_streams_lose_their_buffers_to_other_instances() {
+    let stock = stock(3);
+    let (mut first, mut second) = (pool(&stock), pool(&stock));
+    let leases = [0, 1, 2].map(|_| take(&mut first, NOW).unwrap());
+    // Two of them go on, one in the future: another worker's time.
+    let later = Nanos(NOW.0 + SILENT.0 - 10_000_000);
+    for (lease, at) in [(leases[0], later), (leases[2], later + Nanos::from_secs(5))] {
+        assert!(first.open(lease));
+        first.close(at);
+    }
+    assert_eq!(take(&mut second, later), None, "not quite silent enough");
+    let later = NOW + SILENT + Nanos::from_millis(2);
+    let taken = take(&mut second, later).unwrap();
+    assert_eq!(taken.place, leases[1].place);
+    assert!(!first.open(leases[1]), "it is another stream's");
+    assert!(give(&mut first, leases[0]) && give(&mut first, leases[2]));
+    assert!(give(&mut first, taken));
+    drop((first, second));
+    assert_eq!(stock.free(), 3);
+}
+
+/// What a stream keeps is there for the next instance, and nobody else's.
+#[test]
+fn threads_hand_streams_to_each_other() {
+    const WORKERS: usize = 4;
+    const ROUNDS: u32 = 20_000;
+    for count in [3, 300] {
+        let stock = stock(count);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| sync_channel(64)).unzip();
+        std::thread::scope(|scope| {
+            for (i, receiver) in receivers.into_iter().enumerate() {
+                let (next, stock) = (senders[(i + 1) % WORKERS].clone(), &stock);
+                scope.spawn(move || {
+                    let mut pool = pool(stock);
+                    let finish = |pool: &mut Pool, (lease, mark): (Lease, u32)| {
+                        assert!(pool.open(lease));
+                        assert_eq!(pool.first().unwrap().0, mark.to_be_bytes());
+                        assert_eq!(pool.text().target[..4], mark.to_be_bytes());
+                        pool.give();
+                    };
+                    for round in 0..ROUNDS {
+                        let mark = round * WORKERS as u32 + i as u32;
+                        if let Some(lease) = pool.take(NOW, 0, 0) {
+                            pool.keep(7, 8, &mark.to_be_bytes()).unwrap();
+                            pool.text().target[..4].copy_from_slice(&mark.to_be_bytes());
+                            pool.close(NOW);
+                            if let Err(full) = next.try_send((lease, mark)) {
+                                let (std::sync::mpsc::TrySendError::Full(own)
+                                | std::sync::mpsc::TrySendError::Disconnected(own)) = full;
+                                finish(&mut pool, own);
+                            }
+                        }
+                        while let Ok(other) = receiver.try_recv() {
+                            finish(&mut pool, other);
+                        }
+                    }
+                    drop(next);
+                    receiver.iter().for_each(|other| finish(&mut pool, other));
+                });
+            }
+            drop(senders);
+        });
+        assert_eq!(stock.free(), count);
+    }
+}
+
+#[test]
+fn too_much_memory_is_an_error() {
+    let error = FilterTable::new(
+        &[],
+        FilterConfig {
+            streams: 1 << 20,
+            ..config()
+        },
+    );
+    assert!(matches!(error, Err(TableError::Buffers { streams, .. }) if streams == 1 << 20));
+}
