@@ -107,10 +107,12 @@ const PASS: u32 = 2;
 const NOT_ENCRYPTABLE: u8 = 0;
 /// Data of a TCP connection whose start was not seen.
 const NO_SYN: u8 = 1;
-/// The packet would be longer than the MTU, or its buffer.
+/// The packet would be longer than the MTU.
 const OVERSIZE: u8 = 2;
 /// A UDP packet to decrypt that has no trailer.
 const NO_TRAILER: u8 = 3;
+/// The packet's buffer has no room for the trailer.
+const NO_ROOM: u8 = 4;
 
 /// Encrypts or decrypts payloads.
 pub struct Encrypt {
@@ -212,7 +214,7 @@ impl Encrypt {
             return Err(OVERSIZE);
         }
         let number = self.number();
-        let (packet, frame) = batch.grow_back(i, TRAILER).ok_or(OVERSIZE)?;
+        let (packet, frame) = batch.grow_back(i, TRAILER).ok_or(NO_ROOM)?;
         let start = packet.headers.payload_offset.into();
         let (transport, end) = (
             packet.headers.transport_offset.into(),
@@ -260,7 +262,17 @@ impl NetworkFunction for Encrypt {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &["not-encryptable", "no-syn", "oversize", "no-trailer"]
+        &[
+            "not-encryptable",
+            "no-syn",
+            "oversize",
+            "no-trailer",
+            "no-room",
+        ]
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == NO_ROOM
     }
 
     fn state_bytes(&self) -> usize {

@@ -1,5 +1,6 @@
 use super::chacha::{ChaCha20, derive, key_of};
 use super::*;
+use crate::chain::Outcome;
 use crate::chain::tests::{ChainRig, INPUT};
 use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use proptest::prelude::*;
@@ -304,6 +305,47 @@ fn what_cannot_be_encrypted_is_dropped_and_says_why() {
             .is_empty()
     );
     assert_eq!(decrypt.count("encrypt/no-trailer"), 1);
+}
+
+/// A packet that its buffer had no room for was counted as one too long by configuration.
+#[test]
+fn no_room_for_the_trailer_is_a_loss_and_too_long_a_drop() {
+    /// Leaves three bytes of the room in front of the frames, as functions that add headers would.
+    struct Fill;
+    impl crate::function::NetworkFunction for Fill {
+        fn kind(&self) -> &'static str {
+            "Fill"
+        }
+        fn process(
+            &mut self,
+            batch: &mut crate::batch::Batch,
+            _: &mut crate::function::FlowStates<'_>,
+        ) {
+            for i in 0..batch.len() {
+                assert!(batch.grow_front(i, crate::buffer::HEADROOM - 3).is_some());
+            }
+        }
+    }
+    for (mtu, lost, dropped) in [(9000, 1, 0), (1500, 0, 1)] {
+        let encrypt = Encrypt::new(
+            EncryptRules {
+                mtu,
+                ..rules(Direction::Encrypt)
+            },
+            Arc::new(PacketNumbers::starting_now()),
+        );
+        let mut rig = ChainRig::new(vec![Box::new(Fill), Box::new(encrypt)], INPUT);
+        // The rig's buffers hold frames of 2,112 bytes: three of the eight find no room.
+        let frame = datagram(false, 1, &[0; 2112 - 42]);
+        assert!(rig.run(&[frame], SECOND).is_empty());
+        assert_eq!(rig.count("encrypt/no-room"), lost);
+        assert_eq!(rig.count("encrypt/oversize"), dropped);
+        assert_eq!(rig.chain.lost(), lost);
+        let reasons = rig.chain.reasons();
+        let outcome = |name| reasons.iter().find(|r| r.name == name).unwrap().outcome;
+        assert_eq!(outcome("encrypt/no-room"), Outcome::Lost);
+        assert_eq!(outcome("encrypt/oversize"), Outcome::Dropped);
+    }
 }
 
 #[test]
