@@ -2,7 +2,7 @@
 
 use super::maglev::{Candidate, is_prime, populate};
 use ipnet::IpNet;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -117,8 +117,8 @@ pub enum TableError {
         address: IpAddr,
     },
     /// More destinations than a balancer can number in its life.
-    #[error("more than {MAX_DESTINATIONS} different destinations since the start")]
-    Destinations,
+    #[error("more than {0} different destinations since the start")]
+    Destinations(usize),
 }
 
 /// The most backends that a table of that size spreads flows over evenly: with 100 places each the
@@ -224,13 +224,35 @@ impl Version {
 }
 
 /// Numbers destinations for good.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Numbering {
     numbers: HashMap<Destination, TargetNumber>,
     destinations: Vec<Destination>,
+    /// As many as there may ever be.
+    most: usize,
 }
 
 impl Numbering {
+    fn new(most: usize) -> Numbering {
+        Numbering {
+            numbers: HashMap::new(),
+            destinations: Vec::new(),
+            most,
+        }
+    }
+
+    /// Whether there are numbers for the destinations of these services that flows can be sent to:
+    /// each counts once, wherever it is listed, and not at all if it has a number.
+    fn has_room(&self, services: &[Service]) -> bool {
+        let listed = services.iter().flat_map(|service| &service.backends);
+        let fresh: HashSet<Destination> = listed
+            .filter(|backend| backend.state != BackendState::Down)
+            .map(|backend| backend.destination)
+            .filter(|destination| !self.numbers.contains_key(destination))
+            .collect();
+        self.destinations.len() + fresh.len() <= self.most
+    }
+
     fn number(&mut self, destination: Destination) -> TargetNumber {
         *self.numbers.entry(destination).or_insert_with(|| {
             self.destinations.push(destination);
@@ -279,10 +301,20 @@ impl LoadBalancerTable {
     /// # Errors
     /// What is out of its range.
     pub fn new(services: &[Service], size: u32, drop_others: bool) -> Result<Self, TableError> {
+        Self::with_most(MAX_DESTINATIONS, services, size, drop_others)
+    }
+
+    /// As [`new`](Self::new), for at most so many destinations in its life.
+    pub(super) fn with_most(
+        most: usize,
+        services: &[Service],
+        size: u32,
+        drop_others: bool,
+    ) -> Result<Self, TableError> {
         if !(101..=10_000_019).contains(&size) || !is_prime(size) {
             return Err(TableError::Size(size));
         }
-        let mut numbering = Numbering::default();
+        let mut numbering = Numbering::new(most);
         let version = compile(1, services, size, drop_others, &mut numbering)?;
         let retired = Vec::new();
         Ok(LoadBalancerTable {
@@ -366,9 +398,8 @@ fn compile(
             }
         }
     }
-    let all: usize = services.iter().map(|service| service.backends.len()).sum();
-    if numbering.destinations.len() + all > MAX_DESTINATIONS {
-        return Err(TableError::Destinations);
+    if !numbering.has_room(services) {
+        return Err(TableError::Destinations(numbering.most));
     }
     let (mut exact, mut wide) = (HashMap::new(), Vec::new());
     for service in services {

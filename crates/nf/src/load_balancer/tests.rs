@@ -423,6 +423,32 @@ fn tables_out_of_range_are_refused() {
     assert_eq!(refused(&[service(mixed)], SIZE), Some(error));
 }
 
+/// Destinations were counted as often as they were listed, also those with a number from before, so
+/// that a table replaced now and then was refused in the end.
+#[test]
+fn the_limit_counts_distinct_destinations() {
+    let other = |backends| Service {
+        port: Some(80),
+        ..service(backends)
+    };
+    let make = |services: &[Service]| LoadBalancerTable::with_most(4, services, SIZE, false);
+    // Listed twice, each counts once; what is down gets no flows, and no number.
+    let table = make(&[service(up(3)), other(up(3))]).unwrap();
+    let mut four = up(5);
+    four[4].state = BackendState::Down;
+    for version in 2..10 {
+        assert_eq!(
+            table.replace(&[service(four.clone()), other(up(3))]),
+            Ok(version)
+        );
+    }
+    let full = Some(TableError::Destinations(4));
+    assert_eq!(table.replace(&[service(up(5))]).err(), full);
+    assert_eq!(table.version(), 9);
+    assert_eq!(table.replace(&[service(up(4))]), Ok(10));
+    assert_eq!(make(&[service(up(5))]).err(), full);
+}
+
 /// Workers use a table that is replaced under them.
 #[test]
 fn the_table_changes_while_packets_flow() {
