@@ -1,0 +1,346 @@
+//! A bounded ring from one thread to one other, without locks.
+//!
+//! The one place with `unsafe` code that two threads run at once. Slots are numbered without end;
+//! number `n` lies at `n` modulo the size. `tail` counts the items ever pushed and is written by
+//! the producer only, `head` those ever popped, by the consumer only; so
+//! `head <= tail <= head + size`, and of the slots
+//!
+//! - `head..tail` hold items: only the consumer touches them,
+//! - `tail..head + size` hold none: only the producer touches them.
+//!
+//! A slot changes sides by a store to `tail` or `head`. Each is a release store after the last
+//! access to the slots it gives away, and the other side looks at a slot only after an acquire
+//! load of a value that gives it the slot. What either side remembers of the other's counter may be
+//! old, which only makes it believe that there are fewer items, or less room, than there are.
+
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
+use std::mem::MaybeUninit;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+/// The most items of a ring.
+pub const MAX_SIZE: usize = 1 << 24;
+
+/// Its own pair of cache lines: processors fetch lines in pairs.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+type Slot<T> = UnsafeCell<MaybeUninit<T>>;
+
+/// What both ends see. No field but `tail` and `head` changes while items pass.
+#[derive(Debug)]
+#[repr(C)]
+struct Shared<T> {
+    /// Items ever pushed, modulo 2^64.
+    tail: Apart<AtomicUsize>,
+    /// Items ever popped, modulo 2^64.
+    head: Apart<AtomicUsize>,
+    /// A power of two of them.
+    slots: Apart<Box<[Slot<T>]>>,
+    producer_gone: AtomicBool,
+    consumer_gone: AtomicBool,
+}
+
+// SAFETY: a slot is touched by one end at a time, with the other end's accesses visible (the rule
+// above), so an item is only ever moved from one thread to another. There is one producer and one
+// consumer: neither can be cloned, and pushing and popping take them exclusively.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// `count` slots from number `from` on: up to the end, and from the beginning.
+    #[inline(always)]
+    fn span(&self, from: usize, count: usize) -> (&[Slot<T>], &[Slot<T>]) {
+        let slots = &self.slots.0;
+        let start = from & (slots.len() - 1);
+        let (front, back) = slots.split_at(start);
+        let first = count.min(back.len());
+        (&back[..first], &front[..count - first])
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    /// Drops the items that were never popped.
+    fn drop(&mut self) {
+        // Both ends are gone, and what they did is visible: the counted pointer sees to it.
+        let (head, tail) = (&self.head.0, &self.tail.0);
+        let head = head.load(Ordering::Relaxed);
+        let left = tail.load(Ordering::Relaxed).wrapping_sub(head);
+        let (first, second) = self.span(head, left);
+        for slot in first.iter().chain(second) {
+            // SAFETY: slots from head to tail hold items, and nobody else is left.
+            slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+        }
+    }
+}
+
+/// A ring of at least `size` items, rounded up to a power of two. All its memory is allocated here.
+///
+/// # Panics
+/// If `size` is 0 or above [`MAX_SIZE`].
+pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
+    assert!(
+        (1..=MAX_SIZE).contains(&size),
+        "a ring of {size} items: from 1 to {MAX_SIZE} are possible"
+    );
+    let slots = (0..size.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit()));
+    let shared = Arc::new(Shared {
+        tail: Apart(AtomicUsize::new(0)),
+        head: Apart(AtomicUsize::new(0)),
+        slots: Apart(slots.collect()),
+        producer_gone: AtomicBool::new(false),
+        consumer_gone: AtomicBool::new(false),
+    });
+    let producer = Producer {
+        shared: shared.clone(),
+        tail: 0,
+        head: 0,
+    };
+    let consumer = Consumer {
+        shared,
+        head: 0,
+        tail: 0,
+    };
+    (producer, consumer)
+}
+
+/// The end that pushes.
+#[derive(Debug)]
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Our own counter: what is stored in `shared.tail`.
+    tail: usize,
+    /// The consumer's counter when last read.
+    head: usize,
+}
+
+impl<T> Producer<T> {
+    /// How many items the ring holds.
+    pub fn size(&self) -> usize {
+        self.shared.slots.0.len()
+    }
+
+    /// Whether the consumer is gone: nothing pushed will ever be popped.
+    pub fn is_closed(&self) -> bool {
+        self.shared.consumer_gone.load(Ordering::Acquire)
+    }
+
+    /// How many items there is room for. The consumer's counter is read only if what is
+    /// remembered of it leaves room for fewer than `wanted`.
+    #[inline(always)]
+    pub fn room(&mut self, wanted: usize) -> usize {
+        let room = self.size() - self.tail.wrapping_sub(self.head);
+        if room >= wanted {
+            return room;
+        }
+        // Acquire: the consumer is done with the slots before we write them.
+        self.head = self.shared.head.0.load(Ordering::Acquire);
+        self.size() - self.tail.wrapping_sub(self.head)
+    }
+
+    /// Pushes one item.
+    ///
+    /// # Errors
+    /// The item, if the ring is full.
+    #[inline]
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        if self.room(1) == 0 {
+            return Err(item);
+        }
+        let (slot, _) = self.shared.span(self.tail, 1);
+        // SAFETY: there is room for one, so the slot at the tail is ours.
+        slot[0].with_mut(|slot| unsafe {
+            (*slot).write(item);
+        });
+        self.publish(1);
+        Ok(())
+    }
+
+    /// Pushes the first items of a batch, as many as there is room for, and says how many. They
+    /// are published together, by one store.
+    #[inline]
+    pub fn push_slice(&mut self, items: &[T]) -> usize
+    where
+        T: Copy,
+    {
+        let count = items.len().min(self.room(items.len()));
+        let (first, second) = self.shared.span(self.tail, count);
+        let (items_first, items_second) = items[..count].split_at(first.len());
+        for (slots, items) in [(first, items_first), (second, items_second)] {
+            for (slot, &item) in slots.iter().zip(items) {
+                // SAFETY: there is room for `count`, so these slots from the tail on are ours.
+                slot.with_mut(|slot| unsafe {
+                    (*slot).write(item);
+                });
+            }
+        }
+        self.publish(count);
+        count
+    }
+
+    /// Pushes what an iterator gives, as long as there is room, and says how many items that
+    /// were. They are published together, by one store. No item is taken that has no room.
+    #[inline]
+    pub fn push_from(&mut self, items: &mut impl Iterator<Item = T>) -> usize {
+        let wanted = items.size_hint().0.max(1);
+        let room = self.room(wanted);
+        let (first, second) = self.shared.span(self.tail, room);
+        let mut count = 0;
+        // The slot first: an item that was taken must find its slot.
+        for slot in first.iter().chain(second) {
+            let Some(item) = items.next() else { break };
+            // SAFETY: there is room for `room`, so these slots from the tail on are ours.
+            slot.with_mut(|slot| unsafe {
+                (*slot).write(item);
+            });
+            count += 1;
+        }
+        self.publish(count);
+        count
+    }
+
+    /// Gives the consumer the next `count` slots.
+    #[inline(always)]
+    fn publish(&mut self, count: usize) {
+        if count > 0 {
+            self.tail = self.tail.wrapping_add(count);
+            // Release: the items are in their slots before the consumer sees the new tail.
+            self.shared.tail.0.store(self.tail, Ordering::Release);
+        }
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    fn drop(&mut self) {
+        // Release: who sees the flag sees every item that was pushed.
+        self.shared.producer_gone.store(true, Ordering::Release);
+    }
+}
+
+/// The end that pops.
+#[derive(Debug)]
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    /// Our own counter: what is stored in `shared.head`, except within a call.
+    head: usize,
+    /// The producer's counter when last read.
+    tail: usize,
+}
+
+impl<T> Consumer<T> {
+    /// How many items the ring holds.
+    pub fn size(&self) -> usize {
+        self.shared.slots.0.len()
+    }
+
+    /// Whether the producer is gone. What it pushed may still be there: a pop *after* this was
+    /// true finds all of it.
+    pub fn is_closed(&self) -> bool {
+        self.shared.producer_gone.load(Ordering::Acquire)
+    }
+
+    /// Whether there is nothing to pop now.
+    pub fn is_empty(&self) -> bool {
+        self.tail == self.head && self.shared.tail.0.load(Ordering::Acquire) == self.head
+    }
+
+    /// How many items there are to pop. The producer's counter is read only if what is remembered
+    /// of it promises fewer than `wanted`.
+    #[inline(always)]
+    pub fn ready(&mut self, wanted: usize) -> usize {
+        let ready = self.tail.wrapping_sub(self.head);
+        if ready >= wanted {
+            return ready;
+        }
+        // Acquire: the items are in their slots before we read them.
+        self.tail = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Pops one item.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.ready(1) == 0 {
+            return None;
+        }
+        let (slot, _) = self.shared.span(self.head, 1);
+        // SAFETY: one item is ready, so the slot at the head holds it and is ours. It is given
+        // back before anybody could read it again.
+        let item = slot[0].with(|slot| unsafe { (*slot).assume_init_read() });
+        self.head = self.head.wrapping_add(1);
+        // Release: the item is out of its slot before the producer writes there.
+        self.shared.head.0.store(self.head, Ordering::Release);
+        Some(item)
+    }
+
+    /// Pops into the beginning of `into`, as many items as there are and fit, and says how many.
+    /// Their slots are given back together, by one store.
+    #[inline]
+    pub fn pop_slice(&mut self, into: &mut [T]) -> usize
+    where
+        T: Copy,
+    {
+        let count = into.len().min(self.ready(into.len()));
+        let (first, second) = self.shared.span(self.head, count);
+        let (into_first, into_second) = into[..count].split_at_mut(first.len());
+        for (slots, into) in [(first, into_first), (second, into_second)] {
+            for (slot, into) in slots.iter().zip(into) {
+                // SAFETY: `count` items are ready, so these slots from the head on hold items and
+                // are ours.
+                *into = slot.with(|slot| unsafe { (*slot).assume_init_read() });
+            }
+        }
+        if count > 0 {
+            self.head = self.head.wrapping_add(count);
+            // Release: the items are out of their slots before the producer writes there.
+            self.shared.head.0.store(self.head, Ordering::Release);
+        }
+        count
+    }
+
+    /// Pops up to `limit` items in order, each into `each`, and says how many. Their slots are
+    /// given back together, by one store, after the last.
+    #[inline]
+    pub fn pop_each(&mut self, limit: usize, mut each: impl FnMut(T)) -> usize {
+        let count = limit.min(self.ready(limit));
+        let before = self.head;
+        let popping = Popping {
+            shared: &self.shared,
+            before,
+            head: &mut self.head,
+        };
+        let (first, second) = popping.shared.span(before, count);
+        for slot in first.iter().chain(second) {
+            // SAFETY: `count` items are ready, so these slots from the head on hold items and are
+            // ours. The head is past the slot before `each` could panic: it is not read again.
+            let item = slot.with(|slot| unsafe { (*slot).assume_init_read() });
+            *popping.head = popping.head.wrapping_add(1);
+            each(item);
+        }
+        count
+    }
+}
+
+impl<T> Drop for Consumer<T> {
+    fn drop(&mut self) {
+        self.shared.consumer_gone.store(true, Ordering::Release);
+    }
+}
+
+/// Gives slots back at the end of a batch, also when a closure panics in its midst.
+struct Popping<'a, T> {
+    shared: &'a Shared<T>,
+    before: usize,
+    head: &'a mut usize,
+}
+
+impl<T> Drop for Popping<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if *self.head != self.before {
+            // Release: the items are out of their slots before the producer writes there.
+            self.shared.head.0.store(*self.head, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Model checks: every order of steps, every stale value that the memory model allows.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p tailwater-handover --release --test loom \
+//!     --target-dir target/loom
+//! ```
+#![cfg(loom)]
+
+mod model;
+
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::thread;
+use model::{Setup, run};
+use std::sync::Arc as Counted;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tailwater_handover::owner::Place;
+use tailwater_handover::park::{Mode, park};
+use tailwater_handover::ring::{Consumer, Producer, ring};
+
+/// Checks all runs in which threads are interrupted at most so often where they could go on.
+fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(body);
+}
+
+/// Pushes 0, 1, ... in one thread by `push`, which returns how many it pushed, and pops them in
+/// another by `pop`.
+fn transfer(
+    size: usize,
+    items: u32,
+    push: fn(&mut Producer<u32>, std::ops::Range<u32>) -> usize,
+    pop: fn(&mut Consumer<u32>) -> Vec<u32>,
+) {
+    let (mut producer, mut consumer) = ring(size);
+    let pusher = thread::spawn(move || {
+        let mut next = 0;
+        while next < items {
+            match push(&mut producer, next..items) {
+                0 => thread::yield_now(),
+                count => next += count as u32,
+            }
+        }
+    });
+    let mut expected = 0;
+    while expected < items {
+        let popped = pop(&mut consumer);
+        if popped.is_empty() {
+            thread::yield_now();
+        }
+        for item in popped {
+            assert_eq!(item, expected);
+            expected += 1;
+        }
+    }
+    assert!(consumer.is_empty());
+    pusher.join().unwrap();
+}
+
+#[test]
+fn ring_single_items() {
+    check(3, || {
+        transfer(
+            2,
+            5,
+            |producer, mut items| {
+                let item = items.next().unwrap();
+                producer.push(item).map_or(0, |()| 1)
+            },
+            |consumer| consumer.pop().into_iter().collect(),
+        );
+    });
+}
+
+#[test]
+fn ring_slices() {
+    check(7, || {
+        transfer(
+            2,
+            5,
+            |producer, items| producer.push_slice(&items.collect::<Vec<u32>>()),
+            |consumer| {
+                let mut batch = [0; 3];
+                let count = consumer.pop_slice(&mut batch);
+                batch[..count].to_vec()
+            },
+        );
+    });
+}
+
+#[test]
+fn ring_iterators() {
+    check(7, || {
+        transfer(
+            4,
+            7,
+            |producer, mut items| producer.push_from(&mut items),
+            |consumer| {
+                let mut popped = Vec::new();
+                consumer.pop_each(3, |item| popped.push(item));
+                popped
+            },
+        );
+    });
+}
+
+#[test]
+fn ring_closed_by_its_producer_is_popped_to_the_end() {
+    check(9, || {
+        let (mut producer, mut consumer) = ring(2);
+        let pusher = thread::spawn(move || {
+            producer.push(0).unwrap();
+            producer.push(1).unwrap();
+        });
+        let mut popped = Vec::new();
+        loop {
+            let closed = consumer.is_closed();
+            let count = consumer.pop_each(2, |item| popped.push(item));
+            if closed && count == 0 {
+                break;
+            }
+            thread::yield_now();
+        }
+        assert_eq!(popped, [0, 1]);
+        pusher.join().unwrap();
+    });
+}
+
+#[test]
+fn ring_abandoned_at_any_moment_drops_every_item_once() {
+    check(9, || {
+        let item = Counted::new(());
+        let (mut producer, mut consumer) = ring(2);
+        let pusher = thread::spawn({
+            let item = item.clone();
+            move || {
+                for _ in 0..3 {
+                    let _ = producer.push(item.clone());
+                }
+                producer.is_closed()
+            }
+        });
+        let popped = consumer.pop();
+        drop(consumer);
+        pusher.join().unwrap();
+        assert_eq!(
+            Counted::strong_count(&item),
+            1 + usize::from(popped.is_some())
+        );
+    });
+}
+
+/// Never reached: under the model checker nobody wakes up by himself.
+const BOUND: Duration = Duration::from_secs(1);
+
+#[test]
+fn park_loses_no_wake_up() {
+    check(9, || {
+        let (mut producer, mut consumer) = ring(2);
+        let (mut sleeper, waker) = park(Mode::Sleep);
+        let worker = thread::spawn(move || {
+            let mut expected = 0;
+            while expected < 2 {
+                match consumer.pop() {
+                    Some(item) => {
+                        assert_eq!(item, expected);
+                        expected += 1;
+                    }
+                    None => {
+                        sleeper.wait(BOUND, || !consumer.is_empty());
+                    }
+                }
+            }
+        });
+        for item in 0..2 {
+            producer.push(item).unwrap();
+            waker.wake();
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn park_loses_no_wake_up_of_two_wakers() {
+    check(3, || {
+        let (mut sleeper, waker) = park(Mode::Sleep);
+        let mut consumers = Vec::new();
+        for _ in 0..2 {
+            let (mut producer, consumer) = ring(1);
+            let waker = waker.clone();
+            thread::spawn(move || {
+                producer.push(()).unwrap();
+                waker.wake();
+            });
+            consumers.push(consumer);
+        }
+        let mut popped = 0;
+        while popped < 2 {
+            let now: usize = consumers.iter_mut().filter_map(Consumer::pop).count();
+            popped += now;
+            if now == 0 {
+                sleeper.wait(BOUND, || consumers.iter().any(|ring| !ring.is_empty()));
+            }
+        }
+    });
+}
+
+#[test]
+fn park_is_woken_by_the_end_of_the_ring() {
+    check(9, || {
+        let (producer, consumer) = ring::<()>(1);
+        let (mut sleeper, waker) = park(Mode::Sleep);
+        let worker = thread::spawn(move || {
+            while !consumer.is_closed() {
+                sleeper.wait(BOUND, || consumer.is_closed());
+            }
+        });
+        drop(producer);
+        waker.wake();
+        worker.join().unwrap();
+    });
+}
+
+/// What `park` prevents: both sides store, then load, and neither sees the other. Shows that the
+/// checks above would notice.
+#[test]
+#[should_panic(expected = "sleeps for ever")]
+fn plain_flags_lose_wake_ups() {
+    check(9, || {
+        let (asleep, work) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let worker = thread::spawn({
+            let (asleep, work) = (asleep.clone(), work.clone());
+            move || {
+                asleep.store(1, Ordering::Release);
+                work.load(Ordering::Acquire) == 0
+            }
+        });
+        work.store(1, Ordering::Release);
+        let wakes = asleep.load(Ordering::Acquire) == 1;
+        let sleeps = worker.join().unwrap();
+        assert!(wakes || !sleeps, "sleeps for ever");
+    });
+}
+
+const ONE_HELPER: Setup = Setup {
+    flows: 2,
+    helpers: 1,
+    ring: 2,
+    batch: 2,
+    mode: Mode::Sleep,
+    hasty: false,
+};
+
+#[test]
+fn protocol_a_flow_goes_to_a_helper_and_comes_back() {
+    // In some runs the last packet comes home, in others it has to follow the flow.
+    static STAYED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+    check(2, || {
+        let wanted = [Place::Home, Place::Helper(0), Place::Helper(0), Place::Home];
+        let outcome = run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+        STAYED[outcome.stayed as usize].store(true, Ordering::Relaxed);
+    });
+    assert!(STAYED.iter().all(|seen| seen.load(Ordering::Relaxed)));
+}
+
+#[test]
+fn protocol_two_flows_cross_each_other() {
+    check(2, || {
+        let (home, away) = (Place::Home, Place::Helper(0));
+        let packets = [(0, away), (1, home), (0, home), (1, away)];
+        run(&ONE_HELPER, packets.into_iter());
+    });
+}
+
+#[test]
+fn protocol_a_flow_goes_from_helper_to_helper() {
+    check(2, || {
+        let setup = Setup {
+            helpers: 2,
+            flows: 1,
+            ..ONE_HELPER
+        };
+        let wanted = [Place::Helper(0), Place::Helper(1), Place::Home];
+        run(&setup, wanted.map(|place| (0, place)).into_iter());
+    });
+}
+
+/// Shows that the checks above would notice packets out of order.
+#[test]
+fn protocol_without_counts_is_caught() {
+    static CAUGHT: AtomicBool = AtomicBool::new(false);
+    check(2, || {
+        let setup = Setup {
+            hasty: true,
+            ..ONE_HELPER
+        };
+        let wanted = [Place::Helper(0), Place::Home];
+        let outcome = run(&setup, wanted.map(|place| (0, place)).into_iter());
+        CAUGHT.fetch_or(outcome.disordered > 0, Ordering::Relaxed);
+    });
+    assert!(CAUGHT.load(Ordering::Relaxed));
+}

@@ -1,0 +1,55 @@
+//! The protocol of a dispatcher and its helpers, with real threads and many packets.
+#![cfg(not(loom))]
+
+mod model;
+
+use model::{Setup, run};
+use std::time::Duration;
+use tailwater_handover::owner::Place;
+use tailwater_handover::park::Mode;
+
+/// A small generator (xorshift), the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+#[test]
+fn many_flows_move_at_random_and_stay_in_order() {
+    let modes = [
+        Mode::Sleep,
+        Mode::SpinThenSleep(Duration::from_micros(5)),
+        Mode::Spin,
+    ];
+    for (round, mode) in modes.into_iter().enumerate() {
+        for helpers in [1, 2] {
+            let setup = Setup {
+                flows: 5,
+                helpers,
+                ring: 64,
+                batch: 32,
+                mode,
+                hasty: false,
+            };
+            let mut random = Random(0x9e37_79b9_7f4a_7c15 + round as u64);
+            let packets = (0..50_000).map(|_| {
+                let flow = random.below(setup.flows.into()) as u32;
+                let wanted = match random.below(u64::from(helpers) + 1) {
+                    0 => Place::Home,
+                    helper => Place::Helper(helper as u8 - 1),
+                };
+                (flow, wanted)
+            });
+            let outcome = run(&setup, packets);
+            // Chance decides how many, but with rings this busy some always do.
+            assert!(outcome.stayed > 0);
+            println!("{mode:?}, {helpers} helpers: {outcome:?}");
+        }
+    }
+}
