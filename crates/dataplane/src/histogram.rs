@@ -55,10 +55,23 @@ impl LatencyHistogram {
     /// Counts one packet.
     #[inline]
     pub fn record(&mut self, latency: Nanos) {
-        self.counts[cell(latency.0)] += 1;
-        self.total += 1;
-        self.sum += latency.0;
-        self.max = self.max.max(latency);
+        self.record_all(std::iter::once(latency));
+    }
+
+    /// Counts a batch of packets. Returns the longest of their latencies.
+    #[inline]
+    pub fn record_all(&mut self, latencies: impl Iterator<Item = Nanos>) -> Nanos {
+        let (mut count, mut sum, mut max) = (0, 0, Nanos::ZERO);
+        for latency in latencies {
+            self.counts[cell(latency.0)] += 1;
+            count += 1;
+            sum += latency.0;
+            max = max.max(latency);
+        }
+        self.total += count;
+        self.sum += sum;
+        self.max = self.max.max(max);
+        max
     }
 
     /// Adds another histogram's counts.

@@ -10,14 +10,15 @@ use crate::capture::CaptureTap;
 use crate::clock::Clock;
 use crate::port::{PortQueue, Received, Reta, RetaError};
 use crate::reta::{RetaHistory, RetaView};
+use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::{Batch, Incoming};
+use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
-use tailwater_traffic::renumber::Renumbering;
+
+mod image;
 
 /// The most packets of the trace that one poll looks at, so that even a worker that can never catch up,
 /// or for whom there is none, looks up from it and sees that it is to stop.
@@ -60,25 +61,6 @@ impl Default for TraceNicConfig {
     }
 }
 
-/// What a NIC would find out about a packet on its way in: 16 bytes.
-#[derive(Clone, Copy, Debug)]
-struct Descriptor {
-    arrival: Nanos,
-    rss_hash: u32,
-    renumbering: Renumbering,
-}
-
-/// A trace, ready to be received.
-#[derive(Debug)]
-struct Image {
-    trace: Trace,
-    descriptors: Vec<Descriptor>,
-    rss: RssHasher,
-    /// From a lap's first packet to the next lap's.
-    lap: Nanos,
-    renumber: bool,
-}
-
 /// A NIC whose traffic is a trace.
 #[derive(Debug)]
 pub struct TraceNic {
@@ -103,27 +85,8 @@ impl TraceNic {
         clock: Clock,
     ) -> Result<TraceNic, RetaError> {
         check(reta, queues)?;
-        let descriptors = (0..trace.len())
-            .map(|i| {
-                let headers = parse(trace.packet(i)).ok();
-                Descriptor {
-                    arrival: trace.arrival(i),
-                    rss_hash: headers
-                        .as_ref()
-                        .map_or(0, |headers| rss.hash_headers(headers)),
-                    renumbering: headers.as_ref().map_or(Renumbering::NONE, Renumbering::of),
-                }
-            })
-            .collect();
-        let lap = trace.duration() + trace.mean_gap();
         Ok(TraceNic {
-            image: Arc::new(Image {
-                trace,
-                descriptors,
-                rss,
-                lap,
-                renumber: config.renumber,
-            }),
+            image: Arc::new(Image::new(trace, rss, config.renumber)),
             history: Arc::new(RetaHistory::new(*reta, config.reta_delay)),
             queues,
             config,
@@ -187,38 +150,6 @@ fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
     }
 }
 
-/// A pass through the trace. After 65,536 passes the same flows come again.
-#[derive(Clone, Copy, Debug)]
-struct Lap {
-    number: u32,
-    start: Nanos,
-    /// What renumbering XORs onto the low 16 bits of every address.
-    mask: u16,
-    /// What that does to RSS hashes, IPv4 and IPv6.
-    hash_change: [u32; 2],
-}
-
-impl Lap {
-    fn new(image: &Image, number: u32, start: Nanos) -> Lap {
-        // The lap's number with its low bits on top: neighbouring hosts stay neighbours.
-        let mask = if image.renumber {
-            (number as u16).reverse_bits()
-        } else {
-            0
-        };
-        Lap {
-            number,
-            start,
-            mask,
-            hash_change: Renumbering::hash_change(&image.rss, mask),
-        }
-    }
-
-    fn next(&self, image: &Image) -> Lap {
-        Lap::new(image, self.number.wrapping_add(1), self.start + image.lap)
-    }
-}
-
 /// A packet in the descriptor ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
@@ -254,15 +185,13 @@ impl Ring {
         self.put.wrapping_sub(self.taken)
     }
 
+    /// Adds a packet. The ring must hold fewer than its size.
     #[inline]
-    fn push(&mut self, packet: Arrived) -> bool {
-        let room = self.len() < self.size;
-        if room {
-            let mask = self.slots.len() - 1;
-            self.slots[self.put & mask] = packet;
-            self.put = self.put.wrapping_add(1);
-        }
-        room
+    fn push(&mut self, packet: Arrived) {
+        debug_assert!(self.len() < self.size);
+        let mask = self.slots.len() - 1;
+        self.slots[self.put & mask] = packet;
+        self.put = self.put.wrapping_add(1);
     }
 
     /// The packet that has waited longest. The ring must not be empty.
@@ -304,16 +233,56 @@ impl TraceQueue {
         self.capture = Some(tap);
     }
 
-    /// Lets arrive what has arrived by `now`, at most `limit` packets. Returns how many did, and
-    /// how many of them found the ring full, since when.
-    fn admit(&mut self, now: Nanos, limit: usize) -> (u64, u64, Nanos) {
+    /// Takes packets that have arrived straight into the batch, which is what becomes of them when the
+    /// ring is empty and the worker waits. Returns how many.
+    ///
+    /// Only for a queue that takes everything: there a run of packets is known to be its own.
+    #[inline]
+    fn take_directly(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+        if self.queue.is_some() || self.ring.len() > 0 || self.exhausted || now < self.start {
+            return 0;
+        }
+        let (image, lap) = (&*self.image, self.lap);
+        let due = &image.descriptors[self.next..];
+        let most = batch.room().min(pool.available()).min(self.ring.size);
+        let due = &due[..due.len().min(most)];
+        let due = match self.saturate {
+            true if now < self.end => due,
+            true => &[],
+            false => {
+                let arrived = |packet: &&Descriptor| {
+                    let arrival = lap.start + packet.arrival;
+                    arrival <= now && arrival < self.end
+                };
+                &due[..due.iter().take_while(arrived).count()]
+            }
+        };
+        let (mut packets, saturate) = (due.iter(), self.saturate);
+        let taken = batch.fill(pool, due.len(), move |room| {
+            let Some(packet) = packets.next() else {
+                unreachable!("the batch fills no more than it was told");
+            };
+            let arrival = match saturate {
+                false => lap.start + packet.arrival,
+                true => now,
+            };
+            image.write(packet, &lap, arrival, room)
+        });
+        self.next += taken;
+        self.wrap();
+        taken
+    }
+
+    /// Lets arrive what has arrived by `now`: into the ring, `room` packets at the most; what finds
+    /// no room is lost. Returns how many arrived, and how many of them were lost, since when.
+    fn admit(&mut self, now: Nanos, room: usize) -> (u64, u64, Nanos) {
         let (mut offered, mut lost, mut lost_since) = (0, 0, now);
-        self.reta.refresh();
         if now < self.start {
             return (0, 0, now);
         }
         for _ in 0..MOST_ARRIVALS {
-            if self.exhausted || offered >= limit as u64 {
+            // Without pace nothing arrives that there is no room for.
+            if self.exhausted || (self.saturate && self.ring.len() >= room) {
                 break;
             }
             let descriptor = self.image.descriptors[self.next];
@@ -328,35 +297,35 @@ impl TraceQueue {
             if arrival > now {
                 break;
             }
-            if self.is_mine(descriptor, arrival) {
+            if self.is_mine(&descriptor, arrival) {
                 offered += 1;
-                let packet = Arrived {
-                    arrival,
-                    index: self.next as u32,
-                    lap: self.lap.number,
-                };
-                if !self.ring.push(packet) {
+                if self.ring.len() < room {
+                    self.ring.push(Arrived {
+                        arrival,
+                        index: self.next as u32,
+                        lap: self.lap.number,
+                    });
+                } else {
                     lost += 1;
                     lost_since = lost_since.min(arrival);
                 }
             }
-            self.advance();
+            self.next += 1;
+            self.wrap();
         }
         (offered, lost, lost_since)
     }
 
     #[inline]
-    fn is_mine(&mut self, descriptor: Descriptor, arrival: Nanos) -> bool {
+    fn is_mine(&mut self, descriptor: &Descriptor, arrival: Nanos) -> bool {
         let Some(queue) = self.queue else { return true };
-        let hash = descriptor
-            .renumbering
-            .hash(descriptor.rss_hash, self.lap.hash_change);
+        let hash = self.lap.rss_hash(descriptor);
         self.reta.queue_of(bucket_of(hash), arrival) == queue
     }
 
+    /// Starts the next lap if this one is over.
     #[inline]
-    fn advance(&mut self) {
-        self.next += 1;
+    fn wrap(&mut self) {
         if self.next == self.image.descriptors.len() {
             self.next = 0;
             self.exhausted = !self.looped;
@@ -365,32 +334,17 @@ impl TraceQueue {
     }
 }
 
-/// Copies whole cache lines. The first, often the only one, by moves of a fixed size rather than a
-/// call to a copy routine.
-#[inline]
-fn copy_lines(lines: &[[u8; 64]], room: &mut [u8]) {
-    let Some((first, rest)) = lines.split_first() else {
-        return;
-    };
-    if let Some(to) = room.first_chunk_mut::<64>() {
-        *to = *first;
-    }
-    if !rest.is_empty() {
-        let rest = rest.as_flattened();
-        if let Some(to) = room.get_mut(64..64 + rest.len()) {
-            to.copy_from_slice(rest);
-        }
-    }
-}
-
 impl PortQueue for TraceQueue {
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
-        let room = batch.room();
-        let limit = match self.saturate {
-            true => room.min(self.ring.size) - self.ring.len().min(room),
-            false => MOST_ARRIVALS,
-        };
-        let (offered, lost_ring_full, lost_since) = self.admit(now, limit);
+        self.reta.refresh();
+        let direct = self.take_directly(now, pool, batch);
+        // What was taken has passed through the ring in this very moment: it took its room.
+        let mut room = self.ring.size - direct;
+        if self.saturate {
+            // Without pace only what the batch has room for arrives.
+            room = room.min(batch.room());
+        }
+        let (admitted, lost_ring_full, lost_since) = self.admit(now, room);
         let TraceQueue {
             image,
             ring,
@@ -398,42 +352,22 @@ impl PortQueue for TraceQueue {
             ..
         } = self;
         // A packet is copied into a fresh buffer, as a NIC does by DMA.
-        let taken = batch.fill(pool, ring.len(), |room| {
+        batch.fill(pool, ring.len(), |room| {
             let Arrived {
                 arrival,
                 index,
                 lap,
             } = ring.pop();
-            let index = index as usize;
             if lap != taking.number {
                 *taking = Lap::new(image, lap, Nanos::ZERO);
             }
-            let Descriptor {
-                rss_hash,
-                renumbering,
-                ..
-            } = image.descriptors[index];
-            let length = image.trace.length(index);
-            copy_lines(image.trace.lines(index), room);
-            if taking.mask != 0
-                && let Some(frame) = room.get_mut(..length)
-            {
-                renumbering.apply(frame, taking.mask);
-            }
-            let rss_hash = renumbering.hash(rss_hash, taking.hash_change);
-            Incoming {
-                length,
-                arrival,
-                rss_hash,
-            }
+            image.write(&image.descriptors[index as usize], taking, arrival, room)
         });
-        debug_assert!(taken <= room);
-        let waiting = self.ring.len();
         Received {
-            offered,
+            offered: direct as u64 + admitted,
             lost_ring_full,
             lost_since,
-            waiting,
+            waiting: self.ring.len(),
             ended: self.exhausted,
         }
     }

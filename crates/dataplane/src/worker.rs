@@ -202,19 +202,30 @@ impl Worker {
     #[inline]
     fn record(&mut self, received: Nanos, sent: Nanos) {
         let window = &mut self.telemetry.window;
+        let mut bytes = 0;
+        let longest = window.latency.record_all(self.batch.iter().map(|packet| {
+            bytes += packet.length() as u64;
+            sent.saturating_sub(packet.arrival)
+        }));
+        window.delivered_bytes += bytes;
+        if longest > self.config.slo {
+            self.attribute(received, sent);
+        }
+    }
+
+    /// Finds the cause of every late packet of the batch.
+    #[cold]
+    fn attribute(&mut self, received: Nanos, sent: Nanos) {
         for packet in self.batch.iter() {
-            window.delivered_bytes += packet.length() as u64;
-            let latency = sent.saturating_sub(packet.arrival);
-            window.latency.record(latency);
-            if latency > self.config.slo {
-                let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+            let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+            if sent.saturating_sub(arrival) > self.config.slo {
                 let late = LatePacket {
                     arrival,
                     received,
                     sent,
                     rss_hash,
                 };
-                window.late[self.attribution.cause(late) as usize] += 1;
+                self.telemetry.window.late[self.attribution.cause(late) as usize] += 1;
             }
         }
     }

@@ -40,6 +40,16 @@ impl FlowKey {
         }
     }
 
+    /// The key of an IPv4 flow from what stands in its headers: source (high half) and destination
+    /// address, source (high half) and destination port.
+    #[inline]
+    pub(crate) const fn v4_of_wire(addresses: u64, ports: u32, protocol: u8) -> Self {
+        let tail = tail(0, 0, protocol, 4) | ports.rotate_left(16) as u64;
+        FlowKey {
+            words: [addresses.rotate_left(32), 0, 0, 0, tail],
+        }
+    }
+
     /// The key of an IPv6 flow. Ports in host byte order.
     #[inline]
     pub const fn v6(

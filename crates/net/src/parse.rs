@@ -117,18 +117,18 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Malformed> {
     }
 }
 
-/// [`parse`] in place, for batches: the headers go straight to where they are kept instead of
-/// through a copy. `headers` stays as it is if the frame is malformed.
-///
-/// # Errors
-/// As [`parse`].
+/// [`parse`] in place for ordinary packets: untagged whole IPv4 datagrams without options that carry
+/// TCP or UDP. Whether this is one; if not, `headers` stays as it is and [`parse`] says what it is.
 #[inline]
-pub fn parse_into(frame: &[u8], headers: &mut Headers) -> Result<(), Malformed> {
+#[must_use]
+pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
     match parse_plain_v4(frame) {
-        Some(found) => *headers = found,
-        None => *headers = parse_any(frame)?,
+        Some(found) => {
+            *headers = found;
+            true
+        }
+        None => false,
     }
-    Ok(())
 }
 
 /// The headers of an untagged whole IPv4 datagram without options that carries TCP or UDP, or
@@ -139,15 +139,19 @@ fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
     const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
     let head = frame.first_chunk::<NEEDED>()?;
-    let end = ethernet::HEADER + be16([head[16], head[17]]) as usize;
-    let plain = be32([head[12], head[13], head[14], 0]) == 0x0800_4500
-        && be16([head[20], head[21]]) & 0x3fff == 0
+    // Neighbouring fields in one read each: EtherType, version and length, type of service, total
+    // length, identification; then fragmentation, lifetime, protocol, checksum.
+    let first = be64(head, 12);
+    let second = be64(head, 20);
+    let end = ethernet::HEADER + usize::from((first >> 16) as u16);
+    let plain = first >> 40 == 0x08_0045
+        && second & (0x3fff << 48) == 0
         && end <= frame.len()
         && frame.len() <= MAX_FRAME;
     if !plain {
         return None;
     }
-    let protocol = head[23];
+    let protocol = (second >> 32) as u8;
     let payload = match protocol {
         protocol::TCP => {
             let header = (head[46] >> 4) as usize * 4;
@@ -175,14 +179,20 @@ fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
         transport_offset: TRANSPORT as u16,
         payload_offset: payload as u16,
         end: end as u16,
-        key: FlowKey::v4(
-            Ipv4Addr::from_bits(be32([head[26], head[27], head[28], head[29]])),
-            Ipv4Addr::from_bits(be32([head[30], head[31], head[32], head[33]])),
+        key: FlowKey::v4_of_wire(
+            be64(head, 26),
+            be32([head[34], head[35], head[36], head[37]]),
             protocol,
-            be16([head[34], head[35]]),
-            be16([head[36], head[37]]),
         ),
     })
+}
+
+/// The big-endian word at `offset`, which is a constant that fits.
+#[inline]
+fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_be_bytes(word)
 }
 
 /// [`parse`] for every kind of frame.

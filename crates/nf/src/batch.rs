@@ -1,6 +1,6 @@
 //! Batches: the packets that pass through a chain together, with what is known of each.
 
-use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
+use crate::buffer::{Buffer, BufferMemory, BufferPool, BufferView, HEADROOM, MAX_FRAME};
 use crate::flow_table::FlowIndex;
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
@@ -38,6 +38,8 @@ pub struct Packet {
     /// packet keeps this true.
     pub headers: Headers,
     pub(crate) flow: FlowIndex,
+    /// Whether every function of the chain has seen the flow under its present version.
+    pub(crate) settled: bool,
     /// Where the frame starts in the buffer.
     start: u16,
     length: u16,
@@ -63,7 +65,7 @@ pub(crate) struct Slot {
 
 impl Slot {
     #[inline]
-    fn split<'a>(&'a mut self, memory: &'a BufferMemory) -> (&'a mut Packet, &'a mut [u8]) {
+    fn split<'a>(&'a mut self, memory: BufferView<'a>) -> (&'a mut Packet, &'a mut [u8]) {
         let start = usize::from(self.packet.start);
         let frame = &mut memory.bytes_mut(&mut self.buffer)[start..start + self.packet.length()];
         (&mut self.packet, frame)
@@ -139,12 +141,12 @@ impl Batch {
         count: usize,
         mut write: impl FnMut(&mut [u8]) -> Incoming,
     ) -> usize {
-        let count = count.min(self.room());
-        for i in 0..count {
-            let Some(mut buffer) = pool.take() else {
-                return i;
-            };
-            let room = &mut self.memory.bytes_mut(&mut buffer)[HEADROOM..];
+        let memory = self.memory.view();
+        let before = self.packets.len();
+        let room = self.capacity - before - self.bypass.len() - self.dropped.len();
+        let buffers = pool.take_many(count.min(room));
+        self.packets.extend(buffers.map(move |mut buffer| {
+            let room = &mut memory.bytes_mut(&mut buffer)[HEADROOM..];
             let most = room.len().min(MAX_FRAME);
             let Incoming {
                 length,
@@ -161,12 +163,13 @@ impl Batch {
                 verdict: Verdict::Forward,
                 headers: Headers::default(),
                 flow: FlowIndex::NONE,
+                settled: false,
                 start: HEADROOM as u16,
                 length: length as u16,
             };
-            self.packets.push(Slot { packet, buffer });
-        }
-        count
+            Slot { packet, buffer }
+        }));
+        self.packets.len() - before
     }
 
     /// Adds a packet with a copy of `frame`; `false` if the batch is full or the pool empty.
@@ -223,7 +226,7 @@ impl Batch {
     /// Metadata and frame of packet `i`.
     #[inline]
     pub fn packet_mut(&mut self, i: usize) -> (&mut Packet, &mut [u8]) {
-        self.packets[i].split(&self.memory)
+        self.packets[i].split(self.memory.view())
     }
 
     /// Lets the frame of packet `i` start `bytes` earlier, in the buffer's headroom, so that a
@@ -264,7 +267,7 @@ impl Batch {
         } else {
             self.packets[i].packet.length += bytes as u16;
         }
-        let (packet, frame) = self.packets[i].split(&self.memory);
+        let (packet, frame) = self.packets[i].split(self.memory.view());
         let end = usize::from(packet.headers.end);
         frame.copy_within(end..length, end + bytes);
         packet.headers.end += bytes as u16;
@@ -275,7 +278,7 @@ impl Batch {
     /// changed, if its payload is shorter.
     #[inline]
     pub fn shrink_back(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
-        let (packet, frame) = self.packets[i].split(&self.memory);
+        let (packet, frame) = self.packets[i].split(self.memory.view());
         let end = usize::from(packet.headers.end);
         if end > frame.len() || end < usize::from(packet.headers.payload_offset) + bytes {
             return None;
@@ -305,8 +308,9 @@ impl Batch {
     /// Runs `each` on every packet and its frame, in order.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&mut Packet, &mut [u8])) {
+        let memory = self.memory.view();
         for slot in &mut self.packets {
-            let (packet, frame) = slot.split(&self.memory);
+            let (packet, frame) = slot.split(memory);
             each(packet, frame);
         }
     }

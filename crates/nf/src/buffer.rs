@@ -2,6 +2,7 @@
 
 use crate::region::{CACHE_LINE, Region};
 use std::io;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -55,12 +56,8 @@ impl BufferMemory {
     /// # Panics
     /// If the buffer is of another pool.
     #[inline]
-    pub fn bytes(&self, buffer: &Buffer) -> &[u8] {
-        assert!(self.owns(buffer), "a buffer of another pool");
-        // SAFETY: the pool made this handle, so `index < count` and the range lies in the region,
-        // which the Arc keeps alive and whose bytes are initialised. The handle is the only one for
-        // this buffer, and is borrowed shared: nobody writes meanwhile.
-        unsafe { std::slice::from_raw_parts(self.start(buffer), self.stride) }
+    pub fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+        self.view().bytes(buffer)
     }
 
     /// The memory of one buffer, headroom included, to write.
@@ -70,18 +67,62 @@ impl BufferMemory {
     #[inline]
     // The borrow of `buffer`, not of `self`, makes access exclusive.
     pub fn bytes_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
-        assert!(self.owns(buffer), "a buffer of another pool");
+        self.view().bytes_mut(buffer)
+    }
+
+    /// The same in registers, for loops over a batch.
+    #[inline]
+    pub(crate) fn view(&self) -> BufferView<'_> {
+        BufferView {
+            base: self.region.base(),
+            stride: self.stride,
+            count: self.count,
+            pool: self.pool,
+            memory: PhantomData,
+        }
+    }
+}
+
+/// A [`BufferMemory`], borrowed, without the way to its region: a compiler that must assume that every
+/// byte written might be of a `BufferMemory` reads that anew for each packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BufferView<'m> {
+    base: *mut u8,
+    stride: usize,
+    count: u32,
+    pool: u16,
+    memory: PhantomData<&'m BufferMemory>,
+}
+
+impl<'m> BufferView<'m> {
+    /// As [`BufferMemory::bytes`].
+    #[inline]
+    pub(crate) fn bytes<'a>(self, buffer: &'a Buffer) -> &'a [u8]
+    where
+        'm: 'a,
+    {
+        // SAFETY: the pool made this handle, so `index < count` and the range lies in the region,
+        // which the borrowed memory keeps alive and whose bytes are initialised. The handle is the
+        // only one for this buffer, and is borrowed shared: nobody writes meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start(buffer), self.stride) }
+    }
+
+    /// As [`BufferMemory::bytes_mut`].
+    #[inline]
+    pub(crate) fn bytes_mut<'a>(self, buffer: &'a mut Buffer) -> &'a mut [u8]
+    where
+        'm: 'a,
+    {
         // SAFETY: as in `bytes`; the only handle of this buffer is borrowed exclusively for as long
         // as the slice lives, and buffers do not overlap.
         unsafe { std::slice::from_raw_parts_mut(self.start(buffer), self.stride) }
     }
 
     #[inline]
-    fn start(&self, buffer: &Buffer) -> *mut u8 {
+    fn start(self, buffer: &Buffer) -> *mut u8 {
+        assert!(buffer.pool == self.pool, "a buffer of another pool");
         debug_assert!(buffer.index < self.count);
-        self.region
-            .base()
-            .wrapping_add(buffer.index as usize * self.stride)
+        self.base.wrapping_add(buffer.index as usize * self.stride)
     }
 }
 
@@ -143,6 +184,17 @@ impl BufferPool {
         }
     }
 
+    /// Up to `count` free buffers, the warmest; fewer, counted, if there are not so many.
+    #[inline]
+    pub fn take_many(&mut self, count: usize) -> impl ExactSizeIterator<Item = Buffer> {
+        let there = count.min(self.free.len());
+        self.exhausted += u64::from(there < count);
+        let pool = self.memory.pool;
+        self.free
+            .drain(self.free.len() - there..)
+            .map(move |index| Buffer { index, pool })
+    }
+
     /// Gives a buffer back.
     ///
     /// # Panics
@@ -177,7 +229,7 @@ impl BufferPool {
         self.memory.count as usize
     }
 
-    /// How often a buffer was wanted and none was free.
+    /// How often buffers were wanted and too few were free.
     pub fn exhausted(&self) -> u64 {
         self.exhausted
     }

@@ -1,11 +1,12 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
-use crate::batch::{Batch, MAX_BATCH, Verdict};
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
 use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
 use crate::spec::Fate;
+use std::ops::Range;
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Fragment, Malformed, Network, parse_into};
+use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
 
 /// The verdict on a packet that the functions cannot handle.
 fn unfit_verdict(fate: Fate) -> Verdict {
@@ -119,15 +120,19 @@ impl Stage {
 
 /// Where each function's piece of a flow's state lies, and how many bytes all take.
 ///
-/// The versions stand first, then the functions' own bytes, each aligned to 8. All of one chain
-/// segment's state of a flow is contiguous and starts a cache line.
+/// First stands the [settled version](Chain::settled_version), then the functions' versions, then
+/// their own bytes, each aligned to 8. All of one chain segment's state of a flow is contiguous and
+/// starts a cache line.
 fn layout(functions: &[(String, Box<dyn NetworkFunction>)]) -> (Vec<Option<StateSlot>>, usize) {
     let stateful = functions
         .iter()
         .filter(|(_, function)| function.state_bytes() > 0)
         .count();
-    let mut end = 4 * stateful;
-    let mut versions = 0;
+    if stateful == 0 {
+        return (functions.iter().map(|_| None).collect(), 0);
+    }
+    let mut end = SETTLED.end + 4 * stateful;
+    let mut versions = SETTLED.end;
     let slots = functions
         .iter()
         .map(|(_, function)| {
@@ -145,6 +150,9 @@ fn layout(functions: &[(String, Box<dyn NetworkFunction>)]) -> (Vec<Option<State
         .collect();
     (slots, end)
 }
+
+/// Where in a flow's state the settled version stands.
+const SETTLED: Range<usize> = 0..4;
 
 /// Bytes of flow state that these functions need together.
 pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
@@ -253,11 +261,14 @@ impl Chain {
                 });
             }
         }
+        let unsettled = self.mark_settled(batch);
         for i in 0..self.stages.len() {
             if batch.is_empty() {
                 break;
             }
-            self.open_new_flows(i, batch, now);
+            if unsettled {
+                self.open_new_flows(i, batch, now);
+            }
             let stage = &mut self.stages[i];
             let slot = stage.slot.as_ref();
             let mut flows = FlowStates {
@@ -277,6 +288,9 @@ impl Chain {
             };
             stage.function.process(batch, &mut flows);
             self.lost += stage.compact(batch);
+        }
+        if unsettled {
+            self.settle(batch);
         }
         batch.rejoin_bypass();
     }
@@ -319,26 +333,86 @@ impl Chain {
     #[inline]
     fn classify(&mut self, batch: &mut Batch) {
         let mut unfit = false;
-        batch.for_each(
-            |packet, frame| match parse_into(frame, &mut packet.headers) {
-                Ok(()) if packet.headers.network == Network::NotIp => {
-                    self.non_ip += 1;
-                    packet.verdict = unfit_verdict(self.input.non_ip);
-                    unfit = true;
-                }
-                Ok(()) if packet.headers.fragment != Fragment::Whole => {
-                    packet.headers.key = packet.headers.key.of_fragment();
-                }
-                Ok(()) => {}
-                Err(reason) => {
-                    self.malformed[reason.index()] += 1;
-                    packet.verdict = unfit_verdict(self.input.malformed);
-                    unfit = true;
-                }
-            },
-        );
+        batch.for_each(|packet, frame| {
+            if !parse_ordinary(frame, &mut packet.headers) {
+                unfit |= self.classify_other(packet, frame);
+            }
+        });
         if unfit {
             batch.compact(|_, _| {});
+        }
+    }
+
+    /// Finds the headers of a packet that is not an ordinary one. Whether it is unfit for the functions.
+    #[inline(never)]
+    fn classify_other(&mut self, packet: &mut Packet, frame: &[u8]) -> bool {
+        match parse(frame) {
+            Ok(headers) if headers.network == Network::NotIp => {
+                self.non_ip += 1;
+                packet.headers = headers;
+                packet.verdict = unfit_verdict(self.input.non_ip);
+                true
+            }
+            Ok(headers) => {
+                packet.headers = headers;
+                if headers.fragment != Fragment::Whole {
+                    packet.headers.key = headers.key.of_fragment();
+                }
+                false
+            }
+            Err(reason) => {
+                self.malformed[reason.index()] += 1;
+                packet.verdict = unfit_verdict(self.input.malformed);
+                true
+            }
+        }
+    }
+
+    /// One number for the versions of all functions with state. A flow that all of them have seen
+    /// under their present versions bears it, so that for nearly every packet one look tells that
+    /// there is nothing to open. Never 0. Every instance of a chain comes to the same number.
+    #[inline]
+    fn settled_version(&self) -> u32 {
+        let stages = self.stages.iter().filter(|stage| stage.slot.is_some());
+        let mixed = stages.fold(0u32, |mixed, stage| {
+            // Odd, so that no change of one version is lost.
+            (mixed ^ stage.function.version()).wrapping_mul(0x9e37_79b1)
+        });
+        mixed.max(1)
+    }
+
+    /// Notes which packets' flows all functions have seen. Whether there are others.
+    #[inline]
+    fn mark_settled(&mut self, batch: &mut Batch) -> bool {
+        let version = self.settled_version();
+        let Some(table) = self.table.as_mut().filter(|table| table.state_bytes() > 0) else {
+            return false;
+        };
+        let mut unsettled = false;
+        for packet in batch.iter_mut() {
+            let settled = table.state(packet.flow)[SETTLED] == version.to_ne_bytes();
+            packet.settled = settled;
+            unsettled |= !settled;
+        }
+        unsettled
+    }
+
+    /// Notes the flows that all functions have seen by now: those of the packets that none dropped.
+    fn settle(&mut self, batch: &mut Batch) {
+        let version = self.settled_version();
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        for packet in batch.iter_mut().filter(|packet| !packet.settled) {
+            let state = table.state(packet.flow);
+            let mut slots = self.stages.iter().filter_map(|stage| {
+                let slot = stage.slot.as_ref()?;
+                Some((slot, stage.function.version()))
+            });
+            // A version may have changed since the flow was opened under the last.
+            if slots.all(|(slot, version)| slot.seen_version(state) == version) {
+                state[SETTLED].copy_from_slice(&version.to_ne_bytes());
+            }
         }
     }
 
@@ -352,7 +426,7 @@ impl Chain {
         let mut refused = false;
         for j in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(j);
-            if slot.seen_version(table.state(packet.flow)) == version {
+            if packet.settled || slot.seen_version(table.state(packet.flow)) == version {
                 continue;
             }
             let mut flow = NewFlow {

@@ -19,7 +19,8 @@ pub(crate) struct Entry {
     pub(crate) last_seen: u32,
     /// The flow that lives and ends with this one, or [`Entry::NONE`].
     pub(crate) companion: u32,
-    /// Neighbours in the timer wheel's list: places in the partition, or [`Entry::NONE`].
+    /// Neighbours in the timer wheel's list: places in the partition, or [`Entry::NONE`]. A flow that
+    /// is in no list is its own `previous`.
     pub(crate) next: u32,
     pub(crate) previous: u32,
     /// The wheel's slot.

@@ -174,6 +174,15 @@ pub struct FlowCounters {
     pub refused: u64,
 }
 
+/// Whose timer ends a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// Its own.
+    Own,
+    /// That of the companion it lives and ends with.
+    Companions,
+}
+
 /// Why a companion flow cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCompanion {
@@ -434,7 +443,7 @@ impl FlowTable {
             let key = packet.headers.key;
             let found = self
                 .find(home, &key)
-                .or_else(|| self.open(home, &key, now, ends));
+                .or_else(|| self.open(home, &key, now, ends, Timer::Own));
             if let Some(flow) = found {
                 packet.flow = flow;
                 self.entry_mut(flow).last_seen = tick;
@@ -443,8 +452,8 @@ impl FlowTable {
         }
     }
 
-    /// Opens a second flow that lives and ends with `flow`: the return direction of a translated
-    /// connection.
+    /// Opens a second flow that lives and ends with `flow`, whose timer is that of both: the return
+    /// direction of a translated connection.
     pub(crate) fn open_companion(
         &mut self,
         flow: FlowIndex,
@@ -465,7 +474,7 @@ impl FlowTable {
             return Err(NoCompanion::Taken);
         }
         let companion = self
-            .open(home, key, now.0 >> TICK_SHIFT, ends)
+            .open(home, key, now.0 >> TICK_SHIFT, ends, Timer::Companions)
             .ok_or(NoCompanion::NoPlace)?;
         self.entry_mut(companion).companion = flow.0;
         self.entry_mut(flow).companion = companion.0;
@@ -581,6 +590,7 @@ impl FlowTable {
         key: &FlowKey,
         now: u64,
         ends: &mut EndedFlows,
+        timer: Timer,
     ) -> Option<FlowIndex> {
         let bucket = (home.0 >> self.shift) as usize;
         let mask = self.mask();
@@ -606,11 +616,17 @@ impl FlowTable {
         self.state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol()));
         let (partition, entries) = self.partition(bucket)?;
-        partition.set_taken(flow.0 & mask, true);
+        let place = flow.0 & mask;
+        partition.set_taken(place, true);
         partition.live += 1;
-        partition
-            .wheel
-            .insert(entries, flow.0 & mask, now + u64::from(timeout));
+        match timer {
+            Timer::Own => {
+                partition
+                    .wheel
+                    .insert(entries, place, now + u64::from(timeout));
+            }
+            Timer::Companions => Wheel::leave_out(entries, place),
+        }
         self.counters.opened += 1;
         Some(flow)
     }

@@ -47,7 +47,12 @@ impl Wheel {
         self.heads[slot] = place;
     }
 
-    /// Takes the entry at `place` out.
+    /// Marks the entry at `place`, which is not in the wheel, as one that never will be.
+    pub(crate) fn leave_out(entries: &mut [Entry], place: u32) {
+        entries[place as usize].previous = place;
+    }
+
+    /// Takes the entry at `place` out, if it was not [left out](Wheel::leave_out).
     pub(crate) fn remove(&mut self, entries: &mut [Entry], place: u32) {
         let Entry {
             next,
@@ -55,6 +60,9 @@ impl Wheel {
             wheel_slot,
             ..
         } = entries[place as usize];
+        if previous == place {
+            return;
+        }
         if next != Entry::NONE {
             entries[next as usize].previous = previous;
         }
@@ -111,6 +119,10 @@ mod tests {
                         due.insert(place, now + span);
                     }
                     1 if due.remove(&place).is_some() => wheel.remove(entries, place),
+                    1 => {
+                        Wheel::leave_out(entries, place);
+                        wheel.remove(entries, place);
+                    }
                     _ => now += span,
                 }
                 while let Some(place) = wheel.next_due(now) {

@@ -80,8 +80,15 @@ impl NatTable {
     /// The external address of an internal host.
     fn address_of(&self, host: Ipv4Addr) -> Ipv4Addr {
         let spread = FlowKey::v4(host, Ipv4Addr::UNSPECIFIED, 0, 0, 0).hash(0);
-        self.external[(spread % self.external.len() as u64) as usize]
+        self.external[scaled(spread, self.external.len())]
     }
+}
+
+/// A number below `count`, which is not 0, for each hash, evenly: its share of the range, which takes a
+/// multiplication where a remainder takes a division.
+#[inline]
+fn scaled(hash: u64, count: usize) -> usize {
+    ((u128::from(hash) * count as u128) >> 64) as usize
 }
 
 /// External ports by what they do to a return packet's bucket.
@@ -145,9 +152,9 @@ impl Nat {
             ^ rss.port_contribution(Network::V4, End::Source, key.destination_port());
         let ports = table.ports.of(bucket_of(base) ^ flow.bucket());
         // Start anywhere: the first try nearly always finds a free port.
-        let first = key.hash(0) as usize;
-        for i in 0..ports.len() {
-            let port = ports[(first + i) % ports.len()];
+        let first = scaled(key.hash(0), ports.len());
+        let (before, from) = ports.split_at(first);
+        for &port in from.iter().chain(before) {
             let hash = base ^ rss.port_contribution(Network::V4, End::Destination, port);
             let back = FlowKey::v4(
                 remote,

@@ -222,17 +222,19 @@ impl Trace {
         &bytemuck::cast_slice(&self.lines)[start..start + record.length as usize]
     }
 
-    /// The whole cache lines that hold packet `index`; zeros follow the packet.
+    /// All packets' bytes, in whole cache lines: each packet starts one, and zeros follow it.
+    #[inline]
+    pub fn lines(&self) -> &[[u8; ALIGNMENT]] {
+        bytemuck::cast_slice(&self.lines)
+    }
+
+    /// Which of the [`lines`](Trace::lines) is the first of packet `index`.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Trace::len).
     #[inline]
-    pub fn lines(&self, index: usize) -> &[[u8; ALIGNMENT]] {
-        let record = &self.records[index];
-        let start = record.line as usize;
-        bytemuck::cast_slice(
-            &self.lines[start..start + (record.length as usize).div_ceil(ALIGNMENT)],
-        )
+    pub fn line(&self, index: usize) -> u32 {
+        self.records[index].line
     }
 
     /// The length of packet `index` in bytes, without touching the packet.

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, verify_transport};
+use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_net::{FlowKey, protocol};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, TrafficError};

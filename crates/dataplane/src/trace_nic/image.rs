@@ -1,0 +1,144 @@
+//! A trace as the trace NIC reads it: passes through it, and what each packet's descriptor says.
+
+use tailwater_net::Nanos;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::batch::Incoming;
+use tailwater_traffic::Trace;
+use tailwater_traffic::renumber::Renumbering;
+
+/// What a NIC would find out about a packet on its way in, and where the packet lies: half a cache
+/// line, all that is read of a packet besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptor {
+    pub(super) arrival: Nanos,
+    pub(super) rss_hash: u32,
+    line: u32,
+    length: u32,
+    pub(super) renumbering: Renumbering,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 32);
+
+/// A trace, ready to be received.
+#[derive(Debug)]
+pub(super) struct Image {
+    pub(super) trace: Trace,
+    pub(super) descriptors: Vec<Descriptor>,
+    rss: RssHasher,
+    /// From a lap's first packet to the next lap's.
+    lap: Nanos,
+    renumber: bool,
+}
+
+impl Image {
+    pub(super) fn new(trace: Trace, rss: RssHasher, renumber: bool) -> Image {
+        let descriptors = (0..trace.len())
+            .map(|i| {
+                let headers = parse(trace.packet(i)).ok();
+                Descriptor {
+                    arrival: trace.arrival(i),
+                    rss_hash: headers
+                        .as_ref()
+                        .map_or(0, |headers| rss.hash_headers(headers)),
+                    line: trace.line(i),
+                    length: trace.length(i) as u32,
+                    renumbering: headers.as_ref().map_or(Renumbering::NONE, Renumbering::of),
+                }
+            })
+            .collect();
+        Image {
+            lap: trace.duration() + trace.mean_gap(),
+            trace,
+            descriptors,
+            rss,
+            renumber,
+        }
+    }
+
+    /// Writes a packet into its buffer, as it is in `lap`.
+    // The heart of two loops; a call for each packet would cost as much as the copy.
+    #[inline(always)]
+    pub(super) fn write(
+        &self,
+        descriptor: &Descriptor,
+        lap: &Lap,
+        arrival: Nanos,
+        room: &mut [u8],
+    ) -> Incoming {
+        let length = descriptor.length as usize;
+        let lines = self.trace.lines().get(descriptor.line as usize..);
+        copy_lines(lines.unwrap_or_default(), length, room);
+        if lap.mask != 0
+            && let Some(frame) = room.get_mut(..length)
+        {
+            descriptor.renumbering.apply(frame, lap.mask);
+        }
+        Incoming {
+            length,
+            arrival,
+            rss_hash: lap.rss_hash(descriptor),
+        }
+    }
+}
+
+/// A pass through the trace. After 65,536 passes the same flows come again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lap {
+    pub(super) number: u32,
+    pub(super) start: Nanos,
+    /// What renumbering XORs onto the low 16 bits of every address.
+    mask: u16,
+    /// What that does to RSS hashes, IPv4 and IPv6.
+    hash_change: [u32; 2],
+}
+
+impl Lap {
+    pub(super) fn new(image: &Image, number: u32, start: Nanos) -> Lap {
+        // The lap's number with its low bits on top: neighbouring hosts stay neighbours.
+        let mask = if image.renumber {
+            (number as u16).reverse_bits()
+        } else {
+            0
+        };
+        Lap {
+            number,
+            start,
+            mask,
+            hash_change: Renumbering::hash_change(&image.rss, mask),
+        }
+    }
+
+    pub(super) fn next(&self, image: &Image) -> Lap {
+        Lap::new(image, self.number.wrapping_add(1), self.start + image.lap)
+    }
+
+    /// The RSS hash that a packet has in this lap.
+    #[inline]
+    pub(super) fn rss_hash(&self, descriptor: &Descriptor) -> u32 {
+        let renumbering = descriptor.renumbering;
+        renumbering.hash(descriptor.rss_hash, self.hash_change)
+    }
+}
+
+/// Copies a packet of `length` bytes in whole cache lines. The first, often the only one, by moves of
+/// a fixed size rather than a call to a copy routine.
+#[inline(always)]
+fn copy_lines(lines: &[[u8; 64]], length: usize, room: &mut [u8]) {
+    if let (Some(first), Some(to)) = (lines.first(), room.first_chunk_mut::<64>()) {
+        *to = *first;
+    }
+    if length > 64 {
+        copy_rest(lines, length, room);
+    }
+}
+
+/// Copies all lines but the first.
+#[inline(never)]
+fn copy_rest(lines: &[[u8; 64]], length: usize, room: &mut [u8]) {
+    let rest = 64..length.next_multiple_of(64);
+    let from = lines.as_flattened().get(rest.clone());
+    if let (Some(from), Some(to)) = (from, room.get_mut(rest)) {
+        to.copy_from_slice(from);
+    }
+}
