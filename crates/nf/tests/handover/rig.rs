@@ -1,0 +1,192 @@
+//! A chain of one function with several instances.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tailwater_net::builder::{FrameBuilder, TcpFields};
+use tailwater_net::parse::parse;
+use tailwater_net::tcp::TcpFlags;
+use tailwater_net::toeplitz::{BUCKETS, RssHasher};
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::{Batch, Packet, Verdict};
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::{Chain, InputPolicy, state_bytes};
+use tailwater_nf::flow_table::{FlowTable, FlowTableConfig, IdleTimeouts, WhenFull};
+use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_nf::spec::Fate;
+
+pub const SECOND: Nanos = Nanos::from_secs(1);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Instances that process packets in turns that the test says.
+struct Relay {
+    instances: Vec<Box<dyn NetworkFunction>>,
+    turn: Arc<AtomicUsize>,
+    notes: Vec<u64>,
+}
+
+impl NetworkFunction for Relay {
+    fn kind(&self) -> &'static str {
+        self.instances[0].kind()
+    }
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        self.instances[0].drop_reasons()
+    }
+    fn loses(&self, reason: u8) -> bool {
+        self.instances[0].loses(reason)
+    }
+    fn notes(&self) -> &'static [&'static str] {
+        self.instances[0].notes()
+    }
+    fn note_counts(&self) -> &[u64] {
+        &self.notes
+    }
+    fn state_bytes(&self) -> usize {
+        self.instances[0].state_bytes()
+    }
+    fn version(&self) -> u32 {
+        self.instances[0].version()
+    }
+    fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.instances[0].new_flow(packet, frame, flow)
+    }
+    fn wants_flow_ends(&self) -> bool {
+        self.instances[0].wants_flow_ends()
+    }
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        self.instances[0].flow_ended(key, state);
+    }
+    fn finish(&mut self) {
+        self.instances
+            .iter_mut()
+            .for_each(|instance| instance.finish());
+    }
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.instances[self.turn.load(Ordering::Relaxed)].process(batch, flows);
+        self.notes.fill(0);
+        for instance in &self.instances {
+            for (sum, count) in self.notes.iter_mut().zip(instance.note_counts()) {
+                *sum += count;
+            }
+        }
+    }
+}
+
+pub struct Rig {
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    rss: RssHasher,
+    turn: Arc<AtomicUsize>,
+}
+
+impl Rig {
+    /// Flows are forgotten after 60 seconds.
+    pub fn new<F: NetworkFunction + 'static>(instances: impl IntoIterator<Item = F>) -> Rig {
+        let instances: Vec<Box<dyn NetworkFunction>> = instances
+            .into_iter()
+            .map(|instance| Box::new(instance) as _)
+            .collect();
+        let turn = Arc::new(AtomicUsize::new(0));
+        let relay = Relay {
+            notes: vec![0; instances[0].notes().len()],
+            instances,
+            turn: Arc::clone(&turn),
+        };
+        let functions: Vec<(String, Box<dyn NetworkFunction>)> =
+            vec![("function".to_owned(), Box::new(relay))];
+        let timeout = Nanos::from_secs(60);
+        let config = FlowTableConfig {
+            capacity: 4096,
+            timeouts: IdleTimeouts {
+                tcp: timeout,
+                udp: timeout,
+                other: timeout,
+            },
+            when_full: WhenFull::Evict,
+            state_bytes: state_bytes(&functions),
+            seed: 1,
+        };
+        let (mut table, partitions) = FlowTable::create(&config).unwrap();
+        partitions
+            .into_iter()
+            .for_each(|partition| table.adopt(partition));
+        let input = InputPolicy {
+            malformed: Fate::Drop,
+            non_ip: Fate::Pass,
+        };
+        let pool = BufferPool::new(64, 2048).unwrap();
+        Rig {
+            chain: Chain::new(functions, Some(table), input),
+            batch: Batch::new(&pool, 64),
+            pool,
+            rss: RssHasher::default(),
+            turn,
+        }
+    }
+
+    /// Says which instance processes what follows.
+    pub fn turn_to(&mut self, instance: usize) {
+        self.turn.store(instance, Ordering::Relaxed);
+    }
+
+    /// What leaves of these frames.
+    pub fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
+        for frame in frames {
+            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            assert!(self.batch.push(&mut self.pool, frame, now, hash));
+        }
+        self.chain.process(&mut self.batch, now);
+        let sent = (0..self.batch.len())
+            .map(|i| self.batch.frame(i).to_vec())
+            .collect();
+        self.batch.release(&mut self.pool);
+        sent
+    }
+
+    /// Forgets the flows that are idle.
+    pub fn expire(&mut self, now: Nanos) {
+        (0..BUCKETS).for_each(|_| self.chain.expire(now));
+    }
+
+    pub fn flows(&self) -> usize {
+        self.chain.flows()
+    }
+
+    pub fn count(&self, reason: &str) -> u64 {
+        let name = format!("function/{reason}");
+        let mut counts = self
+            .chain
+            .reasons()
+            .into_iter()
+            .zip(self.chain.reason_counts());
+        counts.find(|(reason, _)| reason.name == name).unwrap().1
+    }
+
+    pub fn finish(self) {
+        self.chain.finish();
+    }
+}
+
+/// Everything that a chain counted.
+pub fn sums(rig: &Rig) -> Vec<u64> {
+    rig.chain.reason_counts().collect()
+}
+
+pub fn frame(key: &FlowKey) -> Vec<u8> {
+    let builder = FrameBuilder::new(key);
+    builder.payload(b"what it carries").to_vec().unwrap()
+}
+
+/// A TCP segment of the client.
+pub fn segment(port: u16, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
+    let key = FlowKey::v4(CLIENT, SERVER, protocol::TCP, port, 80);
+    let fields = TcpFields {
+        sequence,
+        flags,
+        ..TcpFields::default()
+    };
+    let builder = FrameBuilder::new(&key).tcp(fields);
+    builder.payload(payload).to_vec().unwrap()
+}
