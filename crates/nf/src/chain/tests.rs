@@ -241,11 +241,11 @@ fn state_of_all_functions_is_apart_and_aligned() {
     let slots: Vec<_> = slots.into_iter().flatten().collect();
     assert_eq!(
         slots.iter().map(|slot| slot.version).collect::<Vec<_>>(),
-        [0, 4, 8, 12]
+        [4, 8, 12, 16]
     );
     let states: Vec<_> = slots.iter().map(|slot| slot.state.clone()).collect();
-    assert_eq!(states, [16..20, 24..40, 40..43, 48..56]);
-    assert_eq!(bytes, 56);
+    assert_eq!(states, [24..28, 32..48, 48..51, 56..64]);
+    assert_eq!(bytes, 64);
 }
 
 /// A reason that a function had not declared was counted where no report looked.
