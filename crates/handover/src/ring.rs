@@ -188,13 +188,17 @@ impl<T> Producer<T> {
         let (first, second) = self.shared.span(self.tail, room);
         let mut count = 0;
         // The slot first: an item that was taken must find its slot.
-        for slot in first.iter().chain(second) {
-            let Some(item) = items.next() else { break };
-            // SAFETY: there is room for `room`, so these slots from the tail on are ours.
-            slot.with_mut(|slot| unsafe {
-                (*slot).write(item);
-            });
-            count += 1;
+        'full: for slots in [first, second] {
+            for slot in slots {
+                let Some(item) = items.next() else {
+                    break 'full;
+                };
+                // SAFETY: there is room for `room`, so these slots from the tail on are ours.
+                slot.with_mut(|slot| unsafe {
+                    (*slot).write(item);
+                });
+                count += 1;
+            }
         }
         self.publish(count);
         count
@@ -311,12 +315,15 @@ impl<T> Consumer<T> {
             head: &mut self.head,
         };
         let (first, second) = popping.shared.span(before, count);
-        for slot in first.iter().chain(second) {
-            // SAFETY: `count` items are ready, so these slots from the head on hold items and are
-            // ours. The head is past the slot before `each` could panic: it is not read again.
-            let item = slot.with(|slot| unsafe { (*slot).assume_init_read() });
-            *popping.head = popping.head.wrapping_add(1);
-            each(item);
+        for slots in [first, second] {
+            for slot in slots {
+                // SAFETY: `count` items are ready, so these slots from the head on hold items and
+                // are ours. The head is past the slot before `each` could panic: it is not read
+                // again.
+                let item = slot.with(|slot| unsafe { (*slot).assume_init_read() });
+                *popping.head = popping.head.wrapping_add(1);
+                each(item);
+            }
         }
         count
     }
