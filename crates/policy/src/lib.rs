@@ -7,6 +7,7 @@
 //! - [`core`]: what one core sees of its own queue and of the cores that help it, and the
 //!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
 //! - [`capacity`]: what a core can process, as frontiers and as files;
+//! - [`netblaze`]: the core mapper of NetBlaze;
 //! - [`server`]: what is known of a server's RSS buckets and cores, and the
 //!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so.
 //!
@@ -16,4 +17,5 @@
 
 pub mod capacity;
 pub mod core;
+pub mod netblaze;
 pub mod server;
