@@ -1,7 +1,8 @@
 //! Look-up of an address's rule set.
 
+use super::classifier::GROUP;
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 /// Branches of a tree node: interval starts that are compared at once.
 const BRANCHES: usize = 16;
@@ -9,11 +10,15 @@ const BRANCHES: usize = 16;
 /// From an IPv4 address to a rule set: a table over the upper 16 bits, then a B+-tree, mostly of
 /// one node, over the lower 16.
 pub(super) struct V4Table {
-    /// The tree of each upper half: index of the root node and, in the high 32 bits, the levels
-    /// below it. Upper halves of one interval share a tree with others in the same set.
-    roots: Box<[u64; 1 << 16]>,
+    /// The tree of each upper half: index of the root node and, above [`NODE_BITS`], the levels below
+    /// it. Upper halves of one interval share a tree with others in the same set.
+    roots: Box<[u32; 1 << 16]>,
     nodes: Nodes,
 }
+
+/// Bits of a node's index: 26 GB of nodes, far above the classifier's bound on memory. The rest is for
+/// the levels of a tree, of which 65,536 intervals need four.
+const NODE_BITS: u32 = 28;
 
 /// The nodes of all trees.
 #[derive(Default)]
@@ -30,7 +35,7 @@ impl V4Table {
     pub(super) fn new(intervals: &[(u128, u32)]) -> Self {
         let mut nodes = Nodes::default();
         let mut roots = Box::new([0; 1 << 16]);
-        let mut of_set: HashMap<u32, u64> = HashMap::new();
+        let mut of_set: HashMap<u32, u32> = HashMap::new();
         // The next upper half, and the set of its first address unless an interval begins there.
         let (mut next, mut set) = (0, 0);
         let upper = |start: u128| (start >> 16) as usize;
@@ -55,16 +60,35 @@ impl V4Table {
         V4Table { roots, nodes }
     }
 
-    /// The position of the set of rules that match the address.
+    /// Writes to `sets[i]` the position of the set of rules that match `addresses[i]`, of which there
+    /// are at most [`GROUP`].
+    ///
+    /// Level by level for all, those that go deeper in a list: how deep a tree is cannot be
+    /// predicted, and a branch on it would cost more than the comparison.
     #[inline(always)]
-    pub(super) fn find(&self, address: Ipv4Addr) -> u32 {
-        let address = address.to_bits();
-        let root = self.roots[(address >> 16) as usize];
-        let mut branch = root as u32;
-        for _ in 0..(root >> 32) {
-            branch = self.nodes.branch(branch, address as u16);
+    pub(super) fn find_all(&self, addresses: &[u32], sets: &mut [u32; GROUP]) {
+        const NODE: u32 = (1 << NODE_BITS) - 1;
+        let mut deeper = [0_u8; GROUP];
+        let mut left = 0;
+        for (i, (address, root)) in addresses.iter().zip(sets.iter_mut()).enumerate() {
+            *root = self.roots[(address >> 16) as usize];
+            deeper[left] = i as u8;
+            left += usize::from(*root > NODE);
         }
-        self.nodes.branch(branch, address as u16)
+        while left > 0 {
+            let level = deeper;
+            let before = std::mem::take(&mut left);
+            for &i in &level[..before] {
+                let (address, root) = (addresses[usize::from(i)], &mut sets[usize::from(i)]);
+                let below = self.nodes.branch(*root & NODE, address as u16);
+                *root = below | ((*root & !NODE) - (1 << NODE_BITS));
+                deeper[left] = i;
+                left += usize::from(*root > NODE);
+            }
+        }
+        for (address, set) in addresses.iter().zip(sets) {
+            *set = self.nodes.branch(*set, *address as u16);
+        }
     }
 
     /// Bytes on the heap.
@@ -78,15 +102,16 @@ impl V4Table {
 impl Nodes {
     /// Adds the tree of these intervals, of which there is at least one. Returns its root as in
     /// [`V4Table::roots`].
-    fn tree(&mut self, intervals: &[(u16, u32)]) -> u64 {
+    fn tree(&mut self, intervals: &[(u16, u32)]) -> u32 {
         let mut level = self.level(intervals);
-        let mut height = 0_u64;
+        let mut height = 0;
         while level.len() > 1 {
             level = self.level(&level);
             height += 1;
         }
         let root = level.first().map_or(0, |(_, node)| *node);
-        u64::from(root) | (height << 32)
+        debug_assert!(root >> NODE_BITS == 0 && height < 16);
+        root | (height << NODE_BITS)
     }
 
     /// Adds a level of nodes with these branches; returns each one's first start and index.

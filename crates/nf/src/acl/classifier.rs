@@ -16,7 +16,7 @@
 //! other. In any case building stops with an error at [`MAX_MEMORY_BYTES`].
 
 use super::address::{V4Table, V6Table};
-use super::dispatch::{self, Search};
+use super::dispatch::{self, NO_RULE, Search};
 use super::rule::Rule;
 use super::rule_sets::{self, Packer, RuleSets, Span};
 use super::service::ServiceTable;
@@ -33,7 +33,7 @@ pub const MAX_MEMORY_BYTES: usize = 1 << 30;
 
 /// Keys that are looked up together: enough to hide memory latency, few enough for their
 /// intermediate results to stay in the first-level cache.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 
 /// Why a classifier cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -197,21 +197,25 @@ impl Part {
     /// Looks up the keys of a group that have no rule yet. `first` is the part's first rule.
     #[inline(always)]
     fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>], first: u32) {
+        let mut addresses = [[0; GROUP]; 2];
+        self.find_addresses(keys, &mut addresses);
+        let [sources, destinations] = &addresses;
         if self.service.is_combined() {
-            self.find_in(search, keys, found, first, |key| {
-                let [source, destination] = self.find_addresses(key);
-                [source, destination, self.service.find_combined(key)]
+            self.find_in(search, keys, found, first, |i| {
+                let service = self.service.find_combined(&keys[i]);
+                [sources[i], destinations[i], service]
             });
         } else {
-            self.find_in(search, keys, found, first, |key| {
-                let [source, destination] = self.find_addresses(key);
-                let [source_port, destination_port, protocol] = self.service.find_separate(key);
+            self.find_in(search, keys, found, first, |i| {
+                let [source_port, destination_port, protocol] =
+                    self.service.find_separate(&keys[i]);
+                let (source, destination) = (sources[i], destinations[i]);
                 [source, destination, source_port, destination_port, protocol]
             });
         }
     }
 
-    /// In two passes: every key's sets are located and fetched before the first is searched.
+    /// Every key's sets are located and fetched before the first is searched.
     #[inline(always)]
     fn find_in<const SETS: usize>(
         &self,
@@ -219,16 +223,17 @@ impl Part {
         keys: &[FlowKey],
         found: &mut [Option<u32>],
         first: u32,
-        sets_of: impl Fn(&FlowKey) -> [u32; SETS],
+        sets_of: impl Fn(usize) -> [u32; SETS],
     ) {
         let mut located = [[0_u32; SETS]; GROUP];
-        for ((key, found), located) in keys.iter().zip(&*found).zip(&mut located) {
-            if found.is_none() {
-                *located = sets_of(key);
-                for position in *located {
-                    dispatch::prefetch(self.sets.address(position));
-                }
+        for (i, located) in located.iter_mut().enumerate().take(keys.len()) {
+            *located = sets_of(i);
+            for position in *located {
+                dispatch::prefetch(self.sets.address(position));
             }
+        }
+        if self.sets.summary_words() == 1 {
+            return self.search_in_rounds(search, &located, found, first);
         }
         for (found, located) in found.iter_mut().zip(located) {
             if found.is_none() {
@@ -239,19 +244,66 @@ impl Part {
         }
     }
 
-    /// The sets for the key's source and destination.
+    /// The search in sets whose summaries are one word, a step for every key that has no rule yet,
+    /// then another for those that still have none: after how many steps a key is done cannot be
+    /// predicted, and a branch on it for each key would cost as much as the steps.
     #[inline(always)]
-    fn find_addresses(&self, key: &FlowKey) -> [u32; 2] {
-        // Both addresses of a key have its IP version.
-        match (key.source(), key.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => [
-                self.source_v4.find(source),
-                self.destination_v4.find(destination),
-            ],
-            (source, destination) => [
-                self.source_v6.find(to_v6(source)),
-                self.destination_v6.find(to_v6(destination)),
-            ],
+    fn search_in_rounds<const SETS: usize>(
+        &self,
+        search: impl Search,
+        located: &[[u32; SETS]; GROUP],
+        found: &mut [Option<u32>],
+        first: u32,
+    ) {
+        let mut common = [0_u64; GROUP];
+        let mut pending = [0_u8; GROUP];
+        let mut left = 0;
+        for (i, (found, located)) in found.iter().zip(located).enumerate() {
+            let summaries = located.map(|position| self.sets.at(position)[0]);
+            common[i] = summaries
+                .iter()
+                .fold(u64::MAX, |all, summary| all & summary);
+            pending[left] = i as u8;
+            left += usize::from(found.is_none() && common[i] != 0);
+        }
+        while left > 0 {
+            let round = pending;
+            let before = std::mem::take(&mut left);
+            for &at in &round[..before] {
+                let i = usize::from(at);
+                let rule = search.step(&self.sets, located[i], &mut common[i]);
+                let none = rule == NO_RULE;
+                found[i] = (!none).then_some(first.wrapping_add(rule));
+                pending[left] = at;
+                left += usize::from(none && common[i] != 0);
+            }
+        }
+    }
+
+    /// The sets for the keys' source and destination addresses.
+    #[inline(always)]
+    fn find_addresses(&self, keys: &[FlowKey], sets: &mut [[u32; GROUP]; 2]) {
+        let mut v4 = [[0_u32; GROUP]; 2];
+        let mut others = false;
+        for (i, key) in keys.iter().enumerate() {
+            // Both addresses of a key have its IP version.
+            if let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
+            {
+                v4[0][i] = source.to_bits();
+                v4[1][i] = destination.to_bits();
+            } else {
+                others = true;
+            }
+        }
+        let [sources, destinations] = sets;
+        self.source_v4.find_all(&v4[0][..keys.len()], sources);
+        self.destination_v4
+            .find_all(&v4[1][..keys.len()], destinations);
+        if others {
+            for (i, key) in keys.iter().enumerate().filter(|(_, key)| !key.is_v4()) {
+                sources[i] = self.source_v6.find(to_v6(key.source()));
+                destinations[i] = self.destination_v6.find(to_v6(key.destination()));
+            }
         }
     }
 

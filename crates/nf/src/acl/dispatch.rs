@@ -16,7 +16,20 @@ pub(super) trait Search: Copy {
         sets: &RuleSets,
         positions: [u32; SETS],
     ) -> Option<u32>;
+
+    /// A step of that search where summaries are one word: looks at the first words that `common`
+    /// names, which must name one, and takes them out of there. The lowest rule among them that is in
+    /// all sets, or [`NO_RULE`].
+    fn step<const SETS: usize>(
+        self,
+        sets: &RuleSets,
+        positions: [u32; SETS],
+        common: &mut u64,
+    ) -> u32;
 }
+
+/// No rule's number.
+pub(super) const NO_RULE: u32 = u32::MAX;
 
 /// Word by word, on every machine.
 #[derive(Clone, Copy)]
@@ -30,6 +43,16 @@ impl Search for ByWord {
         positions: [u32; SETS],
     ) -> Option<u32> {
         sets.first_in_all(positions)
+    }
+
+    #[inline(always)]
+    fn step<const SETS: usize>(
+        self,
+        sets: &RuleSets,
+        positions: [u32; SETS],
+        common: &mut u64,
+    ) -> u32 {
+        sets.step(positions, common).unwrap_or(NO_RULE)
     }
 }
 
@@ -150,6 +173,45 @@ pub(super) mod x86 {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { first_in_all_by_eight(sets, positions) }
         }
+
+        #[inline(always)]
+        fn step<const SETS: usize>(
+            self,
+            sets: &RuleSets,
+            positions: [u32; SETS],
+            common: &mut u64,
+        ) -> u32 {
+            // SAFETY: `self` exists, so `detect` has found every feature.
+            unsafe { step_by_eight(sets, positions, common) }
+        }
+    }
+
+    /// As [`Search::step`], with eight words.
+    #[inline]
+    #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
+    fn step_by_eight<const SETS: usize>(
+        sets: &RuleSets,
+        positions: [u32; SETS],
+        common: &mut u64,
+    ) -> u32 {
+        let shift = common.trailing_zeros() & 0x38;
+        let below = (1_u64 << shift) - 1;
+        *common &= !(0xff << shift);
+        let mut words = _mm512_set1_epi64(-1);
+        for position in positions {
+            let set = sets.at(position);
+            let at = 1 + (set[0] & below).count_ones() as usize;
+            let mask = (set[0] >> shift) as u8;
+            let packed = load(&set[at..at + 8]);
+            words = _mm512_and_si512(words, _mm512_maskz_expand_epi64(mask, packed));
+        }
+        let non_zero = _mm512_test_epi64_mask(words, words);
+        let first = _mm512_maskz_compress_epi64(non_zero, words);
+        let word = _mm_cvtsi128_si64(_mm512_castsi512_si128(first)) as u64;
+        let index = shift + non_zero.trailing_zeros();
+        let rule = index * 64 + word.trailing_zeros();
+        // By arithmetic: whether there is one cannot be predicted.
+        rule | u32::from(non_zero == 0).wrapping_neg()
     }
 
     /// As [`RuleSets::first_in_all`]. A byte of a summary stands for eight words, those of which

@@ -51,6 +51,24 @@ impl RuleSets {
         None
     }
 
+    /// One step of [`first_in_all`](RuleSets::first_in_all) where a summary is one word: looks at the
+    /// first word that `common` names, which must name one, and takes it out of there.
+    #[inline(always)]
+    pub(super) fn step<const SETS: usize>(
+        &self,
+        positions: [u32; SETS],
+        common: &mut u64,
+    ) -> Option<u32> {
+        let index = common.trailing_zeros();
+        let below = (1 << index) - 1;
+        *common &= *common - 1;
+        let word = positions.iter().fold(u64::MAX, |all, position| {
+            let set = self.at(*position);
+            all & set[1 + (set[0] & below).count_ones() as usize]
+        });
+        (word != 0).then(|| index * BITS as u32 + word.trailing_zeros())
+    }
+
     /// Words in each set's summary.
     #[inline(always)]
     pub(super) fn summary_words(&self) -> usize {
