@@ -207,6 +207,10 @@ impl NetworkFunction for Nat {
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        if flow.state::<Translation>().mode != PASS {
+            // A connection that is shown again stays as it was opened.
+            return Verdict::Forward;
+        }
         let table = &*self.table;
         let key = &packet.headers.key;
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())

@@ -115,7 +115,11 @@ impl NetworkFunction for Accounting {
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        *flow.state() = Counts::from(packet.arrival);
+        // Shown again, a flow goes on counting.
+        let counts = flow.state::<Counts>();
+        if counts.packets == 0 {
+            *counts = Counts::from(packet.arrival);
+        }
         Verdict::Forward
     }
 

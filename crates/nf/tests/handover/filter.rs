@@ -103,7 +103,7 @@ proptest! {
     fn verdicts_are_those_of_one_instance(
         requests in prop::collection::vec(request(), 1..5),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
-        moves in prop::collection::vec((0..4usize, 0..INSTANCES, 0..3u16), 13),
+        moves in prop::collection::vec((0..4usize, 0..INSTANCES, any::<bool>()), 13),
         strict in any::<bool>(),
         alert in any::<bool>(),
     ) {
@@ -112,9 +112,9 @@ proptest! {
         bounds.extend([0, stream.len()]);
         bounds.sort_unstable();
         bounds.dedup();
-        let mut segments: Vec<(&[usize], usize)> = Vec::new();
-        for (pair, (back, turn, _)) in bounds.windows(2).zip(&moves) {
-            segments.insert(segments.len().saturating_sub(*back), (pair, *turn));
+        let mut segments: Vec<(&[usize], usize, bool)> = Vec::new();
+        for (pair, (back, turn, again)) in bounds.windows(2).zip(&moves) {
+            segments.insert(segments.len().saturating_sub(*back), (pair, *turn, *again));
         }
         let change = |config: &mut FilterConfig| {
             config.on_overflow = if strict { Fate::Drop } else { Fate::Pass };
@@ -125,7 +125,10 @@ proptest! {
         let ports = [1, 2, 3];
         let syns = ports.map(|port| segment(port, u32::MAX - 100, TcpFlags::SYN, b""));
         prop_assert_eq!(one.run(&syns, SECOND), relay.run(&syns, SECOND));
-        for (bounds, turn) in segments {
+        for (bounds, turn, again) in segments {
+            if again {
+                relay.show_again();
+            }
             let sequence = (u32::MAX - 99).wrapping_add(bounds[0] as u32);
             for port in ports {
                 let data = &stream[bounds[0]..bounds[1]];

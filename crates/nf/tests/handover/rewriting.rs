@@ -86,6 +86,9 @@ proptest! {
             let frames = [segment(1, sequence, TcpFlags::ACK, &vec![0; length])];
             sequence = sequence.wrapping_add(ahead << 27);
             relay.turn_to(turn);
+            if ahead % 2 == 0 {
+                relay.show_again();
+            }
             back.turn_to((turn + 1) % INSTANCES);
             let sent = relay.run(&frames, SECOND);
             prop_assert_eq!(&sent, &one.run(&frames, SECOND));
@@ -142,6 +145,9 @@ proptest! {
         let (mut one, mut relay) = (translation(1), translation(INSTANCES));
         for (port, answer, turn) in packets {
             relay.turn_to(turn);
+            if port % 3 == 0 {
+                relay.show_again();
+            }
             let frames = [frame(&FlowKey::v4(CLIENT, SERVER, protocol::UDP, 5000 + port, 53))];
             let sent = relay.run(&frames, SECOND);
             prop_assert_eq!(&sent, &one.run(&frames, SECOND));

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
@@ -23,6 +23,8 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 struct Relay {
     instances: Vec<Box<dyn NetworkFunction>>,
     turn: Arc<AtomicUsize>,
+    /// Goes up when flows are to be shown to the first instance again.
+    version: Arc<AtomicU32>,
     notes: Vec<u64>,
 }
 
@@ -46,7 +48,7 @@ impl NetworkFunction for Relay {
         self.instances[0].state_bytes()
     }
     fn version(&self) -> u32 {
-        self.instances[0].version()
+        self.instances[0].version() + self.version.load(Ordering::Relaxed)
     }
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.instances[0].new_flow(packet, frame, flow)
@@ -79,6 +81,7 @@ pub struct Rig {
     batch: Batch,
     rss: RssHasher,
     turn: Arc<AtomicUsize>,
+    version: Arc<AtomicU32>,
 }
 
 impl Rig {
@@ -89,10 +92,12 @@ impl Rig {
             .map(|instance| Box::new(instance) as _)
             .collect();
         let turn = Arc::new(AtomicUsize::new(0));
+        let version = Arc::new(AtomicU32::new(0));
         let relay = Relay {
             notes: vec![0; instances[0].notes().len()],
             instances,
             turn: Arc::clone(&turn),
+            version: Arc::clone(&version),
         };
         let functions: Vec<(String, Box<dyn NetworkFunction>)> =
             vec![("function".to_owned(), Box::new(relay))];
@@ -123,7 +128,13 @@ impl Rig {
             pool,
             rss: RssHasher::default(),
             turn,
+            version,
         }
+    }
+
+    /// From now on every flow is shown anew with its next packet.
+    pub fn show_again(&mut self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Says which instance processes what follows.
