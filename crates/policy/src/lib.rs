@@ -9,13 +9,19 @@
 //! - [`capacity`]: what a core can process, as frontiers and as files;
 //! - [`netblaze`]: the core mapper of NetBlaze;
 //! - [`server`]: what is known of a server's RSS buckets and cores, and the
-//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so.
+//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so; NetBlaze's server and
+//!   ingress mappers;
+//! - [`flows`]: what is known of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places
+//!   them one by one;
+//! - [`baselines`]: the systems that others are compared with.
 //!
 //! The algorithms come from the papers named beside them, or are our own.
 
 #![forbid(unsafe_code)]
 
+pub mod baselines;
 pub mod capacity;
 pub mod core;
+pub mod flows;
 pub mod netblaze;
 pub mod server;

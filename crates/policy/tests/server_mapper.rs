@@ -1,8 +1,9 @@
-//! NetBlaze's server mapper and its peers, from outside: what no plan may do, against brute force where
-//! that is possible, and that no plan allocates.
+//! NetBlaze's server mapper and its peers, from outside: what no plan may do, against brute force
+//! where that is possible, and that no plan allocates.
 
 use proptest::prelude::*;
 use tailwater_net::Nanos;
+use tailwater_policy::baselines::{Metron, MetronConfig, RssPlusPlus, RssPlusPlusConfig};
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{
     BucketLoad, CoreLoad, CoreNumber, Move, NetBlazeServerConfig, NetBlazeServerMapper,
@@ -124,7 +125,8 @@ fn many_flows_overload_a_core_whose_rate_is_low() {
     // Static-unsafe does not see it.
     let mut unsafe_mapper = NetBlazeServerMapper::new(no_reclaim(), RateFrontier::constant(100.0));
     assert_eq!(Server::new(3, &buckets).period(&mut unsafe_mapper), []);
-    // Static-safe takes the 90 packets/s for too much, too, but one bucket has nowhere better to be.
+    // Static-safe takes the 90 packets/s for too much, too, but one bucket has nowhere better to
+    // be.
     let mut safe_mapper = NetBlazeServerMapper::new(no_reclaim(), RateFrontier::constant(60.0));
     let mut server = Server::new(3, &[(0, 1.0, 35.0), (0, 1.0, 35.0), (1, 1.0, 90.0)]);
     assert_eq!(server.period(&mut safe_mapper), [Move { bucket: 0, to: 2 }]);
@@ -263,7 +265,8 @@ fn brute_force(buckets: &[(f64, f64)], capacity: &RateFrontier) -> u32 {
         .unwrap_or(0)
 }
 
-/// A frontier that falls, and buckets each of which fits a core; whole numbers, so that sums are exact.
+/// A frontier that falls, and buckets each of which fits a core; whole numbers, so that sums are
+/// exact.
 fn instance() -> impl Strategy<Value = (RateFrontier, Vec<(CoreNumber, f64, f64)>)> {
     let falls = proptest::collection::vec((1_u32..40, 1_u32..30), 1..5);
     (
@@ -312,7 +315,10 @@ proptest! {
 
     #[test]
     fn plans_are_sound_whatever_happens(
-        periods in proptest::collection::vec(proptest::collection::vec((0_u32..60, 0_u32..90), 24), 1..12),
+        periods in proptest::collection::vec(
+            proptest::collection::vec((0_u32..60, 0_u32..90), 24),
+            1..12,
+        ),
         cores in 1_usize..8,
         fill in 0.2_f64..1.0,
         safe in any::<bool>(),
@@ -354,6 +360,11 @@ fn vary(server: &mut Server, turn: u64) {
         bucket.rate = (mix >> 58) as f64 * if turn % 5 < 2 { 0.2 } else { 0.6 };
         bucket.flows = (mix >> 50 & 7) as f64;
     }
+    for core in 0..server.cores.len() {
+        let busy = server.on(core).1 / 200.0;
+        server.cores[core].busy = busy.min(1.0);
+        server.cores[core].lost = u64::from(busy > 1.0);
+    }
 }
 
 /// Allocations of a mapper over many periods, after some others.
@@ -390,5 +401,12 @@ fn allocations(mapper: &mut dyn ServerMapper) -> u64 {
 
 #[test]
 fn no_plan_allocates() {
-    assert_eq!(allocations(&mut mapper(NetBlazeServerConfig::default())), 0);
+    let mut mappers: [Box<dyn ServerMapper>; 3] = [
+        Box::new(mapper(NetBlazeServerConfig::default())),
+        Box::new(RssPlusPlus::new(RssPlusPlusConfig::default())),
+        Box::new(Metron::new(MetronConfig::default())),
+    ];
+    for mapper in &mut mappers {
+        assert_eq!(allocations(mapper.as_mut()), 0);
+    }
 }

@@ -1,15 +1,15 @@
 //! NetBlaze's ingress mapper: destination prefixes to servers.
 //!
-//! The paper (section 3.4): flows to the same destination prefix go to the same server. A prefix for
-//! which no packet has been seen before goes to the server with the most dedicated cores among those
-//! with fewer than a threshold τ, which leaves each of them cores for bursts; if there is none, a
-//! server is taken from the rack. Servers report their numbers of dedicated cores when these change, and
-//! are never consolidated.
+//! The paper (section 3.4): flows to the same destination prefix go to the same server. A prefix
+//! for which no packet has been seen before goes to the server with the most dedicated cores among
+//! those with fewer than a threshold τ, which leaves each of them cores for bursts; if there is
+//! none, a server is taken from the rack. Servers report their numbers of dedicated cores when
+//! these change, and are never consolidated.
 //!
 //! Not published, and chosen here: τ itself (the caller's); ties (the lower number); what happens
-//! when no server is left (the one with the fewest dedicated cores), or no room in the switch's table
-//! (prefixes without a row share one default server, picked by the same rule when the table is first
-//! found full; it stays, as its flows do). IPv6 has a prefix length of its own.
+//! when no server is left (the one with the fewest dedicated cores), or no room in the switch's
+//! table (prefixes without a row share one default server, picked by the same rule when the table
+//! is first found full; it stays, as its flows do). IPv6 has a prefix length of its own.
 
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -86,8 +86,8 @@ impl IngressMapper {
         }
     }
 
-    /// Where packets to `destination` go. `dedicated` holds each server's number of dedicated cores, as
-    /// last reported.
+    /// Where packets to `destination` go. `dedicated` holds each server's number of dedicated
+    /// cores, as last reported.
     ///
     /// # Panics
     /// If `dedicated` is not as long as the rack has servers.

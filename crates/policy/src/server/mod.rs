@@ -2,8 +2,8 @@
 //! NetBlaze's mappers.
 //!
 //! A *bucket* is a row of the NIC's RSS table, with all flows that hash there. It has exactly one
-//! owner, a dedicated core; a policy moves whole buckets. A rack may be seen as one large server: its
-//! buckets are then rows of the switch's table, and its cores those of all servers.
+//! owner, a dedicated core; a policy moves whole buckets. A rack may be seen as one large server:
+//! its buckets are then rows of the switch's table, and its cores those of all servers.
 //!
 //! | to | use |
 //! |---|---|
@@ -73,8 +73,8 @@ pub struct Move {
 ///
 /// No implementation allocates in steady state.
 pub trait ServerMapper: Send {
-    /// How long after a [`remap`](ServerMapper::remap) the next is due. Asked anew after each, as some
-    /// policies change it.
+    /// How long after a [`remap`](ServerMapper::remap) the next is due. Asked anew after each, as
+    /// some policies change it.
     fn period(&self) -> Nanos;
 
     /// Whether it is also to be asked between two periods, as soon as a core's backlog has lasted
@@ -83,14 +83,14 @@ pub trait ServerMapper: Send {
         false
     }
 
-    /// How long the policy's own control path takes from a decision until the tables are written. What
-    /// the NIC needs comes on top.
+    /// How long the policy's own control path takes from a decision until the tables are written.
+    /// What the NIC needs comes on top.
     fn enforcement_delay(&self) -> Nanos {
         Nanos::ZERO
     }
 
-    /// The buckets to move, into `moves`, which is empty. At most one move for a bucket, and none to
-    /// the core that it is on.
+    /// The buckets to move, into `moves`, which is empty. At most one move for a bucket, and none
+    /// to the core that it is on.
     ///
     /// # Panics
     /// If a bucket's owner is no place in [`ServerView::cores`].

@@ -1,28 +1,30 @@
 //! NetBlaze's server mapper, and its ablations.
 //!
-//! The paper (section 3.3): every second, from each bucket's average flows and rate and what a core can
-//! do, (1) each overloaded core sheds the fewest buckets that bring it inside its capacity; they go to the
-//! first other dedicated core that has room, or else to a new one; (2) starting from the least
-//! loaded, a core whose buckets all find room elsewhere is emptied and reclaimed, until none can be. Fewest
-//! moves keep caches warm; a mixed-integer programme would take hundreds of milliseconds.
+//! The paper (section 3.3): every second, from each bucket's average flows and rate and what a core
+//! can do, (1) each overloaded core sheds the fewest buckets that bring it inside its capacity;
+//! they go to the first other dedicated core that has room, or else to a new one; (2) starting from
+//! the least loaded, a core whose buckets all find room elsewhere is emptied and reclaimed, until
+//! none can be. Fewest moves keep caches warm; a mixed-integer programme would take hundreds of
+//! milliseconds.
 //!
 //! Not published, and chosen here:
 //!
 //! - *Hysteresis.* A core takes buckets only up to a share of its capacity
-//!   ([`fill`](NetBlazeServerConfig::fill)), so that the next small change does not overload it, and in
-//!   reclaiming to a lower one ([`reclaim_fill`](NetBlazeServerConfig::reclaim_fill)). A bucket that
-//!   was moved stays for some time ([`settle`](NetBlazeServerConfig::settle)) unless its core is
-//!   overloaded, and so do the others of the core that it left. No core is reclaimed when a new one was needed.
+//!   ([`fill`](NetBlazeServerConfig::fill)), so that the next small change does not overload it,
+//!   and in reclaiming to a lower one ([`reclaim_fill`](NetBlazeServerConfig::reclaim_fill)). A
+//!   bucket that was moved stays for some time ([`settle`](NetBlazeServerConfig::settle)) unless
+//!   its core is overloaded, and so do the others of the core that it left. No core is reclaimed
+//!   when a new one was needed.
 //! - *Orders.* Cores are tried by number. Buckets are placed from the largest rate on. Of equally
 //!   loaded cores the highest number is emptied first.
-//! - *Whale buckets.* A bucket that exceeds a core by itself moves only to a core of its own. One that
-//!   is alone on its core stays there.
+//! - *Whale buckets.* A bucket that exceeds a core by itself moves only to a core of its own. One
+//!   that is alone on its core stays there.
 //! - *No core left.* Of an overloaded core's buckets, those move that fit elsewhere.
 //!
-//! The ablations of section 4.5 differ in what they are given: a capacity that is the same for all flow
-//! counts, [the lowest](RateFrontier::static_safe) or [the highest](RateFrontier::static_unsafe); or
-//! [`on_overload`](NetBlazeServerConfig::on_overload) for on-demand RSS, which replaces the boost
-//! mode of the core mapper.
+//! The ablations of section 4.5 differ in what they are given: a capacity that is the same for all
+//! flow counts, [the lowest](RateFrontier::static_safe) or [the
+//! highest](RateFrontier::static_unsafe); or [`on_overload`](NetBlazeServerConfig::on_overload) for
+//! on-demand RSS, which replaces the boost mode of the core mapper.
 
 use super::shed::{Item, Shedder};
 use super::{CoreNumber, Move, ServerMapper, ServerView};

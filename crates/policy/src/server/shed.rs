@@ -3,9 +3,9 @@
 //! Flows and rates both count, so this is a covering problem in two dimensions, which is hard in
 //! general. Three steps: a lower bound (the largest rates and the largest flow counts, as if one
 //! bucket could have both); greedy choices by several mixtures of rate and flows; and, if bound and
-//! choice differ, a search through sets of the sizes between, up to a number of steps. The answer is
-//! proven fewest when bound and choice meet or the search ends, which it always does for up to ten
-//! buckets.
+//! choice differ, a search through sets of the sizes between, up to a number of steps. The answer
+//! is proven fewest when bound and choice meet or the search ends, which it always does for up to
+//! ten buckets.
 
 /// How many sets the search may look at: more than the 9 * 2^10 that it can visit for ten buckets.
 const SEARCH_STEPS: u32 = 1 << 14;
@@ -50,8 +50,8 @@ impl Shedder {
     }
 
     /// The fewest of `items` to shed, so that `fits(flows, rate)` holds for the sums of those that
-    /// stay; of the sets of that size, one with small buckets. `fits` must hold for nothing at all, and for whatever
-    /// is less than something that fits.
+    /// stay; of the sets of that size, one with small buckets. `fits` must hold for nothing at all,
+    /// and for whatever is less than something that fits.
     pub(super) fn fewest(
         &mut self,
         items: impl Iterator<Item = Item>,
