@@ -24,6 +24,7 @@
 //!
 //! *The delay*: decisions take 10 ms to hold. Locks on its data path are not part of the policy.
 
+use super::by_core::ByCore;
 use crate::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
 use crate::server::{CoreNumber, Move};
 use tailwater_net::Nanos;
@@ -79,6 +80,7 @@ pub struct Dyssect {
     cores: Vec<f64>,
     active: Vec<bool>,
     used: Vec<bool>,
+    by_core: ByCore,
     order: Vec<u32>,
     trial: Vec<(u32, CoreNumber)>,
 }
@@ -102,6 +104,7 @@ impl Dyssect {
             cores: Vec::new(),
             active: Vec::new(),
             used: Vec::new(),
+            by_core: ByCore::default(),
             order: Vec::new(),
             trial: Vec::new(),
         }
@@ -218,7 +221,9 @@ impl Dyssect {
         }
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend((0..view.flows.len() as u32).filter(|&flow| self.is_on(view, flow, core)));
+        // Nothing came to a core beyond its bound since they were sorted.
+        let mine = self.by_core.on(core).iter().copied();
+        order.extend(mine.filter(|&flow| self.place_of(view, flow) == core));
         order.sort_unstable_by(|&a, &b| {
             let (x, y) = (&view.flows[a as usize], &view.flows[b as usize]);
             y.rate.total_cmp(&x.rate).then(a.cmp(&b))
@@ -238,14 +243,13 @@ impl Dyssect {
         self.order = order;
     }
 
-    fn is_on(&self, view: &FlowView<'_>, flow: u32, core: usize) -> bool {
-        let away = self.away[flow as usize];
+    /// The core that `flow` is on by now.
+    fn place_of(&self, view: &FlowView<'_>, flow: u32) -> usize {
         let shard = usize::from(view.flows[flow as usize].shard);
-        usize::from(if away == HOME {
-            self.owner[shard]
-        } else {
-            away
-        }) == core
+        usize::from(match self.away[flow as usize] {
+            HOME => self.owner[shard],
+            away => away,
+        })
     }
 
     fn migrate(&mut self, view: &FlowView<'_>, flow: u32, to: usize) {
@@ -343,6 +347,10 @@ impl FlowMapper for Dyssect {
     fn decide(&mut self, view: &FlowView<'_>, plan: &mut FlowPlan) {
         self.look(view);
         self.return_flows(view);
+        let mut by_core = std::mem::take(&mut self.by_core);
+        let places = (0..view.flows.len() as u32).map(|flow| self.place_of(view, flow));
+        by_core.sort(self.cores.len(), places);
+        self.by_core = by_core;
         let mut beyond = false;
         for core in 0..self.cores.len() {
             if self.cores[core] > self.config.bound {

@@ -13,6 +13,7 @@
 //! others place flows and are [flow mappers](crate::flows::FlowMapper). Each one's page says what
 //! its paper states, what is not published, and what was chosen for it.
 
+mod by_core;
 mod classes;
 mod dyssect;
 mod metron;

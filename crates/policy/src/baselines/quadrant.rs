@@ -19,6 +19,7 @@
 //! flow would, with their rates counted; a core's only flow stays; without a core left flows stay,
 //! and new ones go where the estimate is lowest.
 
+use super::by_core::ByCore;
 use crate::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
 use crate::server::CoreNumber;
 use tailwater_net::Nanos;
@@ -130,6 +131,7 @@ struct Instance {
 pub struct Quadrant {
     config: QuadrantConfig,
     instances: Vec<Instance>,
+    by_core: ByCore,
     order: Vec<u32>,
 }
 
@@ -147,6 +149,7 @@ impl Quadrant {
         Quadrant {
             config,
             instances: Vec::new(),
+            by_core: ByCore::default(),
             order: Vec::new(),
         }
     }
@@ -179,10 +182,11 @@ impl Quadrant {
             instance.latency += weight * (seen - instance.latency);
             instance.active = true;
             instance.rate = core.rate;
-            instance.flows = 0;
         }
-        for flow in view.flows {
-            self.instances[usize::from(flow.core)].flows += 1;
+        let cores = view.flows.iter().map(|flow| usize::from(flow.core));
+        self.by_core.sort(view.cores.len(), cores);
+        for (core, instance) in self.instances.iter_mut().enumerate() {
+            instance.flows = self.by_core.on(core).len();
         }
     }
 
@@ -232,11 +236,10 @@ impl Quadrant {
         let share = (flows as f64 * self.config.most_flows) as usize;
         let mut quota = share.min(flows.saturating_sub(1));
         let rate = |flow: u32| view.flows[flow as usize].rate;
-        let on =
-            |&flow: &u32| usize::from(view.flows[flow as usize].core) == core && rate(flow) > 0.0;
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend((0..view.flows.len() as u32).filter(on));
+        let mine = self.by_core.on(core).iter().copied();
+        order.extend(mine.filter(|&flow| rate(flow) > 0.0));
         order.sort_unstable_by(|&a, &b| rate(b).total_cmp(&rate(a)).then(a.cmp(&b)));
         let mut migrate = |flow: u32, left: &mut f64| {
             let wanted = quota > 0 && *left > 0.0;
