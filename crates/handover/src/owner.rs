@@ -29,6 +29,9 @@ pub enum Place {
 /// by the return ring, from dispatcher to helper by the ring to it. Packets stay in order, since at
 /// any time all of a flow's packets in flight are in one ring.
 ///
+/// A helper waits while its return ring is full, so a dispatcher that waits for room in the ring to
+/// a helper goes on collecting what returns; else both would wait for ever.
+///
 /// Packets at [`Place::Home`] need no count if the dispatcher finishes each before it settles the
 /// flow again; if it gathers batches first, they are counted in and out like any other.
 ///

@@ -289,6 +289,19 @@ fn protocol_a_flow_goes_from_helper_to_helper() {
     });
 }
 
+#[test]
+fn protocol_full_rings_only_make_it_wait() {
+    check(2, || {
+        let setup = Setup {
+            ring: 1,
+            flows: 1,
+            ..ONE_HELPER
+        };
+        let wanted = [Place::Helper(0), Place::Helper(0), Place::Helper(0)];
+        run(&setup, wanted.map(|place| (0, place)).into_iter());
+    });
+}
+
 /// Shows that the checks above would notice packets out of order.
 #[test]
 fn protocol_without_counts_is_caught() {
