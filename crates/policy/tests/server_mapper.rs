@@ -123,11 +123,11 @@ fn many_flows_overload_a_core_whose_rate_is_low() {
         [Move { bucket: 0, to: 2 }]
     );
     // Static-unsafe does not see it.
-    let mut unsafe_mapper = NetBlazeServerMapper::new(no_reclaim(), RateFrontier::constant(100.0));
+    let mut unsafe_mapper = NetBlazeServerMapper::new(no_reclaim(), two_steps().static_unsafe());
     assert_eq!(Server::new(3, &buckets).period(&mut unsafe_mapper), []);
     // Static-safe takes the 90 packets/s for too much, too, but one bucket has nowhere better to
     // be.
-    let mut safe_mapper = NetBlazeServerMapper::new(no_reclaim(), RateFrontier::constant(60.0));
+    let mut safe_mapper = NetBlazeServerMapper::new(no_reclaim(), two_steps().static_safe());
     let mut server = Server::new(3, &[(0, 1.0, 35.0), (0, 1.0, 35.0), (1, 1.0, 90.0)]);
     assert_eq!(server.period(&mut safe_mapper), [Move { bucket: 0, to: 2 }]);
 }
@@ -323,7 +323,7 @@ proptest! {
         fill in 0.2_f64..1.0,
         safe in any::<bool>(),
     ) {
-        let capacity = if safe { RateFrontier::constant(60.0) } else { two_steps() };
+        let capacity = if safe { two_steps().static_safe() } else { two_steps() };
         let config = NetBlazeServerConfig { fill, reclaim_fill: fill * 0.9, ..Default::default() };
         let start: Vec<_> = (0..24).map(|b| (b % cores as u16, 0.0, 0.0)).collect();
         let (mut one, mut other) = (Server::new(cores, &start), Server::new(cores, &start));

@@ -144,6 +144,8 @@ impl IngressMapper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
 
     fn mapper(table: usize) -> IngressMapper {
         let config = IngressConfig {
@@ -238,5 +240,30 @@ mod tests {
         assert_eq!(mapper.steer(any("1.2.3.4"), &[0]), install("0.0.0.0/0", 0));
         assert_eq!(mapper.steer(any("255.0.0.1"), &[7]), Steering::Known(0));
         assert_eq!(mapper.steer(any("::1"), &[7]), install("::/0", 0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_prefix_keeps_its_server_and_no_server_is_taken_early(
+            packets in proptest::collection::vec(
+                (0_u8..6, any::<u8>(), [0_u16..6, 0_u16..6, 0_u16..6]),
+                1..60,
+            ),
+            table in 0_usize..6,
+        ) {
+            let mut mapper = mapper(table);
+            let mut seen = HashMap::new();
+            for (prefix, host, dedicated) in packets {
+                let before: Vec<_> = (0..3).map(|server| mapper.recruited(server)).collect();
+                let destination = Ipv4Addr::new(10, prefix, host, host).into();
+                let server = mapper.steer(destination, &dedicated).server();
+                prop_assert_eq!(*seen.entry(prefix).or_insert(server), server);
+                prop_assert!(mapper.rows() <= table);
+                let has_room = |s: usize| before[s] && dedicated[s] < 4;
+                if !before[usize::from(server)] {
+                    prop_assert!(!(0..3).any(has_room), "a server in use had room");
+                }
+            }
+        }
     }
 }
