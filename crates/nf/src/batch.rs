@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, BufferMemory, BufferPool, BufferView, HEADROOM, MAX_FRAME};
 use crate::flow_table::FlowIndex;
+use crate::parcel::{PacketStore, Parcel, Receipt};
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
 
@@ -40,6 +41,8 @@ pub struct Packet {
     pub(crate) flow: FlowIndex,
     /// Whether every function of the chain has seen the flow under its present version.
     pub(crate) settled: bool,
+    /// The number that the flow's dispatcher gave it, if the packet went through a queue.
+    pub(crate) number: u16,
     /// Where the frame starts in the buffer.
     start: u16,
     length: u16,
@@ -93,8 +96,8 @@ pub struct Batch {
     capacity: usize,
     packets: Vec<Slot>,
     bypass: Vec<Slot>,
-    /// Buffers of dropped packets, until the pool takes them back.
-    dropped: Vec<Buffer>,
+    /// Buffers of dropped packets, with their flows' numbers, until the pool takes them back.
+    dropped: Vec<(Buffer, u16)>,
 }
 
 impl Batch {
@@ -164,6 +167,7 @@ impl Batch {
                 headers: Headers::default(),
                 flow: FlowIndex::NONE,
                 settled: false,
+                number: 0,
                 start: HEADROOM as u16,
                 length: length as u16,
             };
@@ -330,7 +334,7 @@ impl Batch {
             match slot.packet.verdict {
                 Verdict::Drop(reason) => {
                     on_drop(&slot.packet, reason);
-                    dropped.push(slot.buffer);
+                    dropped.push((slot.buffer, slot.packet.number));
                 }
                 Verdict::Bypass | Verdict::Forward => bypass.push(slot),
             }
@@ -343,6 +347,49 @@ impl Batch {
         self.packets.append(&mut self.bypass);
     }
 
+    /// Takes packets out of the batch, in order: those for which `number` gives their flow's number
+    /// leave as parcels, the others stay.
+    #[inline]
+    pub fn send_away(
+        &mut self,
+        store: &PacketStore,
+        mut number: impl FnMut(&Packet) -> Option<u16>,
+        mut to: impl FnMut(Parcel),
+    ) {
+        let leaving = |slot: &mut Slot| match number(&slot.packet) {
+            Some(number) => {
+                slot.packet.number = number;
+                true
+            }
+            None => false,
+        };
+        for Slot { packet, buffer } in self.packets.extract_if(.., leaving) {
+            to(store.put(packet, buffer));
+        }
+    }
+
+    /// Adds the packets of `parcels`, as many as there is room for.
+    ///
+    /// # Panics
+    /// If a parcel is of another pool than the batch or the store.
+    #[inline]
+    pub fn take_in(&mut self, store: &PacketStore, parcels: impl Iterator<Item = Parcel>) {
+        let room = self.room();
+        self.packets.extend(parcels.take(room).map(|parcel| {
+            let (packet, buffer) = store.take(parcel);
+            Slot { packet, buffer }
+        }));
+    }
+
+    /// Empties the batch: every buffer, of dropped packets too, leaves with its flow's number.
+    #[inline]
+    pub fn send_back(&mut self) -> impl Iterator<Item = Receipt> {
+        let kept = self.packets.drain(..).chain(self.bypass.drain(..));
+        let kept = kept.map(|slot| (slot.buffer, slot.packet.number));
+        kept.chain(self.dropped.drain(..))
+            .map(|(buffer, number)| Receipt::new(buffer, number))
+    }
+
     /// Empties the batch: every buffer, of dropped packets too, goes back to `pool`.
     ///
     /// # Panics
@@ -352,7 +399,7 @@ impl Batch {
         pool.give_all(self.packets.drain(..).map(|slot| slot.buffer));
         if !self.bypass.is_empty() || !self.dropped.is_empty() {
             pool.give_all(self.bypass.drain(..).map(|slot| slot.buffer));
-            pool.give_all(self.dropped.drain(..));
+            pool.give_all(self.dropped.drain(..).map(|(buffer, _)| buffer));
         }
     }
 }

@@ -26,6 +26,17 @@ impl Buffer {
     pub fn index(&self) -> u32 {
         self.index
     }
+
+    #[inline]
+    pub(crate) fn into_parts(self) -> (u32, u16) {
+        (self.index, self.pool)
+    }
+
+    /// What [`into_parts`](Buffer::into_parts) took apart, once.
+    #[inline]
+    pub(crate) fn from_parts(index: u32, pool: u16) -> Buffer {
+        Buffer { index, pool }
+    }
 }
 
 /// The shape of a pool's region: what is needed to find a buffer's bytes.
@@ -43,6 +54,11 @@ impl BufferMemory {
     #[inline]
     pub fn owns(&self, buffer: &Buffer) -> bool {
         buffer.pool == self.pool
+    }
+
+    /// The pool's number.
+    pub(crate) fn pool(&self) -> u16 {
+        self.pool
     }
 
     /// Bytes in a buffer, headroom included.

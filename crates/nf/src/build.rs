@@ -314,6 +314,20 @@ impl ChainBuilder {
             .for_each(|partition| view.adopt(partition));
         Chain::new(functions, Some(view), self.input)
     }
+
+    /// An instance for a core that is handed packets which another instance has
+    /// [looked up](Chain::look_up).
+    ///
+    /// # Safety
+    /// While a packet is [run](Chain::run) in it, no other instance runs a packet of the same flow, and
+    /// what other instances did with the flow before happened before. The flow is
+    /// [active](Chain::activate) with the instance that looked it up.
+    pub unsafe fn helper_instance(&self) -> Chain {
+        let table = self.flows.as_ref();
+        // SAFETY: the caller's word.
+        let table = table.map(|(table, _)| unsafe { table.of_handed_flows() });
+        Chain::new(self.instances(), table, self.input)
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
+use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
 use crate::spec::Fate;
 use std::ops::Range;
@@ -170,6 +170,18 @@ pub struct Chain {
     no_place: u64,
     foreign: u64,
     lost: u64,
+    opens_companions: bool,
+    /// The settled version at the last look-up, if some function opens companions.
+    settled: u32,
+}
+
+/// A flow with packets in the system, as [`Chain::activate`] gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct ActiveFlow(FlowIndex);
+
+impl ActiveFlow {
+    /// No flow.
+    pub const NONE: ActiveFlow = ActiveFlow(FlowIndex::NONE);
 }
 
 impl Chain {
@@ -193,6 +205,9 @@ impl Chain {
         let wanted = functions
             .iter()
             .any(|(_, function)| function.wants_flow_ends());
+        let opens_companions = functions
+            .iter()
+            .any(|(_, function)| function.opens_companions());
         let stages = functions
             .into_iter()
             .zip(slots)
@@ -208,6 +223,8 @@ impl Chain {
             no_place: 0,
             foreign: 0,
             lost: 0,
+            opens_companions,
+            settled: 0,
         }
     }
 
@@ -240,7 +257,18 @@ impl Chain {
 
     /// Runs the batch through all functions. What is left in it is to be sent.
     pub fn process(&mut self, batch: &mut Batch, now: Nanos) {
+        self.look_up(batch, now);
+        self.run(batch, now);
+    }
+
+    /// The first half of [`process`](Chain::process): finds headers and flows. Packets that the
+    /// functions are not to see leave the batch, to rejoin it at the end of [`run`](Chain::run).
+    #[inline]
+    pub fn look_up(&mut self, batch: &mut Batch, now: Nanos) {
         self.classify(batch);
+        if self.opens_companions {
+            self.settled = self.settled_version();
+        }
         if let Some(table) = &mut self.table {
             table.lookup(batch.slots_mut(), now, &mut self.ends);
             tell_ends(&mut self.stages, &mut self.ends);
@@ -261,6 +289,12 @@ impl Chain {
                 });
             }
         }
+    }
+
+    /// The second half of [`process`](Chain::process): runs packets that were looked up through all
+    /// functions, in this instance or, if they were handed over, in another one.
+    #[inline]
+    pub fn run(&mut self, batch: &mut Batch, now: Nanos) {
         let unsettled = self.mark_settled(batch);
         for i in 0..self.stages.len() {
             if batch.is_empty() {
@@ -293,6 +327,48 @@ impl Chain {
             self.settle(batch);
         }
         batch.rejoin_bypass();
+    }
+
+    /// The number that a packet's flow has among those with packets in the system, if it has one.
+    ///
+    /// # Panics
+    /// If the packet was not looked up here.
+    #[inline]
+    pub fn active(&self, packet: &Packet) -> Option<u16> {
+        self.table.as_ref()?.active(packet.flow)
+    }
+
+    /// Gives a packet's flow such a number, below 65,535. Until it is [taken away](Chain::deactivate) the
+    /// flow stays in the table.
+    ///
+    /// # Panics
+    /// If the packet was not looked up here.
+    #[inline]
+    pub fn activate(&mut self, packet: &Packet, number: u16) -> ActiveFlow {
+        if let Some(table) = &mut self.table {
+            table.set_active(packet.flow, Some(number));
+        }
+        ActiveFlow(packet.flow)
+    }
+
+    /// Takes the number away: none of the flow's packets is in the system any more.
+    #[inline]
+    pub fn deactivate(&mut self, flow: ActiveFlow) {
+        if let Some(table) = &mut self.table {
+            table.set_active(flow.0, None);
+        }
+    }
+
+    /// Whether the packet must be processed by the core that looked it up: a function opens a companion
+    /// for each flow, and this flow has not been opened.
+    #[inline]
+    pub fn is_bound(&mut self, packet: &Packet) -> bool {
+        if !self.opens_companions {
+            return false;
+        }
+        let version = self.settled.to_ne_bytes();
+        let table = self.table.as_mut();
+        table.is_some_and(|table| table.state(packet.flow)[SETTLED] != version)
     }
 
     /// Forgets idle flows; a little in every turn of the worker's loop.

@@ -1,25 +1,35 @@
 //! Where flow entries and per-flow state lie: two regions, indexed alike.
 //!
 //! One of the few modules with `unsafe` code. Several workers use one memory at once, each only
-//! the partitions it holds; the obligation is written at each function, and met in
+//! the partitions it holds and the flows it was handed; the obligation is written at each function, and met in
 //! [`flow_table`](crate::flow_table), the only caller.
 
 use crate::region::{CACHE_LINE, Region, prefetch};
 use std::io;
+use std::marker::PhantomData;
 use tailwater_net::FlowKey;
 
-/// One flow: a cache line.
+/// One flow: a cache line, in two parts with separate rights. Who holds the partition writes both, but
+/// the key only while no packet of the flow is anywhere: so whoever has been handed a packet may read
+/// the key meanwhile.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
-    pub(crate) key: FlowKey,
+    key: FlowKey,
+    links: Links,
+}
+
+/// What the table keeps of a flow besides its key.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Links {
     /// Bit `d`: the place `d` further on holds a key at home here.
     pub(crate) near: u32,
     /// Tick of the last packet.
     pub(crate) last_seen: u32,
-    /// The flow that lives and ends with this one, or [`Entry::NONE`].
+    /// The flow that lives and ends with this one, or [`Links::NONE`].
     pub(crate) companion: u32,
-    /// Neighbours in the timer wheel's list: places in the partition, or [`Entry::NONE`]. A flow that
+    /// Neighbours in the timer wheel's list: places in the partition, or [`Links::NONE`]. A flow that
     /// is in no list is its own `previous`.
     pub(crate) next: u32,
     pub(crate) previous: u32,
@@ -27,14 +37,40 @@ pub(crate) struct Entry {
     pub(crate) wheel_slot: u8,
     /// How far from home the flow lies.
     pub(crate) distance: u8,
+    /// One more than the number that the flow has among those with packets in the system, or 0: it
+    /// has none there. (Zero, so that fresh memory is right.)
+    pub(crate) active: u16,
 }
 
-impl Entry {
+impl Links {
     /// No place.
     pub(crate) const NONE: u32 = u32::MAX;
 }
 
 const _: () = assert!(size_of::<Entry>() == CACHE_LINE);
+
+/// The links of one partition's flows.
+#[derive(Debug)]
+pub(crate) struct PartitionLinks<'a> {
+    first: *mut Entry,
+    count: usize,
+    memory: PhantomData<&'a mut Links>,
+}
+
+impl PartitionLinks<'_> {
+    /// Those of the flow at `place` in the partition.
+    ///
+    /// # Panics
+    /// If the place is not in the partition.
+    #[inline]
+    pub(crate) fn at(&mut self, place: u32) -> &mut Links {
+        let place = place as usize;
+        assert!(place < self.count, "a place of the partition");
+        // SAFETY: in bounds by the assertion, and alone by the word of `FlowMemory::partition`'s
+        // caller; `&mut self` makes it the only one from here. The key is not touched.
+        unsafe { &mut (*self.first.add(place)).links }
+    }
+}
 
 /// Entries and state of all partitions.
 #[derive(Debug)]
@@ -84,51 +120,81 @@ impl FlowMemory {
         }
     }
 
-    /// The entries of one partition of `count` places.
+    /// The links of one partition of `count` places.
     ///
     /// # Safety
-    /// The caller holds the partition, and no other reference to its entries lives.
+    /// The caller holds the partition, and no other reference to its links lives.
     #[inline]
-    #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn entries(&self, partition: usize, count: usize) -> &mut [Entry] {
+    pub(crate) unsafe fn partition(&self, partition: usize, count: usize) -> PartitionLinks<'_> {
         assert!((partition + 1) * count <= self.places);
-        // SAFETY: in bounds by the assertion; aligned since regions are page-aligned; every bit
-        // pattern, zero at first, is a valid `Entry`; exclusive by the caller's word.
-        unsafe {
-            let first = self.entries.base().cast::<Entry>().add(partition * count);
-            std::slice::from_raw_parts_mut(first, count)
+        PartitionLinks {
+            first: self.first().wrapping_add(partition * count),
+            count,
+            memory: PhantomData,
         }
     }
 
-    /// One entry.
+    #[inline]
+    fn first(&self) -> *mut Entry {
+        // Aligned, since regions are page-aligned; every bit pattern, zero at first, is an `Entry`.
+        self.entries.base().cast::<Entry>()
+    }
+
+    /// One flow's key.
+    ///
+    /// # Safety
+    /// `place` is below the number of places, and nobody writes the key while the reference lives:
+    /// the caller holds the partition, or a packet of the flow.
+    #[inline]
+    pub(crate) unsafe fn key(&self, place: usize) -> &FlowKey {
+        debug_assert!(place < self.places);
+        // SAFETY: in bounds and shared by the caller's word.
+        unsafe { &(*self.first().add(place)).key }
+    }
+
+    /// Writes one flow's key.
+    ///
+    /// # Safety
+    /// `place` is below the number of places; the caller holds its partition, and no packet of the
+    /// flow is anywhere.
+    #[inline]
+    pub(crate) unsafe fn set_key(&self, place: usize, key: &FlowKey) {
+        debug_assert!(place < self.places);
+        // SAFETY: in bounds and alone by the caller's word.
+        unsafe { (*self.first().add(place)).key = *key };
+    }
+
+    /// One flow's links.
     ///
     /// # Safety
     /// `place` is below the number of places; the caller holds its partition, and nobody writes the
-    /// entry while the reference lives.
+    /// links while the reference lives.
     #[inline]
-    pub(crate) unsafe fn entry(&self, place: usize) -> &Entry {
+    pub(crate) unsafe fn links(&self, place: usize) -> &Links {
         debug_assert!(place < self.places);
-        // SAFETY: as in `entries`, in bounds by the caller's word; shared by the caller's word.
-        unsafe { &*self.entries.base().cast::<Entry>().add(place) }
+        // SAFETY: in bounds and shared by the caller's word.
+        unsafe { &(*self.first().add(place)).links }
     }
 
-    /// One entry, to write.
+    /// One flow's links, to write.
     ///
     /// # Safety
     /// `place` is below the number of places; the caller holds its partition, and no other
-    /// reference to the entry lives.
+    /// reference to the links lives.
     #[inline]
     #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn entry_mut(&self, place: usize) -> &mut Entry {
+    pub(crate) unsafe fn links_mut(&self, place: usize) -> &mut Links {
         debug_assert!(place < self.places);
-        // SAFETY: as in `entries`, in bounds by the caller's word.
-        unsafe { &mut *self.entries.base().cast::<Entry>().add(place) }
+        // SAFETY: in bounds and alone by the caller's word.
+        unsafe { &mut (*self.first().add(place)).links }
     }
 
     /// The state of one flow, as bytes aligned to a cache line.
     ///
     /// # Safety
-    /// As for [`FlowMemory::entry`], about the state.
+    /// `place` is below the number of places; the caller owns the flow: it holds the partition and has
+    /// handed none of the flow's packets to another core, or it is the one they were handed to. No
+    /// other reference to the state lives.
     #[inline]
     #[expect(clippy::mut_from_ref)]
     pub(crate) unsafe fn state(&self, place: usize) -> &mut [u8] {

@@ -15,7 +15,7 @@
 //! flow lives. State is in a second region, in lines of its own, at the same index.
 
 use crate::batch::{MAX_BATCH, Slot};
-use crate::flow_memory::{Entry, FlowMemory};
+use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
 use crate::region::CACHE_LINE;
 use std::io;
@@ -256,6 +256,8 @@ pub struct FlowTable {
     counters: FlowCounters,
     /// Where [`FlowTable::expire`] goes on, as a bucket.
     cursor: usize,
+    /// Whether packets bring their flows with them.
+    handed: bool,
 }
 
 impl FlowTable {
@@ -294,6 +296,7 @@ impl FlowTable {
             seed: config.seed,
             counters: FlowCounters::default(),
             cursor: 0,
+            handed: false,
         };
         Ok((table, partitions))
     }
@@ -309,6 +312,21 @@ impl FlowTable {
             seed: self.seed,
             counters: FlowCounters::default(),
             cursor: 0,
+            handed: false,
+        }
+    }
+
+    /// A view that never holds a partition, for a core that is handed packets with their flows: it
+    /// finds their state, and can neither look up nor open flows.
+    ///
+    /// # Safety
+    /// While a packet is processed with this view, no other core processes one of the same flow or
+    /// otherwise touches the flow's state, and what the core did that had the flow before happens
+    /// before. The flow has a [number](FlowTable::set_active), so that it stays.
+    pub(crate) unsafe fn of_handed_flows(&self) -> FlowTable {
+        FlowTable {
+            handed: true,
+            ..self.sharing()
         }
     }
 
@@ -361,45 +379,70 @@ impl FlowTable {
     /// A flow's state.
     #[inline]
     pub(crate) fn state(&mut self, flow: FlowIndex) -> &mut [u8] {
-        // A packet may come from anywhere: not looked up, or looked up in another table.
-        let bucket = flow.place() >> self.shift;
-        let held = self.partitions.get(bucket).is_some_and(Option::is_some);
-        assert!(held, "the packet has no flow in this table");
-        // SAFETY: the place is in range, since its partition is, and this table holds the partition.
-        // `&mut self` makes the reference the only one.
+        self.check(flow);
+        // SAFETY: the place is in range. This table holds its partition and the dispatcher keeps the
+        // packets of flows that are elsewhere out of its chain, or the flow was handed to it with the
+        // packet ([`FlowTable::of_handed_flows`]). `&mut self` makes the reference the only one.
         unsafe { self.memory.state(flow.place()) }
     }
 
     /// The key under which a packet's flow was looked up, whatever functions made of the packet.
     pub(crate) fn key(&self, flow: FlowIndex) -> FlowKey {
-        let bucket = flow.place() >> self.shift;
-        let held = self.partitions.get(bucket).is_some_and(Option::is_some);
+        self.check(flow);
+        // SAFETY: in range as in `state`; keys of flows with packets are not written.
+        unsafe { *self.memory.key(flow.place()) }
+    }
+
+    /// A packet may come from anywhere: not looked up, or looked up in another table.
+    #[inline]
+    fn check(&self, flow: FlowIndex) {
+        let partition = self.partitions.get(flow.place() >> self.shift);
+        let held = partition.is_some_and(|partition| partition.is_some() || self.handed);
         assert!(held, "the packet has no flow in this table");
-        self.entry(flow).key
     }
 
     #[inline]
-    fn entry(&self, flow: FlowIndex) -> &Entry {
+    fn key_of(&self, flow: FlowIndex) -> &FlowKey {
+        // SAFETY: as in `links`; keys are written only by `open`, which has `&mut self`.
+        unsafe { self.memory.key(flow.place()) }
+    }
+
+    #[inline]
+    fn links(&self, flow: FlowIndex) -> &Links {
         // SAFETY: indices used in this module are places of partitions that this table holds: a home
         // of one is checked in `lookup` and `open_companion`, all others are in the same partition.
-        // Shared, since `&self` excludes `entry_mut`.
-        unsafe { self.memory.entry(flow.place()) }
+        // Shared, since `&self` excludes `links_mut`.
+        unsafe { self.memory.links(flow.place()) }
     }
 
     #[inline]
-    fn entry_mut(&mut self, flow: FlowIndex) -> &mut Entry {
-        // SAFETY: as in `entry`; `&mut self` makes the reference the only one.
-        unsafe { self.memory.entry_mut(flow.place()) }
+    fn links_mut(&mut self, flow: FlowIndex) -> &mut Links {
+        // SAFETY: as in `links`; `&mut self` makes the reference the only one.
+        unsafe { self.memory.links_mut(flow.place()) }
     }
 
-    /// A partition held, with its entries.
+    /// A partition held, with its flows' links.
     #[inline]
-    fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, &mut [Entry])> {
+    fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, PartitionLinks<'_>)> {
         let partition = &mut *self.partitions[bucket].as_mut()?.0;
-        // SAFETY: this table holds the partition, and `&mut self` lasts as long as the slice.
+        // SAFETY: this table holds the partition, and `&mut self` lasts as long as the links.
         Some((partition, unsafe {
-            self.memory.entries(bucket, 1 << self.shift)
+            self.memory.partition(bucket, 1 << self.shift)
         }))
+    }
+
+    /// The number that the flow has among those with packets in the system.
+    #[inline]
+    pub(crate) fn active(&self, flow: FlowIndex) -> Option<u16> {
+        self.check(flow);
+        self.links(flow).active.checked_sub(1)
+    }
+
+    /// Gives the flow a number below 65,535, or takes it away. A flow that has one stays in the table.
+    #[inline]
+    pub(crate) fn set_active(&mut self, flow: FlowIndex, number: Option<u16>) {
+        self.check(flow);
+        self.links_mut(flow).active = number.map_or(0, |number| number + 1);
     }
 
     /// Looks up the flow of every packet and opens those that are new. A packet whose flow finds
@@ -423,12 +466,11 @@ impl FlowTable {
             if self.partitions[(home >> self.shift) as usize].is_none() {
                 continue;
             }
-            let entry = self.entry(FlowIndex(home));
-            let near = entry.near;
-            if near & 1 != 0 && entry.key == slot.packet.headers.key {
+            let near = self.links(FlowIndex(home)).near;
+            if near & 1 != 0 && *self.key_of(FlowIndex(home)) == slot.packet.headers.key {
                 slot.packet.flow = FlowIndex(home);
                 self.memory.prefetch_state(home as usize);
-                self.entry_mut(FlowIndex(home)).last_seen = tick;
+                self.links_mut(FlowIndex(home)).last_seen = tick;
             } else {
                 self.prefetch_near(home, near & !1);
                 unsettled[waiting] = i as u16;
@@ -446,7 +488,7 @@ impl FlowTable {
                 .or_else(|| self.open(home, &key, now, ends, Timer::Own));
             if let Some(flow) = found {
                 packet.flow = flow;
-                self.entry_mut(flow).last_seen = tick;
+                self.links_mut(flow).last_seen = tick;
                 self.memory.prefetch_state(flow.place());
             }
         }
@@ -466,7 +508,7 @@ impl FlowTable {
         if !held || flow.0 >> self.shift != u32::from(bucket) {
             return Err(NoCompanion::OtherBucket);
         }
-        if self.entry(flow).companion != Entry::NONE {
+        if self.links(flow).companion != Links::NONE {
             return Err(NoCompanion::HasOne);
         }
         let home = FlowIndex(self.home(key, bucket));
@@ -476,8 +518,8 @@ impl FlowTable {
         let companion = self
             .open(home, key, now.0 >> TICK_SHIFT, ends, Timer::Companions)
             .ok_or(NoCompanion::NoPlace)?;
-        self.entry_mut(companion).companion = flow.0;
-        self.entry_mut(flow).companion = companion.0;
+        self.links_mut(companion).companion = flow.0;
+        self.links_mut(flow).companion = companion.0;
         Ok(companion)
     }
 
@@ -501,15 +543,15 @@ impl FlowTable {
             };
             let flow = FlowIndex(base + due);
             let idle = self.idle_ticks(flow, now as u32);
-            let timeout = ticks(self.timeouts.of(self.entry(flow).key.protocol()));
+            let timeout = ticks(self.timeouts.of(self.key_of(flow).protocol()));
             if idle >= timeout {
                 self.counters.expired += 1 + u64::from(self.close(flow, ends));
-            } else if let Some((partition, entries)) = self.partition(bucket) {
+            } else if let Some((partition, mut flows)) = self.partition(bucket) {
                 let place = flow.0 & mask;
-                partition.wheel.remove(entries, place);
+                partition.wheel.remove(&mut flows, place);
                 partition
                     .wheel
-                    .insert(entries, place, now + u64::from(timeout - idle));
+                    .insert(&mut flows, place, now + u64::from(timeout - idle));
             }
         }
     }
@@ -534,11 +576,15 @@ impl FlowTable {
     fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
         // A flow seen at a later time than now, by a worker whose partition this was, is not idle.
         let since = |last_seen| (tick.wrapping_sub(last_seen) as i32).max(0) as u32;
-        let entry = self.entry(flow);
-        let idle = since(entry.last_seen);
-        match entry.companion {
-            Entry::NONE => idle,
-            companion => idle.min(since(self.entry(FlowIndex(companion)).last_seen)),
+        let idle = |links: &Links| match links.active {
+            0 => since(links.last_seen),
+            // Packets of the flow are still in the system.
+            _ => 0,
+        };
+        let links = self.links(flow);
+        match links.companion {
+            Links::NONE => idle(links),
+            companion => idle(links).min(idle(self.links(FlowIndex(companion)))),
         }
     }
 
@@ -572,10 +618,10 @@ impl FlowTable {
 
     #[inline]
     fn find(&self, home: FlowIndex, key: &FlowKey) -> Option<FlowIndex> {
-        let mut near = self.entry(home).near;
+        let mut near = self.links(home).near;
         while near != 0 {
             let place = self.at(home.0, near.trailing_zeros());
-            if self.entry(place).key == *key {
+            if *self.key_of(place) == *key {
                 return Some(place);
             }
             near &= near - 1;
@@ -606,16 +652,18 @@ impl FlowTable {
             return None;
         };
         let flow = self.at(home.0, distance);
-        self.entry_mut(home).near |= 1 << distance;
+        self.links_mut(home).near |= 1 << distance;
         // The place's own bit map belongs to the keys at home there, and stays.
-        let entry = self.entry_mut(flow);
-        entry.key = *key;
-        entry.last_seen = now as u32;
-        entry.companion = Entry::NONE;
-        entry.distance = distance as u8;
+        let links = self.links_mut(flow);
+        links.last_seen = now as u32;
+        links.companion = Links::NONE;
+        links.distance = distance as u8;
+        links.active = 0;
+        // SAFETY: in range as in `links`; the place was free, so no packet of a flow there is anywhere.
+        unsafe { self.memory.set_key(flow.place(), key) };
         self.state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol()));
-        let (partition, entries) = self.partition(bucket)?;
+        let (partition, mut flows) = self.partition(bucket)?;
         let place = flow.0 & mask;
         partition.set_taken(place, true);
         partition.live += 1;
@@ -623,9 +671,9 @@ impl FlowTable {
             Timer::Own => {
                 partition
                     .wheel
-                    .insert(entries, place, now + u64::from(timeout));
+                    .insert(&mut flows, place, now + u64::from(timeout));
             }
-            Timer::Companions => Wheel::leave_out(entries, place),
+            Timer::Companions => Wheel::leave_out(&mut flows, place),
         }
         self.counters.opened += 1;
         Some(flow)
@@ -647,9 +695,9 @@ impl FlowTable {
 
     /// Forgets a flow and its companion. Says whether there was one.
     fn close(&mut self, flow: FlowIndex, ends: &mut EndedFlows) -> bool {
-        let companion = self.entry(flow).companion;
+        let companion = self.links(flow).companion;
         self.remove(flow, ends);
-        if companion == Entry::NONE {
+        if companion == Links::NONE {
             return false;
         }
         self.remove(FlowIndex(companion), ends);
@@ -657,15 +705,15 @@ impl FlowTable {
     }
 
     fn remove(&mut self, flow: FlowIndex, ends: &mut EndedFlows) {
-        let key = self.entry(flow).key;
+        let key = *self.key_of(flow);
         ends.push(&key, self.state(flow));
         let mask = self.mask();
         let bucket = (flow.0 >> self.shift) as usize;
-        let distance = u32::from(self.entry(flow).distance);
+        let distance = u32::from(self.links(flow).distance);
         let home = FlowIndex((flow.0 & !mask) | (flow.0.wrapping_sub(distance) & mask));
-        self.entry_mut(home).near &= !(1 << distance);
-        if let Some((partition, entries)) = self.partition(bucket) {
-            partition.wheel.remove(entries, flow.0 & mask);
+        self.links_mut(home).near &= !(1 << distance);
+        if let Some((partition, mut flows)) = self.partition(bucket) {
+            partition.wheel.remove(&mut flows, flow.0 & mask);
             partition.set_taken(flow.0 & mask, false);
             partition.live -= 1;
         }

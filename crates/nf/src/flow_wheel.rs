@@ -4,7 +4,7 @@
 //! timer costs no memory of its own. It is lazy: a packet does not touch the wheel, only the flow's
 //! age; when the flow's slot comes round and the flow was active meanwhile, it is set again.
 
-use crate::flow_memory::Entry;
+use crate::flow_memory::{Links, PartitionLinks};
 
 const SLOTS: u64 = 256;
 
@@ -26,49 +26,49 @@ impl Wheel {
             grain_shift += 1;
         }
         Wheel {
-            heads: Box::new([Entry::NONE; SLOTS as usize]),
+            heads: Box::new([Links::NONE; SLOTS as usize]),
             grain_shift,
             done: 0,
         }
     }
 
     /// Puts the entry at `place` in the slot after tick `due`. It must not be in the wheel.
-    pub(crate) fn insert(&mut self, entries: &mut [Entry], place: u32, due: u64) {
+    pub(crate) fn insert(&mut self, flows: &mut PartitionLinks<'_>, place: u32, due: u64) {
         // Never the slot being emptied, which is `done + 1` again after a whole turn. Too early is
         // harmless: the timer is looked at and set again.
         let grain = ((due >> self.grain_shift) + 1).clamp(self.done + 1, self.done + SLOTS - 1);
         let slot = (grain % SLOTS) as usize;
         let head = self.heads[slot];
-        let entry = &mut entries[place as usize];
-        (entry.next, entry.previous, entry.wheel_slot) = (head, Entry::NONE, slot as u8);
-        if head != Entry::NONE {
-            entries[head as usize].previous = place;
+        let links = flows.at(place);
+        (links.next, links.previous, links.wheel_slot) = (head, Links::NONE, slot as u8);
+        if head != Links::NONE {
+            flows.at(head).previous = place;
         }
         self.heads[slot] = place;
     }
 
     /// Marks the entry at `place`, which is not in the wheel, as one that never will be.
-    pub(crate) fn leave_out(entries: &mut [Entry], place: u32) {
-        entries[place as usize].previous = place;
+    pub(crate) fn leave_out(flows: &mut PartitionLinks<'_>, place: u32) {
+        flows.at(place).previous = place;
     }
 
     /// Takes the entry at `place` out, if it was not [left out](Wheel::leave_out).
-    pub(crate) fn remove(&mut self, entries: &mut [Entry], place: u32) {
-        let Entry {
+    pub(crate) fn remove(&mut self, flows: &mut PartitionLinks<'_>, place: u32) {
+        let &mut Links {
             next,
             previous,
             wheel_slot,
             ..
-        } = entries[place as usize];
+        } = flows.at(place);
         if previous == place {
             return;
         }
-        if next != Entry::NONE {
-            entries[next as usize].previous = previous;
+        if next != Links::NONE {
+            flows.at(next).previous = previous;
         }
         match previous {
-            Entry::NONE => self.heads[usize::from(wheel_slot)] = next,
-            _ => entries[previous as usize].next = next,
+            Links::NONE => self.heads[usize::from(wheel_slot)] = next,
+            _ => flows.at(previous).next = next,
         }
     }
 
@@ -81,7 +81,7 @@ impl Wheel {
         self.done = self.done.max(now.saturating_sub(SLOTS));
         while self.done < now {
             let head = self.heads[((self.done + 1) % SLOTS) as usize];
-            if head != Entry::NONE {
+            if head != Links::NONE {
                 return Some(head);
             }
             self.done += 1;
@@ -107,7 +107,7 @@ mod tests {
         ) {
             let memory = FlowMemory::new(64, 0).unwrap();
             // SAFETY: the only reference to this memory.
-            let entries = unsafe { memory.entries(0, 64) };
+            let flows = &mut unsafe { memory.partition(0, 64) };
             let mut wheel = Wheel::new(longest);
             let mut due: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = 0;
@@ -115,18 +115,18 @@ mod tests {
                 let span = span % (u64::from(longest) + 1);
                 match operation {
                     0 if !due.contains_key(&place) => {
-                        wheel.insert(entries, place, now + span);
+                        wheel.insert(flows, place, now + span);
                         due.insert(place, now + span);
                     }
-                    1 if due.remove(&place).is_some() => wheel.remove(entries, place),
+                    1 if due.remove(&place).is_some() => wheel.remove(flows, place),
                     1 => {
-                        Wheel::leave_out(entries, place);
-                        wheel.remove(entries, place);
+                        Wheel::leave_out(flows, place);
+                        wheel.remove(flows, place);
                     }
                     _ => now += span,
                 }
                 while let Some(place) = wheel.next_due(now) {
-                    wheel.remove(entries, place);
+                    wheel.remove(flows, place);
                     let at = due.remove(&place);
                     prop_assert!(at.is_some(), "place {} was not in the wheel", place);
                     prop_assert!(at <= Some(now), "early: {:?} at {}", at, now);
@@ -134,7 +134,7 @@ mod tests {
             }
             now += 2 * u64::from(longest) + 2 * SLOTS;
             while let Some(place) = wheel.next_due(now) {
-                wheel.remove(entries, place);
+                wheel.remove(flows, place);
                 prop_assert!(due.remove(&place).is_some());
             }
             prop_assert!(due.is_empty());

@@ -95,6 +95,13 @@ pub trait NetworkFunction: Send {
         Verdict::Forward
     }
 
+    /// Whether [`new_flow`](NetworkFunction::new_flow) opens [companions](NewFlow::open_companion). That
+    /// takes the flow table, so that until a flow has been opened its packets are processed by the
+    /// core that holds its bucket.
+    fn opens_companions(&self) -> bool {
+        false
+    }
+
     /// Whether [`flow_ended`](NetworkFunction::flow_ended) is to be called.
     fn wants_flow_ends(&self) -> bool {
         false

@@ -16,6 +16,7 @@ pub mod function;
 pub mod ip_forward;
 pub mod load_balancer;
 pub mod nat;
+pub mod parcel;
 pub mod region;
 mod rewrite;
 pub mod spec;

@@ -206,6 +206,10 @@ impl NetworkFunction for Nat {
         size_of::<Translation>()
     }
 
+    fn opens_companions(&self) -> bool {
+        true
+    }
+
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         if flow.state::<Translation>().mode != PASS {
             // A connection that is shown again stays as it was opened.
