@@ -36,22 +36,33 @@ pub(super) fn assign(
     let mut taken = [[0_u8; SETS]; MAX_BINS];
     let mut reached = [false; SETS];
     reached[0] = true;
+    // Which sets the bin has room for.
+    let mut fits = [false; SETS];
     let mut bins = 0;
     while !reached[all] {
         let load = before.get(bins)?;
+        if bins == 0 || *load != before[bins - 1] {
+            for (fits, subset) in fits[..sets].iter_mut().zip(&loads) {
+                *fits = frontier.admits(super::sum(*load, *subset));
+            }
+        }
         let mut next = [false; SETS];
         for set in (0..sets).filter(|set| reached[*set]) {
             let rest = all & !set;
-            // All subsets of what is still to be put away, the largest first.
+            if fits[rest] {
+                next[all] = true;
+                taken[bins][all] = rest as u8;
+                break;
+            }
+            // All subsets of what is still to be put away; nothing always fits. Which of them fit
+            // no processor predicts, so there is no branch.
+            next[set] = true;
+            taken[bins][set] = 0;
             let mut subset = rest;
-            loop {
-                if frontier.admits(super::sum(*load, loads[subset])) || subset == 0 {
-                    next[set | subset] = true;
-                    taken[bins][set | subset] = subset as u8;
-                }
-                if subset == 0 {
-                    break;
-                }
+            while subset != 0 {
+                next[set | subset] |= fits[subset];
+                let taken = &mut taken[bins][set | subset];
+                *taken = if fits[subset] { subset as u8 } else { *taken };
                 subset = (subset - 1) & rest;
             }
         }
@@ -76,17 +87,28 @@ pub(super) fn assign(
 
 /// Of the sets that are marked, leaves those that no other contains.
 fn keep_largest(marked: &mut [bool]) {
-    // Whether a marked set strictly contains this one, or contains it.
-    let mut contained = [false; SETS];
+    // Sets that are marked or contained in one that is, and of these those that lack a flow of it.
     let mut covered = [false; SETS];
-    let items = marked.len().trailing_zeros();
-    for set in (0..marked.len()).rev() {
-        contained[set] = (0..items)
-            .map(|i| set | 1 << i)
-            .any(|larger| larger != set && covered[larger]);
-        covered[set] = contained[set] || marked[set];
+    let mut contained = [false; SETS];
+    let (covered, contained) = (&mut covered[..marked.len()], &mut contained[..marked.len()]);
+    covered.copy_from_slice(marked);
+    let flows = marked.len().trailing_zeros();
+    // Sets of which each second half has a flow that the first lacks.
+    let halves = |flow: u32| 2 << flow;
+    for flow in 0..flows {
+        for sets in covered.chunks_exact_mut(halves(flow)) {
+            let (without, with) = sets.split_at_mut(1 << flow);
+            without.iter_mut().zip(with).for_each(|(a, b)| *a |= *b);
+        }
+    }
+    for flow in 0..flows {
+        let larger = covered.chunks_exact(halves(flow));
+        for (sets, larger) in contained.chunks_exact_mut(halves(flow)).zip(larger) {
+            let with = &larger[1 << flow..];
+            sets.iter_mut().zip(with).for_each(|(a, b)| *a |= *b);
+        }
     }
     for (marked, contained) in marked.iter_mut().zip(contained) {
-        *marked &= !contained;
+        *marked &= !*contained;
     }
 }

@@ -29,6 +29,73 @@ struct Outcome {
     recruited: usize,
 }
 
+/// Flows looked at together.
+const CHUNK: usize = 8;
+
+/// Bins while flows are put into them, each into the first that has room.
+struct Filling<'a> {
+    frontier: &'a EpochFrontier,
+    bins: &'a mut [Bin],
+    /// The first bin that is not full.
+    current: usize,
+    /// What is to be stored there.
+    bin: Bin,
+    /// What found no room.
+    left: Load,
+}
+
+impl Filling<'_> {
+    /// Puts several flows into the same bin, if they fit into the first that is not full.
+    #[inline]
+    fn put_together(&mut self, flows: u32, packets: u32) -> Option<Place> {
+        let load = Load {
+            flows: self.bin.load.flows.saturating_add(flows),
+            packets: self.bin.load.packets.saturating_add(packets),
+        };
+        if !self.frontier.admits(load) {
+            return None;
+        }
+        self.bin.load = load;
+        Some(self.bin.place)
+    }
+
+    /// Puts a flow into the first bin that has room for it.
+    #[inline]
+    fn put(&mut self, packets: u32) -> Place {
+        match self.put_together(1, packets) {
+            Some(place) => place,
+            None => self.put_elsewhere(packets),
+        }
+    }
+
+    /// Puts a flow that the current bin has no room for.
+    fn put_elsewhere(&mut self, packets: u32) -> Place {
+        self.bins[self.current].load = self.bin.load;
+        let room = |bin: &&mut Bin| self.frontier.admits(grown(bin.load, packets));
+        let place = match self.bins[self.current + 1..].iter_mut().find(room) {
+            Some(bin) => {
+                bin.load = grown(bin.load, packets);
+                bin.place
+            }
+            None => {
+                self.left = grown(self.left, packets);
+                Place::HERE
+            }
+        };
+        while self.current + 1 < self.bins.len() && !self.frontier.admits(grown(self.bin.load, 1)) {
+            self.current += 1;
+            self.bin = self.bins[self.current];
+        }
+        place
+    }
+
+    /// Stores all loads; returns what found no room.
+    fn finish(self) -> Load {
+        self.bins[self.current].load = self.bin.load;
+        self.left
+    }
+}
+
 /// Packs flows on cores. Its memory is reused.
 #[derive(Debug)]
 pub(super) struct Packer {
@@ -48,6 +115,8 @@ pub(super) struct Packer {
     order: Vec<u32>,
     /// Another way to place the flows.
     other: Vec<Place>,
+    /// What the bins have with the flows placed by arrival.
+    by_arrival: [Load; MAX_HELPERS + 1],
 }
 
 impl Packer {
@@ -67,6 +136,7 @@ impl Packer {
             split: 0,
             order: Vec::new(),
             other: Vec::new(),
+            by_arrival: [Load::default(); MAX_HELPERS + 1],
         }
     }
 
@@ -74,10 +144,10 @@ impl Packer {
     pub fn gather(&mut self, view: &View<'_>) {
         let (mut bound, mut largest) = (Load::default(), 0);
         for flow in view.queued {
-            let (stays, goes) = if flow.bound {
-                (flow.packets, 0)
-            } else {
-                (0, flow.packets)
+            // Without branches: this is done for every flow of every backlog.
+            let (stays, goes) = match flow.bound {
+                true => (flow.packets, 0),
+                false => (0, flow.packets),
             };
             bound.flows += u32::from(flow.bound);
             bound.packets = bound.packets.wrapping_add(stays);
@@ -163,81 +233,108 @@ impl Packer {
             self.other.resize(queued.len(), Place::HERE);
             self.order.resize(queued.len(), 0);
         }
-        let mut best = self.first_fit(queued, open, 0..queued.len(), places);
+        let mut best = self.first_fit(queued, open, places);
         if !self.improvable(best, open) {
             return best.left == 0;
         }
 
         // Another order may do with fewer helpers.
+        for (kept, bin) in self.by_arrival.iter_mut().zip(&self.bins[..self.count]) {
+            *kept = bin.load;
+        }
         let mut other = std::mem::take(&mut self.other);
         other.resize(queued.len(), Place::HERE);
-        self.sort(queued);
-        let order = std::mem::take(&mut self.order);
-        let largest_first = order.iter().map(|i| *i as usize);
-        let sorted = self.first_fit(queued, open, largest_first, &mut other);
-        self.order = order;
+        let sorted = self.largest_first(queued, open, &mut other);
         if sorted < best {
             places.copy_from_slice(&other);
             best = sorted;
+        } else {
+            for (bin, kept) in self.bins[..self.count].iter_mut().zip(&self.by_arrival) {
+                bin.load = *kept;
+            }
         }
         if self.improvable(best, open) && self.exact(queued, open, best, &mut other) {
             places.copy_from_slice(&other);
+            self.recount(queued, places);
             best.left = 0;
         }
         self.other = other;
-        self.recount(queued, places);
         best.left == 0
     }
 
-    /// First fit, in the given order, into the bins from `open` on.
-    #[inline]
-    fn first_fit(
+    /// First fit, by arrival, into the bins from `open` on.
+    fn first_fit(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
+        let whales = self.has_whales();
+        let largest = self.frontier.largest();
+        let mut filling = self.fill(open);
+        let put_each = |filling: &mut Filling<'_>, flows: &[QueuedFlow], places: &mut [Place]| {
+            for (flow, place) in flows.iter().zip(places) {
+                *place = match flow.bound || flow.packets > largest {
+                    true => Place::HERE,
+                    false => filling.put(flow.packets),
+                };
+            }
+        };
+        let (chunks, rest) = queued.as_chunks::<CHUNK>();
+        let (places, rest_places) = places.as_chunks_mut::<CHUNK>();
+        for (flows, places) in chunks.iter().zip(places) {
+            // Flows that fit together fit one after the other.
+            let bound = flows.iter().fold(false, |any, flow| any | flow.bound);
+            if !whales && !bound {
+                let packets = flows.iter().map(|flow| flow.packets);
+                let packets = packets.fold(0, u32::saturating_add);
+                if let Some(place) = filling.put_together(CHUNK as u32, packets) {
+                    places.fill(place);
+                    continue;
+                }
+            }
+            put_each(&mut filling, flows, places);
+        }
+        put_each(&mut filling, rest, rest_places);
+        let left = filling.finish();
+        self.outcome(left)
+    }
+
+    /// First fit, largest first, into the bins from `open` on.
+    fn largest_first(
         &mut self,
         queued: &[QueuedFlow],
         open: usize,
-        order: impl Iterator<Item = usize>,
         places: &mut [Place],
     ) -> Outcome {
+        self.sort(queued);
+        let order = std::mem::take(&mut self.order);
+        let largest = self.frontier.largest();
+        let mut filling = self.fill(open);
+        for i in &order {
+            let flow = queued[*i as usize];
+            places[*i as usize] = match flow.bound || flow.packets > largest {
+                true => Place::HERE,
+                false => filling.put(flow.packets),
+            };
+        }
+        let left = filling.finish();
+        self.order = order;
+        self.outcome(left)
+    }
+
+    /// The bins from `open` on, without any flow placed.
+    fn fill(&mut self, open: usize) -> Filling<'_> {
         for bin in &mut self.bins[..self.count] {
             bin.load = bin.before;
         }
-        let frontier = &self.frontier;
-        let largest = frontier.largest();
         let bins = &mut self.bins[open..self.count];
-        let mut left = Load::default();
-        // The first bin that is not full, held apart while flows fit into it.
-        let mut current = 0;
-        let mut bin = bins[0];
-        for i in order {
-            let flow = queued[i];
-            if flow.bound || flow.packets > largest {
-                places[i] = Place::HERE;
-                continue;
-            }
-            let load = grown(bin.load, flow.packets);
-            if frontier.admits(load) {
-                bin.load = load;
-                places[i] = bin.place;
-                continue;
-            }
-            bins[current].load = bin.load;
-            let room = |bin: &&mut Bin| frontier.admits(grown(bin.load, flow.packets));
-            places[i] = match bins[current + 1..].iter_mut().find(room) {
-                Some(bin) => {
-                    bin.load = grown(bin.load, flow.packets);
-                    bin.place
-                }
-                None => {
-                    left = grown(left, flow.packets);
-                    Place::HERE
-                }
-            };
-            while current + 1 < bins.len() && !frontier.admits(grown(bin.load, 1)) {
-                current += 1;
-                bin = bins[current];
-            }
+        Filling {
+            frontier: &self.frontier,
+            bin: bins[0],
+            bins,
+            current: 0,
+            left: Load::default(),
         }
-        bins[current].load = bin.load;
+    }
+
+    /// What placing the flows came to; what is left stays here.
+    fn outcome(&mut self, left: Load) -> Outcome {
         self.bins[0].load = sum(self.bins[0].load, left);
         let idle = &self.bins[self.working..self.count];
         Outcome {
@@ -268,10 +365,12 @@ impl Packer {
 
     /// Sorts the flows into `order` by size classes, largest first, and by arrival within a class.
     fn sort(&mut self, queued: &[QueuedFlow]) {
-        let wide = self.frontier.largest() / SIZE_CLASSES as u32 + 1;
+        let largest = self.frontier.largest();
+        let used = u32::BITS - largest.leading_zeros();
+        let shift = used.saturating_sub(SIZE_CLASSES.trailing_zeros());
         let class = |flow: &QueuedFlow| {
-            let small = flow.packets.min(self.frontier.largest()) / wide;
-            SIZE_CLASSES - 1 - small as usize
+            let size = flow.packets.min(largest) >> shift;
+            SIZE_CLASSES - 1 - size as usize
         };
         let mut next = [0_u32; SIZE_CLASSES];
         for flow in queued {

@@ -122,6 +122,26 @@ fn groups_go_to_helpers_at_work_before_others() {
 }
 
 #[test]
+fn what_only_one_of_all_ways_places_is_placed() {
+    let frontier = EpochFrontier::constant(100);
+    let options = NetBlazeOptions::new(SLO);
+    let mut mapper = NetBlazeMapper::new(options, &frontier, SplitProfile::new()).unwrap();
+    let idle = Helper {
+        recruited: true,
+        ..Helper::default()
+    };
+    // Both orders need a fourth core.
+    let queued = flows(&[38, 53, 31, 34, 39, 21, 16, 51]);
+    let plan = decide(&mut mapper, Nanos::from_secs(1), &queued, &[idle; 2]);
+    let mut groups = [0; 3];
+    for (flow, place) in queued.iter().zip(&plan.places) {
+        groups[place.index()] += flow.packets;
+    }
+    assert!(groups.iter().all(|packets| *packets <= 100), "{groups:?}");
+    assert_eq!((plan.notice, plan.release), (None, 0));
+}
+
+#[test]
 fn many_flows_are_cut_where_packets_alone_would_fit() {
     let queued = flows(&[3; 30]);
     let helpers = [Helper::default(); 4];
