@@ -106,7 +106,7 @@ impl UrlFilter {
     pub fn new(table: Arc<FilterTable>) -> UrlFilter {
         let config = table.config();
         UrlFilter {
-            pool: Pool::new(Arc::clone(table.stock()), config.buffer_bytes),
+            pool: Pool::new(Arc::clone(table.stock())),
             joined: Vec::with_capacity(config.buffer_bytes + super::normalize::MAX_HOST),
             notes: [0; 5],
             table,
@@ -146,7 +146,9 @@ impl UrlFilter {
         if stream.status != LIVE {
             return stream.settled(sequence, payload.len());
         }
-        if stream.lease().is_some_and(|lease| !self.pool.open(lease)) {
+        if let Some(lease) = stream.lease()
+            && !self.pool.open(lease, sequence)
+        {
             // It was silent for too long.
             return self.unclear(stream);
         }
@@ -362,7 +364,7 @@ impl UrlFilter {
             return;
         };
         // What is open is this stream's; else it may have lost its buffer.
-        if self.pool.is_open() || self.pool.open(lease) {
+        if self.pool.is_open() || self.pool.open(lease, stream.next) {
             self.pool.give();
         }
         stream.place = 0;

@@ -38,10 +38,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An instance's part of a stock, whose buffers are for `size` bytes of a request's target and as
-    /// many out of order: a power of two, so that sequence numbers wrap around where the ring does.
-    pub(super) fn new(stock: Arc<Stock>, size: usize) -> Pool {
-        assert!(size.is_power_of_two(), "a ring of {size} bytes");
+    /// An instance's part of a stock.
+    pub(super) fn new(stock: Arc<Stock>) -> Pool {
+        let size = stock.size();
         // What is free with one instance is not there for others: of a small stock nothing is.
         let hoard = (stock.count() / 128).min(64);
         Pool {
@@ -64,6 +63,9 @@ impl Pool {
             Some(place) => self.window.take(place),
             None => self.window.take_silent(now),
         }?;
+        if let Some(next) = self.free.last() {
+            self.window.stock().prefetch(*next, 0);
+        }
         let (kept, bytes) = self.window.parts()?;
         kept.count = 0;
         let (target, host) = (usize::from(target), usize::from(host));
@@ -73,10 +75,11 @@ impl Pool {
         Some(lease)
     }
 
-    /// Opens a stream's buffer, none being open, so that what follows is about it. `false` if the
-    /// stream has lost it.
+    /// Opens a stream's buffer, none being open, so that what follows is about it: about the byte of this
+    /// number, probably. `false` if the stream has lost it.
     #[inline]
-    pub(super) fn open(&mut self, lease: Lease) -> bool {
+    pub(super) fn open(&mut self, lease: Lease, sequence: u32) -> bool {
+        self.window.stock().prefetch(lease.place, sequence);
         self.window.open(lease)
     }
 

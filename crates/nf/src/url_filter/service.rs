@@ -54,7 +54,7 @@ pub struct FilterConfig {
     pub tls_ports: Ports,
     /// Streams that something can be kept of at once, of all workers together; at most 1,048,575.
     pub streams: usize,
-    /// Bytes kept of a stream: of a request line, and as many out of order. A power of two.
+    /// Bytes kept of a stream: of a request line, and as many out of order. A power of two, from 64 on.
     pub buffer_bytes: usize,
     /// What becomes of packets that cannot be looked into for want of room.
     pub on_overflow: Fate,
@@ -82,6 +82,9 @@ impl FilterTable {
     ///
     /// # Errors
     /// The patterns, or the buffers, take too much memory.
+    ///
+    /// # Panics
+    /// If [`buffer_bytes`](FilterConfig::buffer_bytes) is no power of two, or below 64.
     pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
         let patterns = UrlTable::new(patterns)?;
         let stock = Stock::new(config.streams, config.buffer_bytes).map_err(|error| {

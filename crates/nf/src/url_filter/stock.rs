@@ -14,7 +14,7 @@
 //! instance is at work: it does only if the buffer was taken back from a silent stream.
 
 use super::normalize::MAX_HOST;
-use crate::region::{CACHE_LINE, Region};
+use crate::region::{CACHE_LINE, Region, prefetch};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,19 +58,10 @@ pub(super) struct Kept {
     pub(super) count: u32,
 }
 
-/// What all instances see of a buffer.
-#[derive(Debug)]
-#[repr(C)]
-struct Shared {
-    word: AtomicU64,
-    /// The next free buffer behind this one.
-    next: AtomicU32,
-}
+/// Where a buffer's bytes begin, behind its word and what is known of them.
+const HEAD: usize = (size_of::<AtomicU64>() + size_of::<Kept>()).next_multiple_of(CACHE_LINE);
 
-/// Where a buffer's bytes begin, behind what is known of them.
-const HEAD: usize = (size_of::<Shared>() + size_of::<Kept>()).next_multiple_of(CACHE_LINE);
-
-const _: () = assert!(align_of::<Kept>() <= size_of::<Shared>());
+const _: () = assert!(align_of::<Kept>() <= size_of::<AtomicU64>());
 
 /// Bytes from one buffer to the next. An odd number of cache lines, so that the heads of all do not
 /// share a few sets of the cache.
@@ -101,14 +92,24 @@ pub(super) struct Stock {
     /// The first free buffer, and above it a number that every change makes one more, so that an
     /// exchange fails if the stack has changed in the meantime.
     head: AtomicU64,
+    /// For each buffer that is on the stack the one below it. Not in the buffers: a walk would wait for
+    /// memory at each.
+    below: Box<[AtomicU32]>,
 }
 
 impl Stock {
-    /// So many buffers, each for `size` bytes of a request's target and as many out of order.
+    /// So many buffers, each for `size` bytes of a request's target and as many out of order: a power
+    /// of two, so that sequence numbers wrap around where the ring does, and buffers are whole cache
+    /// lines.
     ///
     /// # Errors
     /// What the kernel says when there is not that much memory; too many buffers.
+    ///
+    /// # Panics
+    /// If `size` is none, or less than a cache line.
     pub(super) fn new(count: usize, size: usize) -> io::Result<Stock> {
+        let fits = size.is_power_of_two() && size >= CACHE_LINE;
+        assert!(fits, "a ring of {size} bytes");
         if count >> PLACE_BITS != 0 {
             return Err(io::Error::other(format!("{count} buffers are too many")));
         }
@@ -117,6 +118,7 @@ impl Stock {
             size,
             count: count as u32,
             head: AtomicU64::new(0),
+            below: (0..=count).map(|_| AtomicU32::new(NONE)).collect(),
         };
         let all: Vec<u32> = (1..=stock.count).collect();
         stock.put(&all);
@@ -128,19 +130,37 @@ impl Stock {
         self.count as usize
     }
 
-    /// A buffer's first byte.
-    #[inline]
-    fn start(&self, place: u32) -> *mut u8 {
-        assert!((1..=self.count).contains(&place), "there is no such buffer");
-        let offset = (place as usize - 1) * stride(self.size);
-        self.region.base().wrapping_add(offset)
+    /// Bytes of a request's target that each buffer is for.
+    pub(super) fn size(&self) -> usize {
+        self.size
     }
 
+    /// Where in the region a buffer begins.
     #[inline]
-    fn shared(&self, place: u32) -> &Shared {
-        // SAFETY: in the region, by the assertion in `start`; aligned, since regions are and strides are
+    fn offset(&self, place: u32) -> usize {
+        assert!((1..=self.count).contains(&place), "there is no such buffer");
+        (place as usize - 1) * stride(self.size)
+    }
+
+    /// A buffer's word.
+    #[inline]
+    fn word(&self, place: u32) -> &AtomicU64 {
+        let start = self.region.base().wrapping_add(self.offset(place));
+        // SAFETY: in the region, by the assertion in `offset`; aligned, since regions are and strides are
         // whole cache lines; zero at first, which is valid. Nobody has an exclusive reference to it.
-        unsafe { &*self.start(place).cast::<Shared>() }
+        unsafe { &*start.cast::<AtomicU64>() }
+    }
+
+    /// Brings near what is touched of a buffer first: its head, the start of its text, and the ring where
+    /// the byte of this number belongs. All at once, while an exchange of the word waits for memory and
+    /// holds up what comes after it.
+    #[inline]
+    pub(super) fn prefetch(&self, place: u32, sequence: u32) {
+        let start = self.region.base().wrapping_add(self.offset(place));
+        let ring = HEAD + self.size + MAX_HOST + (sequence as usize & (self.size - 1));
+        for at in [0, CACHE_LINE, HEAD, ring] {
+            prefetch(start.wrapping_add(at));
+        }
     }
 
     /// Takes up to `most` free buffers from the stack.
@@ -152,7 +172,7 @@ impl Stock {
             // If others change the stack meanwhile, this is a walk among valid places to no avail.
             while place != NONE && places.len() - before < most {
                 places.push(place);
-                place = self.shared(place).next.load(Ordering::Relaxed);
+                place = self.below[place as usize].load(Ordering::Relaxed);
             }
             if places.len() == before {
                 return;
@@ -171,12 +191,11 @@ impl Stock {
             return;
         };
         for pair in places.windows(2) {
-            self.shared(pair[0]).next.store(pair[1], Ordering::Relaxed);
+            self.below[pair[0] as usize].store(pair[1], Ordering::Relaxed);
         }
         let mut head = self.head.load(Ordering::Acquire);
         loop {
-            let below = &self.shared(last).next;
-            below.store(head as u32, Ordering::Relaxed);
+            self.below[last as usize].store(head as u32, Ordering::Relaxed);
             match self.exchange(head, places[0]) {
                 Ok(_) => return,
                 Err(present) => head = present,
@@ -198,7 +217,7 @@ impl Stock {
         let mut count = 0;
         while place != NONE {
             count += 1;
-            place = self.shared(place).next.load(Ordering::Relaxed);
+            place = self.below[place as usize].load(Ordering::Relaxed);
         }
         count
     }
@@ -210,6 +229,8 @@ pub(super) struct Window {
     stock: Arc<Stock>,
     /// The buffer whose word this window has made open, or [`NONE`].
     open: u32,
+    /// Where that begins in the region.
+    offset: usize,
     /// Where the search for silent streams goes on.
     hand: u32,
 }
@@ -220,6 +241,7 @@ impl Window {
         Window {
             stock,
             open: NONE,
+            offset: 0,
             hand: 0,
         }
     }
@@ -237,14 +259,14 @@ impl Window {
     #[inline]
     pub(super) fn open(&mut self, lease: Lease) -> bool {
         let generation = u64::from(lease.generation);
-        let word = self.stock.shared(lease.place).word.load(Ordering::Relaxed);
+        let word = self.stock.word(lease.place).load(Ordering::Relaxed);
         word & (GENERATION | OPEN | TAKEN) == generation | TAKEN
             && self.make_open(lease.place, word, generation)
     }
 
     /// Opens a free buffer, none being open, and takes it. `None` if it is not free.
     pub(super) fn take(&mut self, place: u32) -> Option<Lease> {
-        let word = self.stock.shared(place).word.load(Ordering::Relaxed);
+        let word = self.stock.word(place).load(Ordering::Relaxed);
         if word & (OPEN | TAKEN) != 0 {
             return None;
         }
@@ -256,7 +278,7 @@ impl Window {
         for _ in 0..SCAN.min(self.stock.count()) {
             let place = self.hand % self.stock.count + 1;
             self.hand = place;
-            let word = self.stock.shared(place).word.load(Ordering::Relaxed);
+            let word = self.stock.word(place).load(Ordering::Relaxed);
             // The time is part of the word: if the stream speaks up meanwhile, the exchange fails.
             if word & (OPEN | TAKEN) == TAKEN && is_silent(word, now) {
                 let lease = self.take_from(place, word);
@@ -281,14 +303,14 @@ impl Window {
     fn make_open(&mut self, place: u32, word: u64, generation: u64) -> bool {
         // Were another buffer open, it would stay so for ever.
         assert!(!self.is_open(), "one buffer at a time");
-        let opened = self.stock.shared(place).word.compare_exchange(
+        let opened = self.stock.word(place).compare_exchange(
             word,
             generation | OPEN | TAKEN,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
         if opened.is_ok() {
-            self.open = place;
+            (self.open, self.offset) = (place, self.stock.offset(place));
         }
         opened.is_ok()
     }
@@ -311,7 +333,7 @@ impl Window {
             return None;
         }
         // Nobody else changes the word of an open buffer.
-        let word = &self.stock.shared(place).word;
+        let word = self.stock.word(place);
         let generation = word.load(Ordering::Relaxed) & GENERATION;
         word.store(generation | state, Ordering::Release);
         Some(place)
@@ -323,13 +345,12 @@ impl Window {
         if self.open == NONE {
             return None;
         }
-        let start = self.stock.start(self.open);
-        // SAFETY: in the region, by the assertion in `start`, and apart from each other and from
-        // `Shared`; aligned as there, by the constant assertion; initialised, and every bit pattern is
-        // valid. This window made the buffer open, so that no other touches it, and `&mut self` lasts as
-        // long as the references do.
+        let start = self.start();
+        // SAFETY: in the region, apart from each other and from the word; aligned as that, by the
+        // constant assertion; initialised, and every bit pattern is valid. This window made the buffer
+        // open, so that no other touches it, and `&mut self` lasts as long as the references do.
         unsafe {
-            let kept = start.add(size_of::<Shared>()).cast::<Kept>();
+            let kept = start.add(size_of::<AtomicU64>()).cast::<Kept>();
             let bytes = start.add(HEAD);
             Some((
                 &mut *kept,
@@ -345,7 +366,13 @@ impl Window {
             return None;
         }
         // SAFETY: as in `parts`, shared for as long as `&self` is.
-        Some(unsafe { &*self.stock.start(self.open).add(size_of::<Shared>()).cast() })
+        Some(unsafe { &*self.start().add(size_of::<AtomicU64>()).cast() })
+    }
+
+    /// The first byte of the buffer that is open.
+    #[inline]
+    fn start(&self) -> *mut u8 {
+        self.stock.region.base().wrapping_add(self.offset)
     }
 }
 

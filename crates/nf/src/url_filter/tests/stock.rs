@@ -13,7 +13,7 @@ fn stock(count: usize) -> Arc<Stock> {
 }
 
 fn pool(stock: &Arc<Stock>) -> Pool {
-    Pool::new(Arc::clone(stock), SIZE)
+    Pool::new(Arc::clone(stock))
 }
 
 /// Takes a buffer and closes it.
@@ -24,7 +24,7 @@ fn take(pool: &mut Pool, now: Nanos) -> Option<Lease> {
 }
 
 fn give(pool: &mut Pool, lease: Lease) -> bool {
-    let held = pool.open(lease);
+    let held = pool.open(lease, 0);
     pool.give();
     held
 }
@@ -43,7 +43,7 @@ fn one_instance_gives_back_what_another_took() {
         assert_eq!(take(&mut second, NOW), None);
         assert_eq!(stock.free(), 0);
         assert!(leases.iter().all(|lease| give(&mut second, *lease)));
-        assert!(leases.iter().all(|lease| !first.open(*lease)), "twice");
+        assert!(leases.iter().all(|lease| !first.open(*lease, 0)), "twice");
         // Few of them stay with an instance, of a small stock none.
         assert!(stock.free() >= count - count / 128);
         drop((first, second));
@@ -74,14 +74,14 @@ fn silent_streams_lose_their_buffers_to_other_instances() {
     // Two of them go on, one in the future: another worker's time.
     let later = Nanos(NOW.0 + SILENT.0 - 10_000_000);
     for (lease, at) in [(leases[0], later), (leases[2], later + Nanos::from_secs(5))] {
-        assert!(first.open(lease));
+        assert!(first.open(lease, 0));
         first.close(at);
     }
     assert_eq!(take(&mut second, later), None, "not quite silent enough");
     let later = NOW + SILENT + Nanos::from_millis(2);
     let taken = take(&mut second, later).unwrap();
     assert_eq!(taken.place, leases[1].place);
-    assert!(!first.open(leases[1]), "it is another stream's");
+    assert!(!first.open(leases[1], 0), "it is another stream's");
     assert!(give(&mut first, leases[0]) && give(&mut first, leases[2]));
     assert!(give(&mut first, taken));
     drop((first, second));
@@ -102,7 +102,7 @@ fn threads_hand_streams_to_each_other() {
                 scope.spawn(move || {
                     let mut pool = pool(stock);
                     let finish = |pool: &mut Pool, (lease, mark): (Lease, u32)| {
-                        assert!(pool.open(lease));
+                        assert!(pool.open(lease, 0));
                         assert_eq!(pool.first().unwrap().0, mark.to_be_bytes());
                         assert_eq!(pool.text().target[..4], mark.to_be_bytes());
                         pool.give();
@@ -131,6 +131,13 @@ fn threads_hand_streams_to_each_other() {
         });
         assert_eq!(stock.free(), count);
     }
+}
+
+/// Words would not be aligned.
+#[test]
+#[should_panic(expected = "a ring of 32 bytes")]
+fn small_rings_are_refused() {
+    let _ = Stock::new(1, 32);
 }
 
 #[test]
