@@ -89,7 +89,9 @@ fn figures() -> Vec<Figure> {
         }
     }
     figures.push(bound());
-    figures.push(largest_first());
+    figures.push(out_of_cores());
+    figures.push(largest_first((28, 5), (4, 62), 4));
+    figures.push(largest_first((300, 1), (10, 60), 10));
     figures.push(all_ways());
     figures
 }
@@ -121,7 +123,7 @@ fn cut(packets: u32, flows: u32, groups: u32) -> Figure {
                 packets: (mean_packets * packets * percent).div_ceil(10_000),
             });
         }
-        let mut figure = figure(&frontier, HELPERS);
+        let mut figure = figure(&frontier, HELPERS.max(groups as usize));
         let all = backlogs
             .iter()
             .all(|backlog| used(&mut figure, backlog) == groups as usize);
@@ -149,12 +151,27 @@ fn bound() -> Figure {
     }
 }
 
-/// Small flows before large ones: first fit makes six groups, of which the bound shows that fewer
-/// may do, and largest first four.
-fn largest_first() -> Figure {
-    let mut backlog = vec![flow(5); 28];
-    backlog.extend([flow(62); 4]);
-    chosen("388-packets/32-flows/largest-first", 4, backlog)
+/// A backlog for eight cores where there are five.
+fn out_of_cores() -> Figure {
+    let mut figure = cut(1024, 310, 8);
+    figure.helpers.truncate(4);
+    Figure {
+        name: "scaling/plan/1024-packets/310-flows/out-of-cores".to_owned(),
+        ..figure
+    }
+}
+
+/// Small flows before large ones: by arrival they fill cores that the large ones need, the bound
+/// shows that fewer cores may do, and largest first is tried.
+fn largest_first(small: (usize, u32), large: (usize, u32), groups: usize) -> Figure {
+    let mut backlog = vec![flow(small.1); small.0];
+    backlog.extend(vec![flow(large.1); large.0]);
+    let (packets, flows) = (packets(&backlog), backlog.len());
+    chosen(
+        &format!("{packets}-packets/{flows}-flows/largest-first"),
+        groups,
+        backlog,
+    )
 }
 
 /// Eight flows of which both orders make four groups, and the best way three.
@@ -165,7 +182,7 @@ fn all_ways() -> Figure {
 
 /// One backlog, of which a core can process 100 packets.
 fn chosen(name: &str, groups: usize, backlog: Vec<QueuedFlow>) -> Figure {
-    let mut figure = figure(&EpochFrontier::constant(100), 8);
+    let mut figure = figure(&EpochFrontier::constant(100), 13);
     assert_eq!(used(&mut figure, &backlog), groups);
     Figure {
         name: format!("scaling/plan/{name}"),

@@ -228,6 +228,29 @@ splits: [[1, 512, 700]]
 costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0, newFlowNanoseconds: 210}
 ";
 
+/// The example of the type's documentation.
+const WRITTEN: &str = "apiVersion: tailwater.dev/v1alpha1
+kind: CapacityProfile
+chain: \"acl-nat\"
+configuration: \"9f86d081884c7d65\"
+machine: \"edge-3\"
+sloNanoseconds: 200000
+epochNanoseconds: 80000
+# [flows, packets an epoch]
+frontier: [[10, 352], [103, 128]]
+# [flows, packets a second]
+rates: [[500, 2140000], [5500, 1820000]]
+# [last functions moved, packets an epoch of the first functions, of the last]
+splits: [[1, 512, 700]]
+costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
+";
+
+#[test]
+fn files_look_as_documented() {
+    let profile = CapacityProfile::parse(WRITTEN.as_bytes(), "written").unwrap();
+    assert_eq!(profile.to_string(), WRITTEN);
+}
+
 #[test]
 fn a_profile_in_another_notation_is_read() {
     let profile = CapacityProfile::parse(SAMPLE.as_bytes(), "sample").unwrap();

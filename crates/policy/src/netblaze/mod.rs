@@ -16,9 +16,11 @@
 //! towards the group that stays. Like NetBlaze's code this takes flows first fit, in the order of
 //! their first packets. A lower bound from the frontier's convex hull tells whether fewer helpers
 //! could have sufficed; only then are the flows tried again, largest first, and if there are
-//! at most eight of them, all ways. So the plan recruits no more helpers than any other plan would
+//! at most eight of them, all ways. So the plan recruits no more helpers than any other plan for
+//! the same flows would (whales apart, which are split before)
 //!
-//! - with at most eight flows to place, and at most eight cores already at work: always;
+//! - with at most eight flows to place and at most eight cores at work with room, this one
+//!   included: always, and if any plan fits, so does this;
 //! - otherwise where the bound is met. Where it is not, nothing is promised for frontiers in
 //!   general. If capacity is the same for all flow counts (the static variants) and the helpers are
 //!   idle, the groups are bins of equal size, largest first into the first that has room: never

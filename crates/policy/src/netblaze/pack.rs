@@ -42,6 +42,8 @@ struct Filling<'a> {
     bin: Bin,
     /// What found no room.
     left: Load,
+    /// The fewest packets of a flow that found none: bins only fill up, so no larger one will.
+    hopeless: u32,
 }
 
 impl Filling<'_> {
@@ -70,6 +72,10 @@ impl Filling<'_> {
 
     /// Puts a flow that the current bin has no room for.
     fn put_elsewhere(&mut self, packets: u32) -> Place {
+        if packets >= self.hopeless {
+            self.left = grown(self.left, packets);
+            return Place::HERE;
+        }
         self.bins[self.current].load = self.bin.load;
         let room = |bin: &&mut Bin| self.frontier.admits(grown(bin.load, packets));
         let place = match self.bins[self.current + 1..].iter_mut().find(room) {
@@ -79,6 +85,7 @@ impl Filling<'_> {
             }
             None => {
                 self.left = grown(self.left, packets);
+                self.hopeless = packets;
                 Place::HERE
             }
         };
@@ -330,6 +337,7 @@ impl Packer {
             bins,
             current: 0,
             left: Load::default(),
+            hopeless: u32::MAX,
         }
     }
 
