@@ -1,7 +1,8 @@
 //! Flows whose packets are processed by one instance of a function after the other, as when a core
 //! hands flows to others: flow state is all that the instances need of each other, so what leaves is
-//! what leaves one instance alone. Flows are opened, and end, at the first instance. That a flow is shown
-//! to it again on the way, because something it could depend on has changed, makes no difference either.
+//! what leaves one instance alone. Flows end at the first instance, and those that open companions begin
+//! there. That a flow is shown again on the way, because something it could depend on has changed, makes
+//! no difference either.
 
 mod filter;
 mod rewriting;

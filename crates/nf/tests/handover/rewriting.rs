@@ -106,6 +106,7 @@ proptest! {
         for turn in turns {
             relay.turn_to(turn);
             back.turn_to((turn + 1) % INSTANCES);
+            relay.show_again();
             let sent = relay.run(&frames, SECOND);
             prop_assert!(seen.insert(sent[0][42..].to_vec()));
             prop_assert_eq!(back.run(&sent, SECOND), &frames);

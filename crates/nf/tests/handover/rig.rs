@@ -23,7 +23,7 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 struct Relay {
     instances: Vec<Box<dyn NetworkFunction>>,
     turn: Arc<AtomicUsize>,
-    /// Goes up when flows are to be shown to the first instance again.
+    /// Goes up when flows are to be shown again.
     version: Arc<AtomicU32>,
     notes: Vec<u64>,
 }
@@ -51,7 +51,14 @@ impl NetworkFunction for Relay {
         self.instances[0].version() + self.version.load(Ordering::Relaxed)
     }
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        self.instances[0].new_flow(packet, frame, flow)
+        let at = match self.opens_companions() {
+            true => 0,
+            false => self.turn.load(Ordering::Relaxed),
+        };
+        self.instances[at].new_flow(packet, frame, flow)
+    }
+    fn opens_companions(&self) -> bool {
+        self.instances[0].opens_companions()
     }
     fn wants_flow_ends(&self) -> bool {
         self.instances[0].wants_flow_ends()
