@@ -78,6 +78,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         capture_out: args.capture_out.clone(),
         not_matched: loaded.not_matched,
         seed: args.load.seed,
+        scaling: None,
     };
     let chain = Chain {
         name: spec.name.clone(),

@@ -20,13 +20,16 @@ pub struct Received {
     pub ended: bool,
 }
 
-/// One receive and transmit queue of a port. A worker owns it.
-pub trait PortQueue: Send {
-    /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
-    fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
-
+/// A transmit queue of a port. A worker owns it.
+pub trait PortSender: Send {
     /// Sends every packet of the batch, which keeps the buffers.
     fn transmit(&mut self, batch: &Batch);
+}
+
+/// One receive and transmit queue of a port. A worker owns it.
+pub trait PortQueue: PortSender {
+    /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
+    fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
 
     /// Lets nothing more arrive; what is in the ring can still be received.
     fn stop(&mut self);

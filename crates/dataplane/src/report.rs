@@ -3,6 +3,7 @@
 use crate::arrivals::{ArrivalSeries, bin_width};
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
+use crate::scaling::ScalingCounters;
 use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use serde::Serialize;
@@ -40,6 +41,8 @@ pub struct RunReport {
     pub cores: CoreReport,
     /// Late and lost packets by cause.
     pub late_by_cause: BTreeMap<&'static str, u64>,
+    /// What was handed to auxiliary cores, if there are any.
+    pub scaling: Option<ScalingCounters>,
     /// The flow table, if the chain has one.
     pub flows: Option<FlowReport>,
     /// The run cut into windows, to tell the machine's hiccups from the chain's.

@@ -3,8 +3,10 @@
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
-use crate::port::{PortQueue, RetaError, round_robin};
+use crate::port::{PortQueue, PortSender, RetaError, round_robin};
 use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
+use crate::scaling::helper::AuxiliaryWorker;
+use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
 use crate::worker::{Worker, WorkerConfig};
@@ -12,6 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tailwater_handover::priority::Priority;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::accounting::ExportError;
@@ -38,6 +41,9 @@ pub struct RunConfig {
     pub not_matched: u64,
     /// Keys the flow table's hash.
     pub seed: u64,
+    /// How flows are handed to auxiliary cores; without it every packet is processed where it is
+    /// received.
+    pub scaling: Option<ScalingConfig>,
 }
 
 /// Why a run cannot start, or ended without a report.
@@ -96,6 +102,9 @@ pub struct Progress {
 /// Between the workers' start and the first packet: threads get to their cores.
 const LEAD: Nanos = Nanos::from_millis(10);
 
+/// The real-time priority of helpers: above ordinary programs, below all others.
+const HELPER_PRIORITY: u8 = 1;
+
 /// How often progress is told at least.
 const PROGRESS: Duration = Duration::from_millis(100);
 
@@ -126,20 +135,30 @@ pub fn run(
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
         .collect();
     let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    let auxiliary: &[usize] = match &config.scaling {
+        Some(scaling) => &scaling.auxiliary,
+        None => &[],
+    };
+    let workers = chains.len() + auxiliary.len();
     let (capture, mut taps) = match &config.capture_out {
         Some(path) => {
-            let (file, taps) = CaptureFile::create(path, chains.len())?;
+            let (file, taps) = CaptureFile::create(path, workers)?;
             (Some(file), taps)
         }
         None => (None, Vec::new()),
     };
     taps.reverse();
     let batch = usize::from(spec.packets.batch);
+    let buffers = match &config.scaling {
+        Some(scaling) => scaling.buffers.clamp(2 * MAX_BATCH as u32, MOST_BUFFERS),
+        None => 2 * MAX_BATCH as u32,
+    };
     let pools = chains
         .iter()
-        .map(|_| BufferPool::new(2 * MAX_BATCH as u32, frame_bytes).map_err(RunError::Buffers))
+        .map(|_| BufferPool::new(buffers, frame_bytes).map_err(RunError::Buffers))
         .collect::<Result<Vec<_>, _>>()?;
-    let (senders, receiver) = windows(chains.len());
+    let (mut senders, receiver) = windows(workers);
+    let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     let worker_config = WorkerConfig {
         slo: spec.slo.latency,
@@ -150,8 +169,27 @@ pub fn run(
     let mut collector = Collector::new(
         (spec.slo.latency, spec.slo.percentile),
         config.window,
-        chains.len(),
+        workers,
     );
+    let scaling = config.scaling.as_ref();
+    let (dispatches, helpers) = scaling::connect(scaling, &pools, chains.first());
+    let mut dispatches = dispatches.into_iter();
+    let mut auxiliaries = Vec::new();
+    for ((helper, core), sender) in helpers.into_iter().zip(auxiliary).zip(helper_senders) {
+        let mut port = nic.sender();
+        if let Some(tap) = taps.pop() {
+            port.capture(tap);
+        }
+        // SAFETY: parcels come from `Dispatch` only, which hands a flow's packets to one place at a
+        // time, after its last packets have come back through a ring from where it was before, and
+        // takes none of them itself meanwhile (`Backlog`, `Owner`). It activates every flow.
+        let chain = unsafe { builder.helper_instance() };
+        let port: Box<dyn PortSender> = Box::new(port);
+        auxiliaries.push((
+            *core,
+            AuxiliaryWorker::new(helper, chain, port, clock.clone(), &worker_config, sender),
+        ));
+    }
     let parts = nic
         .queues(start)
         .into_iter()
@@ -164,17 +202,19 @@ pub fn run(
             queue.capture(tap);
         }
         let queue: Box<dyn PortQueue> = Box::new(queue);
-        workers.push((
-            config.cores[i],
-            Worker::new(
-                queue,
-                chain,
-                pool,
-                clock.clone(),
-                worker_config.clone(),
-                sender,
-            ),
-        ));
+        let worker = Worker::new(
+            queue,
+            chain,
+            pool,
+            clock.clone(),
+            worker_config.clone(),
+            sender,
+        );
+        let worker = match dispatches.next() {
+            Some(dispatch) => worker.dispatching(dispatch),
+            None => worker,
+        };
+        workers.push((config.cores[i], worker));
     }
     // Set when a worker cannot start, so that those that did end.
     let failed = AtomicBool::new(false);
@@ -188,6 +228,25 @@ pub fn run(
                 .spawn_scoped(scope, move || -> Result<Chain, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                     Ok(worker.run(|| stop.is_set()))
+                });
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(source) => {
+                    failed.store(true, Ordering::Relaxed);
+                    error = Some(RunError::Thread(source));
+                    break;
+                }
+            }
+        }
+        for (core, worker) in auxiliaries {
+            let failed = &failed;
+            let thread = std::thread::Builder::new()
+                .name(format!("helper-{core}"))
+                .spawn_scoped(scope, move || -> Result<Chain, CoreError> {
+                    pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                    // It sleeps when it has nothing to do; when it has, it goes before others.
+                    let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
+                    Ok(worker.run())
                 });
             match thread {
                 Ok(thread) => threads.push(thread),
@@ -233,6 +292,12 @@ pub fn run(
             0.0
         }
     };
+    let recruited = collector.total.auxiliary.as_secs_f64();
+    let auxiliary_avg = if seconds > 0.0 {
+        recruited / seconds
+    } else {
+        0.0
+    };
     let report = RunReport {
         chain: spec.name.clone(),
         traffic,
@@ -249,10 +314,11 @@ pub fn run(
         duration_s: seconds,
         cores: CoreReport {
             dedicated: u64::from(queues),
-            auxiliary_avg: 0.0,
-            avg: f64::from(queues),
+            auxiliary_avg,
+            avg: f64::from(queues) + auxiliary_avg,
         },
         late_by_cause: collector.late_by_cause(),
+        scaling: config.scaling.as_ref().map(|_| collector.total.scaling),
         flows,
         windows: collector.windows(),
         timeline: collector.timeline(&reasons, lasted),

@@ -3,6 +3,7 @@
 use crate::arrivals::ArrivalBins;
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
+use crate::scaling::ScalingCounters;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tailwater_net::Nanos;
 
@@ -43,6 +44,10 @@ pub struct Window {
     pub longest_gap: Nanos,
     /// Time spent on packets.
     pub busy: Nanos,
+    /// For how long auxiliary cores were recruited, all together.
+    pub auxiliary: Nanos,
+    /// What the worker did as a dispatcher.
+    pub scaling: ScalingCounters,
     /// When the last packet had been sent, on the clock.
     pub last_sent: Nanos,
     /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end,
@@ -91,6 +96,8 @@ impl Window {
         self.gap_time += other.gap_time;
         self.longest_gap = self.longest_gap.max(other.longest_gap);
         self.busy += other.busy;
+        self.auxiliary += other.auxiliary;
+        self.scaling.merge(&other.scaling);
         self.last_sent = self.last_sent.max(other.last_sent);
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{PortQueue, Received, Reta, RetaError};
+use crate::port::{PortQueue, PortSender, Received, Reta, RetaError};
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
@@ -118,11 +118,18 @@ impl TraceNic {
                 exhausted: false,
                 ring: Ring::new(self.config.ring),
                 taking: Lap::new(&self.image, 0, start),
-                capture: None,
-                clock: self.clock.clone(),
+                sender: self.sender(),
                 start,
             })
             .collect()
+    }
+
+    /// A transmit queue, for a worker that receives nothing.
+    pub fn sender(&self) -> TraceSender {
+        TraceSender {
+            capture: None,
+            clock: self.clock.clone(),
+        }
     }
 
     /// Installs a bucket table. It holds for packets that arrive from the returned time on, some
@@ -222,15 +229,37 @@ pub struct TraceQueue {
     ring: Ring,
     /// The lap of the packet taken last.
     taking: Lap,
+    sender: TraceSender,
+    start: Nanos,
+}
+
+/// A transmit queue of a [`TraceNic`]: packets that reach it are sent.
+#[derive(Debug)]
+pub struct TraceSender {
     capture: Option<CaptureTap>,
     clock: Clock,
-    start: Nanos,
+}
+
+impl TraceSender {
+    /// Also records what is sent.
+    pub fn capture(&mut self, tap: CaptureTap) {
+        self.capture = Some(tap);
+    }
+}
+
+impl PortSender for TraceSender {
+    fn transmit(&mut self, batch: &Batch) {
+        if let Some(capture) = &mut self.capture {
+            let now = self.clock.now();
+            (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
+        }
+    }
 }
 
 impl TraceQueue {
     /// Also records what is sent.
     pub fn capture(&mut self, tap: CaptureTap) {
-        self.capture = Some(tap);
+        self.sender.capture(tap);
     }
 
     /// Takes packets that have arrived straight into the batch, which is what becomes of them when the
@@ -334,6 +363,12 @@ impl TraceQueue {
     }
 }
 
+impl PortSender for TraceQueue {
+    fn transmit(&mut self, batch: &Batch) {
+        self.sender.transmit(batch);
+    }
+}
+
 impl PortQueue for TraceQueue {
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
         self.reta.refresh();
@@ -369,13 +404,6 @@ impl PortQueue for TraceQueue {
             lost_since,
             waiting: self.ring.len(),
             ended: self.exhausted,
-        }
-    }
-
-    fn transmit(&mut self, batch: &Batch) {
-        if let Some(capture) = &mut self.capture {
-            let now = self.clock.now();
-            (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
         }
     }
 

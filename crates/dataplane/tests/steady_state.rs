@@ -134,6 +134,7 @@ fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
         capture_out: None,
         not_matched: 0,
         seed: 1,
+        scaling: None,
     }
 }
 

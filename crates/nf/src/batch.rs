@@ -41,6 +41,8 @@ pub struct Packet {
     pub(crate) flow: FlowIndex,
     /// Whether every function of the chain has seen the flow under its present version.
     pub(crate) settled: bool,
+    /// Whether the look-up opened the flow for this packet.
+    pub(crate) opened: bool,
     /// The number that the flow's dispatcher gave it, if the packet went through a queue.
     pub(crate) number: u16,
     /// Where the frame starts in the buffer.
@@ -82,6 +84,18 @@ impl Packet {
         usize::from(self.length)
     }
 
+    /// Whether the packet's flow is new: it was opened for this packet.
+    #[inline]
+    pub fn is_new(&self) -> bool {
+        self.opened
+    }
+
+    /// The number that the flow's dispatcher gave it, if the packet went through a queue.
+    #[inline]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
     /// The flow's place in the flow table; `None` in a chain without flow state.
     #[inline]
     pub fn flow(&self) -> Option<u32> {
@@ -103,9 +117,14 @@ pub struct Batch {
 impl Batch {
     /// An empty batch for packets in buffers of `pool`, at most `capacity` (of [`MAX_BATCH`]).
     pub fn new(pool: &BufferPool, capacity: usize) -> Batch {
+        Batch::of_memory(pool.memory().clone(), capacity)
+    }
+
+    /// An empty batch for packets in buffers of this memory, at most `capacity` (of [`MAX_BATCH`]).
+    pub fn of_memory(memory: BufferMemory, capacity: usize) -> Batch {
         let capacity = capacity.clamp(1, MAX_BATCH);
         Batch {
-            memory: pool.memory().clone(),
+            memory,
             capacity,
             packets: Vec::with_capacity(capacity),
             bypass: Vec::with_capacity(capacity),
@@ -167,6 +186,7 @@ impl Batch {
                 headers: Headers::default(),
                 flow: FlowIndex::NONE,
                 settled: false,
+                opened: false,
                 number: 0,
                 start: HEADROOM as u16,
                 length: length as u16,
@@ -205,6 +225,18 @@ impl Batch {
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Packet> {
         self.packets.iter().map(|slot| &slot.packet)
+    }
+
+    /// The first packet's metadata.
+    #[inline]
+    pub fn first(&self) -> Option<&Packet> {
+        self.packets.first().map(|slot| &slot.packet)
+    }
+
+    /// The last packet's metadata.
+    #[inline]
+    pub fn last(&self) -> Option<&Packet> {
+        self.packets.last().map(|slot| &slot.packet)
     }
 
     /// The packets' metadata, in order, to change.
@@ -368,17 +400,15 @@ impl Batch {
         }
     }
 
-    /// Adds the packets of `parcels`, as many as there is room for.
+    /// Adds the packet of a parcel.
     ///
     /// # Panics
-    /// If a parcel is of another pool than the batch or the store.
+    /// If the batch is full, or the parcel of another pool than the batch or the store.
     #[inline]
-    pub fn take_in(&mut self, store: &PacketStore, parcels: impl Iterator<Item = Parcel>) {
-        let room = self.room();
-        self.packets.extend(parcels.take(room).map(|parcel| {
-            let (packet, buffer) = store.take(parcel);
-            Slot { packet, buffer }
-        }));
+    pub fn take_in(&mut self, store: &PacketStore, parcel: Parcel) {
+        assert!(self.room() > 0, "the batch is full");
+        let (packet, buffer) = store.take(parcel);
+        self.packets.push(Slot { packet, buffer });
     }
 
     /// Empties the batch: every buffer, of dropped packets too, leaves with its flow's number.

@@ -483,11 +483,11 @@ impl FlowTable {
             let packet = &mut slots[usize::from(i)].packet;
             let home = FlowIndex(homes[usize::from(i)]);
             let key = packet.headers.key;
-            let found = self
-                .find(home, &key)
-                .or_else(|| self.open(home, &key, now, ends, Timer::Own));
-            if let Some(flow) = found {
+            let found = self.find(home, &key);
+            let flow = found.or_else(|| self.open(home, &key, now, ends, Timer::Own));
+            if let Some(flow) = flow {
                 packet.flow = flow;
+                packet.opened = found.is_none();
                 self.links_mut(flow).last_seen = tick;
                 self.memory.prefetch_state(flow.place());
             }

@@ -9,6 +9,7 @@ use crate::buffer::{Buffer, BufferPool};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use tailwater_net::Nanos;
 
 /// A packet on its way to another core: its buffer, and the number that its dispatcher gave its flow.
 /// The packet's metadata is in the [`PacketStore`] meanwhile.
@@ -116,6 +117,13 @@ impl PacketStore {
         (packet, parcel.0.into_buffer())
     }
 
+    /// When the packet arrived.
+    #[inline]
+    pub fn arrival(&self, parcel: &Parcel) -> Nanos {
+        // SAFETY: as in `take`; the parcel stays, so the place is only read.
+        unsafe { (*self.place(&parcel.0)).assume_init_ref().arrival }
+    }
+
     /// Starts to fetch what is known of a packet.
     #[inline]
     pub fn prefetch(&self, parcel: &Parcel) {
@@ -131,7 +139,6 @@ impl PacketStore {
 mod tests {
     use super::*;
     use crate::batch::{Batch, Verdict};
-    use tailwater_net::Nanos;
 
     #[test]
     fn packets_come_through_the_store_as_they_were() {
@@ -148,7 +155,9 @@ mod tests {
         assert!(parcels.iter().all(|parcel| parcel.number() == 7));
 
         let mut other = Batch::new(&pool, 4);
-        other.take_in(&store, parcels.into_iter());
+        parcels
+            .into_iter()
+            .for_each(|parcel| other.take_in(&store, parcel));
         assert_eq!(
             (other.frame(0), other.frame(1)),
             (&[1; 20][..], &[3; 20][..])

@@ -95,6 +95,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             avg: 2.25,
         },
         late_by_cause: CAUSES.iter().map(|&cause| (cause, steps as u64)).collect(),
+        scaling: None,
         flows: Some(FlowReport {
             active: 1,
             opened: 2,

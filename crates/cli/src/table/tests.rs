@@ -58,6 +58,7 @@ fn example() -> RunReport {
             ("nic-ring-full", 100),
         ]
         .into(),
+        scaling: None,
         flows: Some(FlowReport {
             active: 81_000,
             opened: 91_000,

@@ -1,0 +1,270 @@
+//! What a worker measures of its own loop: arrivals, latencies, gaps, and the windows they go to.
+
+use crate::arrivals::BinClock;
+use crate::attribution::{Attribution, Cause, LatePacket};
+use crate::port::Received;
+use crate::telemetry::{Window, WindowSender};
+use crate::worker::WorkerConfig;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::chain::Chain;
+
+/// A turn of a loop that takes this much longer than it should is a gap.
+const GAP: Nanos = Nanos::from_micros(20);
+
+/// The measuring side of a worker, dedicated or auxiliary.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    telemetry: WindowSender,
+    attribution: Attribution,
+    bins: BinClock,
+    pace: Pace,
+    slo: Nanos,
+    start: Nanos,
+    window: Nanos,
+    window_end: Nanos,
+}
+
+impl Meter {
+    pub(crate) fn new(config: &WorkerConfig, mut telemetry: WindowSender, chain: &Chain) -> Meter {
+        telemetry.window.reasons = chain.reason_counts().collect();
+        Meter {
+            telemetry,
+            attribution: Attribution::new(config.slo),
+            bins: BinClock::new(config.start, config.window),
+            pace: Pace::default(),
+            slo: config.slo,
+            start: config.start,
+            window: config.window,
+            window_end: config.start + config.window,
+        }
+    }
+
+    /// The window being filled.
+    #[inline]
+    pub(crate) fn window(&mut self) -> &mut Window {
+        &mut self.telemetry.window
+    }
+
+    /// The worker has nothing to do.
+    #[inline]
+    pub(crate) fn idle(&mut self) {
+        self.attribution.idle();
+    }
+
+    /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
+    #[inline]
+    pub(crate) fn note_arrivals(&mut self, received: Received, last: Nanos, now: Nanos) {
+        let away = now.saturating_sub(last);
+        if away > GAP {
+            self.note_gap(away, now);
+        }
+        let window = &mut self.telemetry.window;
+        window.offered += received.offered;
+        if received.lost_ring_full > 0 {
+            window.lost_ring_full += received.lost_ring_full;
+            let (lost, from) = (received.lost_ring_full, received.lost_since);
+            self.bins.spread(&mut window.arrivals, lost, from, now);
+            window.late[self.attribution.loss(now) as usize] += received.lost_ring_full;
+        }
+    }
+
+    #[cold]
+    fn note_gap(&mut self, length: Nanos, now: Nanos) {
+        self.attribution.gap(length, now);
+        let window = &mut self.telemetry.window;
+        window.gaps += 1;
+        window.gap_time += length;
+        window.longest_gap = window.longest_gap.max(length);
+    }
+
+    /// Notes when the packets of a batch, which is not empty, arrived.
+    #[inline]
+    pub(crate) fn note_batch(&mut self, batch: &Batch) {
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+            return;
+        };
+        let ends = [first.arrival, last.arrival];
+        let arrivals = batch.iter().map(|packet| packet.arrival);
+        let bins = &mut self.telemetry.window.arrivals;
+        self.bins.batch(bins, ends, arrivals, batch.len());
+    }
+
+    /// Notes whose packets a worker with a backlog is processing.
+    #[inline]
+    pub(crate) fn note_backlog(&mut self, batch: &Batch, now: Nanos) {
+        for packet in batch.iter() {
+            self.attribution.served(packet.rss_hash, now);
+        }
+    }
+
+    /// Counts a batch of `packets` that the chain had from `received` to `sent`, of which it lost
+    /// `lost`, dropped others, and sent what is left.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, batch: &Batch, packets: usize, lost: u64, span: [Nanos; 2]) {
+        let [received, sent] = span;
+        let took = sent.saturating_sub(received);
+        if let Some(gap) = self.pace.gap(packets, took) {
+            self.note_gap(gap, sent);
+        }
+        self.record(batch, received, sent);
+        let window = &mut self.telemetry.window;
+        window.delivered += batch.len() as u64;
+        window.dropped += (packets - batch.len()) as u64 - lost;
+        window.lost_in_chain += lost;
+        window.late[Cause::NoPlace as usize] += lost;
+        window.busy += took;
+        window.last_sent = sent;
+    }
+
+    /// Records every sent packet's latency.
+    #[inline]
+    fn record(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
+        let window = &mut self.telemetry.window;
+        let mut bytes = 0;
+        let longest = window.latency.record_all(batch.iter().map(|packet| {
+            bytes += packet.length() as u64;
+            sent.saturating_sub(packet.arrival)
+        }));
+        window.delivered_bytes += bytes;
+        if longest > self.slo {
+            self.attribute(batch, received, sent);
+        }
+    }
+
+    /// Finds the cause of every late packet of the batch.
+    #[cold]
+    fn attribute(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
+        for packet in batch.iter() {
+            let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+            if sent.saturating_sub(arrival) > self.slo {
+                let late = LatePacket {
+                    arrival,
+                    received,
+                    sent,
+                    rss_hash,
+                };
+                self.telemetry.window.late[self.attribution.cause(late) as usize] += 1;
+            }
+        }
+    }
+
+    /// Notes when a packet arrived.
+    pub(crate) fn note_arrival(&mut self, arrival: Nanos) {
+        self.bins.one(&mut self.telemetry.window.arrivals, arrival);
+    }
+
+    /// Counts a packet that was never processed, because the time was over.
+    pub(crate) fn note_undrained(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) {
+        let late = LatePacket {
+            arrival,
+            received: now,
+            sent: now,
+            rss_hash,
+        };
+        let window = &mut self.telemetry.window;
+        window.lost_undrained += 1;
+        window.late[self.attribution.cause(late) as usize] += 1;
+    }
+
+    /// Ends the window if it is over.
+    #[inline]
+    pub(crate) fn roll(&mut self, now: Nanos, chain: &Chain) {
+        if now >= self.window_end {
+            self.roll_window(now, chain);
+        }
+    }
+
+    #[cold]
+    fn roll_window(&mut self, now: Nanos, chain: &Chain) {
+        self.save_reasons(chain);
+        let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
+        self.telemetry.roll(index);
+        self.window_end = self.start + Nanos((index + 1) * self.window.0);
+    }
+
+    fn save_reasons(&mut self, chain: &Chain) {
+        let reasons = &mut self.telemetry.window.reasons;
+        reasons.clear();
+        reasons.extend(chain.reason_counts());
+    }
+
+    /// Hands the last window over.
+    pub(crate) fn finish(mut self, chain: &Chain) {
+        self.save_reasons(chain);
+        self.telemetry.finish();
+    }
+}
+
+/// How long batches take, so as to notice one during which the worker was off its core.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Running mean of the time for a packet, in 1/256 ns.
+    per_packet: u64,
+    batches: u32,
+}
+
+impl Pace {
+    /// Batches after which the mean is trusted.
+    const SETTLED: u32 = 64;
+
+    /// Learns from a batch, and says by how much it took longer than it should have, if that
+    /// is so much that only being descheduled explains it: more than four times the mean and
+    /// [`GAP`]. A guest cannot ask whether its host took the core away, so this is a judgement.
+    #[inline]
+    fn gap(&mut self, packets: usize, took: Nanos) -> Option<Nanos> {
+        let expected = Nanos((packets as u64 * self.per_packet) >> 8);
+        let settled = self.batches >= Self::SETTLED;
+        let gap = settled && took.0 > GAP.0 + 4 * expected.0;
+        let mut sample = (took.0 << 8) / packets.max(1) as u64;
+        if gap {
+            // A gap teaches a little, too: should packets have become that slow for good, the mean
+            // gets there within some tens of batches.
+            sample = sample.min(2 * self.per_packet.max(1 << 8));
+        }
+        // A small batch costs more a packet; it says little about a full one.
+        let weight = if settled { 6 } else { 2 };
+        self.per_packet = self.per_packet + (sample >> weight) - (self.per_packet >> weight);
+        self.batches = self.batches.saturating_add(1);
+        gap.then(|| took - expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pace_tells_gaps_from_work() {
+        let mut pace = Pace::default();
+        for _ in 0..1000 {
+            assert_eq!(pace.gap(32, Nanos(3_200)), None);
+            assert_eq!(pace.gap(1, Nanos(300)), None);
+        }
+        // Thrice as slow is work; 200 us more is not.
+        assert_eq!(pace.gap(32, Nanos(10_000)), None);
+        let gap = pace.gap(32, Nanos(203_200)).unwrap();
+        assert!((180_000..203_200).contains(&gap.0), "{gap}");
+        // Slow functions have long batches, which are not gaps.
+        let mut slow = Pace::default();
+        for _ in 0..1000 {
+            assert_eq!(slow.gap(32, Nanos(320_000)), None);
+        }
+        assert_eq!(slow.gap(32, Nanos(900_000)), None);
+        assert!(slow.gap(32, Nanos(2_000_000)).is_some());
+    }
+
+    /// A batch taken for a gap was not learnt from, so that functions that had become slow for good
+    /// were taken for gaps for ever.
+    #[test]
+    fn pace_gets_used_to_slower_packets() {
+        let mut pace = Pace::default();
+        for _ in 0..1000 {
+            assert_eq!(pace.gap(32, Nanos(3_200)), None);
+        }
+        let gaps = (0..100_000)
+            .filter(|_| pace.gap(32, Nanos(81_000)).is_some())
+            .count();
+        assert!(gaps < 200, "{gaps} gaps");
+    }
+}

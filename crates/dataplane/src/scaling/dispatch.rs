@@ -1,0 +1,266 @@
+//! The dispatcher's side: what a worker with a queue of the port does besides processing.
+
+use super::ScalingCounters;
+use super::backlog::Backlog;
+use super::link::ToHelper;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::parcel::PacketStore;
+use tailwater_policy::core::{CoreMapper, Helper, MAX_HELPERS, Notice, Plan, View};
+
+/// Most packets looked up in one turn: the own queue is served again before more are.
+pub(crate) const MOST_RECEIVED: usize = 2048;
+
+/// Receipts collected at a time.
+const RECEIPTS: usize = 256;
+
+/// A dispatcher.
+pub(crate) struct Dispatch {
+    /// Which one.
+    number: u32,
+    mapper: Box<dyn CoreMapper>,
+    backlog: Backlog,
+    store: PacketStore,
+    links: Vec<ToHelper>,
+    helpers: Vec<Helper>,
+    plan: Plan,
+    boost: bool,
+    counters: ScalingCounters,
+    /// Until when recruited helpers have been charged.
+    charged: Nanos,
+}
+
+impl Dispatch {
+    /// Dispatcher `number` with `buffers` buffers, in front of a chain that has a flow table or not.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_HELPERS`] links.
+    pub(crate) fn new(
+        number: u32,
+        mapper: Box<dyn CoreMapper>,
+        store: PacketStore,
+        links: Vec<ToHelper>,
+        buffers: u32,
+        has_flows: bool,
+    ) -> Dispatch {
+        assert!(links.len() <= MAX_HELPERS, "at most {MAX_HELPERS} helpers");
+        Dispatch {
+            number,
+            mapper,
+            backlog: Backlog::new(buffers, links.len(), has_flows),
+            store,
+            helpers: vec![Helper::default(); links.len()],
+            links,
+            plan: Plan::default(),
+            boost: false,
+            counters: ScalingCounters::default(),
+            charged: Nanos::ZERO,
+        }
+    }
+
+    /// Adds what was done since the last call.
+    #[inline]
+    pub(crate) fn report(&mut self, to: &mut ScalingCounters) {
+        to.merge(&std::mem::take(&mut self.counters));
+    }
+
+    /// Whether no packet waits or is with a helper, so that what comes can be processed at once.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.backlog.is_empty() && !self.boost
+    }
+
+    /// Whether a helper is recruited.
+    #[inline]
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.helpers.iter().any(|helper| helper.recruited)
+    }
+
+    /// How long helpers have been recruited since the last call, all together.
+    #[inline]
+    pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
+        let span = now.saturating_sub(self.charged);
+        self.charged = now;
+        let recruited = self.helpers.iter().filter(|helper| helper.recruited);
+        Nanos(span.0 * recruited.count() as u64)
+    }
+
+    /// Moves the packets of a batch that was looked up to the own queue, or stages them for helpers.
+    /// Packets that have left the chain stay in the batch.
+    pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
+        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
+            helper.taken = !helper.recruited && !link.claim.is_free();
+        }
+        let Dispatch {
+            links,
+            counters,
+            number,
+            ..
+        } = self;
+        let recruit = |i: usize, helper: &mut Helper| recruit(*number, &links[i], helper, counters);
+        self.backlog.distribute(
+            batch,
+            chain,
+            &self.store,
+            (&mut *self.mapper, &mut self.helpers),
+            now,
+            recruit,
+        );
+    }
+
+    /// Takes back what helpers have done.
+    pub(crate) fn collect(&mut self, pool: &mut BufferPool, chain: &mut Chain, now: Nanos) {
+        let Dispatch {
+            backlog,
+            links,
+            helpers,
+            ..
+        } = self;
+        for (link, helper) in links.iter_mut().zip(helpers) {
+            if helper.load.packets == 0 {
+                continue;
+            }
+            while link.receipts.pop_each(RECEIPTS, |receipt| {
+                backlog.done_by(receipt.number(), helper, chain, now);
+                pool.give(receipt.into_buffer());
+            }) == RECEIPTS
+            {}
+        }
+    }
+
+    /// Asks the mapper, if it is time to, and does what it says.
+    #[inline]
+    pub(crate) fn decide(&mut self, now: Nanos) {
+        if self.mapper.due(now, self.backlog.here().packets) {
+            self.ask(now);
+        }
+    }
+
+    fn ask(&mut self, now: Nanos) {
+        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
+            helper.taken = !helper.recruited && !link.claim.is_free();
+        }
+        let oldest = self.backlog.oldest(&self.store).unwrap_or(now);
+        let packets = self.backlog.here().packets;
+        let view = View {
+            now,
+            oldest,
+            packets,
+            queued: self.backlog.queued(),
+            helpers: &self.helpers,
+        };
+        self.plan.clear(view.queued.len());
+        self.mapper.decide(&view, &mut self.plan);
+        self.counters.decisions += 1;
+        let Dispatch {
+            links,
+            counters,
+            number,
+            ..
+        } = self;
+        let moved = self
+            .backlog
+            .move_flows(&self.plan.places, &mut self.helpers, |i, helper| {
+                recruit(*number, &links[i], helper, counters)
+            });
+        self.counters.moves += u64::from(moved > 0);
+        self.counters.flows_moved += u64::from(moved);
+        for (i, helper) in self.helpers.iter_mut().enumerate() {
+            let let_go = self.plan.release >> i & 1 != 0;
+            if let_go && helper.recruited && helper.load.packets == 0 {
+                helper.recruited = false;
+                self.links[i].claim.release();
+                self.counters.released += 1;
+            }
+        }
+        self.counters.boosts += u64::from(self.plan.boost && !self.boost);
+        self.boost = self.plan.boost;
+        match self.plan.notice {
+            Some(Notice::WhaleBeyondSplit { .. }) => self.counters.whales_beyond_split += 1,
+            Some(Notice::OutOfCores { .. }) => self.counters.out_of_cores += 1,
+            None => {}
+        }
+    }
+
+    /// Hands over what was staged for helpers.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        for (i, link) in self.links.iter_mut().enumerate() {
+            let staged = self.backlog.staged(i);
+            if staged.is_empty() {
+                continue;
+            }
+            let wanted = staged.len();
+            let pushed = link.parcels.push_from(&mut staged.drain(..));
+            // The ring has room for every buffer.
+            assert!(pushed == wanted, "a ring to a helper is full");
+            self.counters.packets_handed += pushed as u64;
+            link.waker.wake();
+        }
+    }
+
+    /// Whether the own queue is to be processed now, while `more` packets wait in the port: in boost
+    /// mode only when there is nothing to hand over, or what nobody else may process.
+    #[inline]
+    pub(crate) fn processes(&self, more: bool) -> bool {
+        !self.boost || !more || self.backlog.has_bound()
+    }
+
+    /// Fills the batch, which is empty, from the own queue. Whether more is left there.
+    #[inline]
+    pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
+        let room = batch.room();
+        for parcel in self.backlog.take(room) {
+            batch.take_in(&self.store, parcel);
+        }
+        self.backlog.here().packets as usize > batch.len()
+    }
+
+    /// Gives the buffers of a processed batch from the own queue back, and counts its packets out.
+    #[inline]
+    pub(crate) fn done(&mut self, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
+        for receipt in batch.send_back() {
+            self.backlog.done_here(receipt.number(), chain);
+            pool.give(receipt.into_buffer());
+        }
+    }
+
+    /// Tells the mapper how long the chain took for so many packets of the own queue, of which some
+    /// were the first of their flows.
+    #[inline]
+    pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
+        self.mapper.completed(packets as u32, new as u32, took);
+    }
+
+    /// Tells helpers to process nothing more: the time is over.
+    pub(crate) fn abandon(&mut self) {
+        self.links.iter().for_each(ToHelper::abandon);
+    }
+
+    /// Lets all helpers go, at the end.
+    pub(crate) fn release_all(&mut self) {
+        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
+            if std::mem::take(&mut helper.recruited) {
+                link.claim.release();
+            }
+        }
+    }
+}
+
+/// Makes sure that a helper works for dispatcher `number`. Whether it does.
+#[inline]
+fn recruit(
+    number: u32,
+    link: &ToHelper,
+    helper: &mut Helper,
+    counters: &mut ScalingCounters,
+) -> bool {
+    if !helper.recruited {
+        helper.recruited = link.claim.take(number);
+        helper.taken = !helper.recruited;
+        counters.recruited += u64::from(helper.recruited);
+    }
+    helper.recruited
+}

@@ -1,0 +1,145 @@
+//! An auxiliary worker: sleeps until a dispatcher hands it packets, runs them through its instance of
+//! the chain, and gives the buffers back.
+
+use super::link::FromDispatcher;
+use crate::clock::Clock;
+use crate::meter::Meter;
+use crate::port::PortSender;
+use crate::telemetry::WindowSender;
+use crate::worker::WorkerConfig;
+use std::time::Duration;
+use tailwater_handover::park::Sleeper;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferMemory;
+use tailwater_nf::chain::Chain;
+
+/// The longest that a helper sleeps without looking up: what a lost wake-up would cost.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+
+/// One dispatcher's ring, with a batch for its packets.
+struct Source {
+    link: FromDispatcher,
+    batch: Batch,
+}
+
+/// What a helper works with: the rings from its dispatchers, with the memory of their packets, and
+/// the place where it sleeps.
+pub(crate) struct HelperEnds {
+    pub(crate) links: Vec<(FromDispatcher, BufferMemory)>,
+    pub(crate) sleeper: Sleeper,
+}
+
+/// An auxiliary worker, ready to run on the thread it is moved to.
+pub(crate) struct AuxiliaryWorker {
+    sources: Vec<Source>,
+    chain: Chain,
+    port: Box<dyn PortSender>,
+    sleeper: Sleeper,
+    clock: Clock,
+    meter: Meter,
+    most: usize,
+}
+
+impl AuxiliaryWorker {
+    /// A helper that runs what comes through `ends` through `chain` and sends it to `port`.
+    pub(crate) fn new(
+        ends: HelperEnds,
+        chain: Chain,
+        port: Box<dyn PortSender>,
+        clock: Clock,
+        config: &WorkerConfig,
+        telemetry: WindowSender,
+    ) -> AuxiliaryWorker {
+        let source = |(link, memory)| Source {
+            link,
+            batch: Batch::of_memory(memory, config.batch),
+        };
+        AuxiliaryWorker {
+            sources: ends.links.into_iter().map(source).collect(),
+            sleeper: ends.sleeper,
+            meter: Meter::new(config, telemetry, &chain),
+            most: config.batch,
+            chain,
+            port,
+            clock,
+        }
+    }
+
+    /// Runs until every dispatcher has closed its ring. Returns the chain, for its counters.
+    pub(crate) fn run(mut self) -> Chain {
+        loop {
+            // In this order: what was pushed before a ring was closed is popped.
+            let closed = self
+                .sources
+                .iter()
+                .all(|source| source.link.parcels.is_closed());
+            let mut busy = false;
+            for i in 0..self.sources.len() {
+                busy |= self.serve(i);
+            }
+            if busy {
+                continue;
+            }
+            if closed {
+                break;
+            }
+            self.meter.idle();
+            let sources = &self.sources;
+            let ready = || {
+                let link = |source: &Source| {
+                    !source.link.parcels.is_empty() || source.link.parcels.is_closed()
+                };
+                sources.iter().any(link)
+            };
+            self.sleeper.wait(LONGEST_SLEEP, ready);
+            self.meter.roll(self.clock.now(), &self.chain);
+        }
+        self.meter.finish(&self.chain);
+        self.chain
+    }
+
+    /// Processes a batch of one dispatcher's packets, if there are any.
+    #[inline]
+    fn serve(&mut self, i: usize) -> bool {
+        let Source { link, batch } = &mut self.sources[i];
+        let waiting = link.parcels.ready(self.most);
+        if waiting == 0 {
+            return false;
+        }
+        let now = self.clock.now();
+        if link.is_abandoned() {
+            return self.discard(i, now);
+        }
+        link.parcels
+            .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
+        let packets = batch.len();
+        if waiting > packets {
+            self.meter.note_backlog(batch, now);
+        }
+        let lost_before = self.chain.lost();
+        self.chain.run(batch, now);
+        self.port.transmit(batch);
+        let sent = self.clock.now();
+        let lost = self.chain.lost() - lost_before;
+        self.meter.note_sent(batch, packets, lost, [now, sent]);
+        let pushed = link.receipts.push_from(&mut batch.send_back());
+        assert!(pushed == packets, "a ring to a dispatcher is full");
+        self.meter.roll(sent, &self.chain);
+        true
+    }
+
+    /// Counts a batch as lost.
+    #[cold]
+    fn discard(&mut self, i: usize, now: Nanos) -> bool {
+        let Source { link, batch } = &mut self.sources[i];
+        link.parcels
+            .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
+        for packet in batch.iter() {
+            self.meter
+                .note_undrained(packet.arrival, packet.rss_hash, now);
+        }
+        link.receipts.push_from(&mut batch.send_back());
+        true
+    }
+}

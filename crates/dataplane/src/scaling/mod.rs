@@ -1,0 +1,128 @@
+//! Whole flows handed to auxiliary cores, when and where a policy says.
+//!
+//! A *dispatcher* is a worker with a queue of the port. It looks every packet's flow up, keeps the
+//! flow's packets in its own queue or hands them to a *helper*, and asks its
+//! [`CoreMapper`](tailwater_policy::core::CoreMapper) which. Between a dispatcher and a helper there
+//! are two rings: parcels go out, receipts come back. A flow with packets in the system has one
+//! place, and changes it only while none of its packets is beyond recall, so that packets of a flow
+//! never overtake each other, and no flow state is ever used by two cores.
+//!
+//! - [`backlog`]: the flows with packets in the system, and the dispatcher's own queue;
+//! - [`dispatch`]: the dispatcher's side;
+//! - [`helper`]: the auxiliary worker;
+//! - [`link`]: the two rings, and who has recruited whom.
+
+pub(crate) mod backlog;
+pub(crate) mod dispatch;
+pub(crate) mod helper;
+pub(crate) mod link;
+
+use dispatch::Dispatch;
+use helper::HelperEnds;
+use link::{Claim, link};
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+use tailwater_handover::park::{Mode, park};
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::parcel::PacketStore;
+use tailwater_policy::core::CoreMapper;
+
+/// How a run scales.
+#[derive(Clone)]
+pub struct ScalingConfig {
+    /// The cores of the helpers.
+    pub auxiliary: Vec<usize>,
+    /// The core mapper of each dispatcher.
+    pub mapper: Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>,
+    /// How helpers wait for work.
+    pub park: Mode,
+    /// Packet buffers of each dispatcher: what can wait in its own queue and at helpers.
+    pub buffers: u32,
+}
+
+/// What dispatchers did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ScalingCounters {
+    /// Times a mapper was asked about a queue.
+    pub decisions: u64,
+    /// Of those, times it moved a flow.
+    pub moves: u64,
+    /// Flows moved out of a dispatcher's own queue.
+    pub flows_moved: u64,
+    /// Packets handed to helpers.
+    pub packets_handed: u64,
+    /// Times a helper was recruited.
+    pub recruited: u64,
+    /// Times a helper was let go.
+    pub released: u64,
+    /// Times boost mode began.
+    pub boosts: u64,
+    /// Times a mapper knew of a whale that no split helps.
+    pub whales_beyond_split: u64,
+    /// Times a mapper had no cores left.
+    pub out_of_cores: u64,
+}
+
+impl ScalingCounters {
+    pub(crate) fn merge(&mut self, other: &ScalingCounters) {
+        self.decisions += other.decisions;
+        self.moves += other.moves;
+        self.flows_moved += other.flows_moved;
+        self.packets_handed += other.packets_handed;
+        self.recruited += other.recruited;
+        self.released += other.released;
+        self.boosts += other.boosts;
+        self.whales_beyond_split += other.whales_beyond_split;
+        self.out_of_cores += other.out_of_cores;
+    }
+}
+
+/// The most buffers of a dispatcher: every packet may be of another flow, and numbers have 16 bits.
+pub const MOST_BUFFERS: u32 = 1 << 15;
+
+impl fmt::Debug for ScalingConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScalingConfig")
+            .field("auxiliary", &self.auxiliary)
+            .field("park", &self.park)
+            .field("buffers", &self.buffers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Connects each dispatcher, which has one of the `pools`, with every helper. Nothing without
+/// `config`.
+pub(crate) fn connect(
+    config: Option<&ScalingConfig>,
+    pools: &[BufferPool],
+    chain: Option<&Chain>,
+) -> (Vec<Dispatch>, Vec<HelperEnds>) {
+    let Some(config) = config else {
+        return (Vec::new(), Vec::new());
+    };
+    let has_flows = chain.is_some_and(Chain::has_flows);
+    let stores: Vec<PacketStore> = pools.iter().map(PacketStore::new).collect();
+    let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
+    let mut helpers = Vec::new();
+    for _ in &config.auxiliary {
+        let (sleeper, waker) = park(config.park);
+        let claim = Claim::default();
+        let mut links = Vec::new();
+        for ((pool, store), to) in pools.iter().zip(&stores).zip(&mut to) {
+            let buffers = pool.capacity() as u32;
+            let (near, far) = link(buffers, store.clone(), waker.clone(), claim.clone());
+            to.push(near);
+            links.push((far, pool.memory().clone()));
+        }
+        helpers.push(HelperEnds { links, sleeper });
+    }
+    let parts = to.into_iter().zip(stores).zip(pools).enumerate();
+    let dispatch = |(number, ((links, store), pool)): (usize, ((_, _), &BufferPool))| {
+        let buffers = pool.capacity() as u32;
+        let mapper = (config.mapper)();
+        Dispatch::new(number as u32, mapper, store, links, buffers, has_flows)
+    };
+    (parts.map(dispatch).collect(), helpers)
+}
