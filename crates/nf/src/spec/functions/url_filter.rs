@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Most ports and ranges in a list.
 const MAX_PORTS: usize = 64;
-/// Most memory for a worker's buffers, in bytes.
+/// Most memory for the buffers that all workers share, in bytes.
 const MAX_MEMORY: u64 = 4 << 30;
 
 /// Filtering by host and URL of HTTP requests, and by server name of TLS ClientHellos.
@@ -78,7 +78,7 @@ impl UrlFilterConfig {
         if memory > MAX_MEMORY {
             let (memory, most) = (memory >> 20, MAX_MEMORY >> 20);
             return Err(fields.error(format!(
-                "expected streams and bufferBytes that take at most {most} MiB for a worker, found {memory} MiB"
+                "expected streams and bufferBytes that take at most {most} MiB, found {memory} MiB"
             )));
         }
         Ok(UrlFilterConfig {
