@@ -1,9 +1,14 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
+mod stage;
+
+pub use stage::{Outcome, Reason};
+
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
-use crate::function::{FlowStates, MAX_DROP_REASONS, NetworkFunction, NewFlow, StateSlot};
+use crate::function::{FlowStates, NetworkFunction, NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::spec::Fate;
+use stage::Stage;
 use std::ops::Range;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
@@ -23,99 +28,6 @@ pub struct InputPolicy {
     pub malformed: Fate,
     /// Packets that are not IP (ARP, LLDP, ...).
     pub non_ip: Fate,
-}
-
-/// Which side of the balance a count of packets is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Dropped because the spec or a function said so.
-    Dropped,
-    /// Lost for want of room.
-    Lost,
-    /// Sent on; noted because it is unusual.
-    Passed,
-}
-
-/// A reason why packets are counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    /// `function-name/reason`, `malformed/reason`, ...: stable.
-    pub name: String,
-    /// What became of the packets.
-    pub outcome: Outcome,
-}
-
-/// A function with its place in the chain.
-struct Stage {
-    name: String,
-    function: Box<dyn NetworkFunction>,
-    /// `None` for a function without state.
-    slot: Option<StateSlot>,
-    /// For each of the function's reasons, and last for any other number, the packets dropped.
-    drops: Box<[u64]>,
-    /// Which reasons are losses.
-    losses: Box<[bool]>,
-}
-
-impl Stage {
-    fn new(name: String, function: Box<dyn NetworkFunction>, slot: Option<StateSlot>) -> Stage {
-        let reasons = function.drop_reasons().len();
-        assert!(
-            reasons <= MAX_DROP_REASONS,
-            "{name} has {reasons} reasons to drop"
-        );
-        let losses = (0..=reasons).map(|reason| reason < reasons && function.loses(reason as u8));
-        Stage {
-            losses: losses.collect(),
-            drops: vec![0; reasons + 1].into(),
-            name,
-            function,
-            slot,
-        }
-    }
-
-    /// Takes dropped packets out of the batch. Returns how many of them are lost.
-    #[inline]
-    fn compact(&mut self, batch: &mut Batch) -> u64 {
-        let mut lost = 0;
-        batch.compact(|_, reason| {
-            let reason = usize::from(reason).min(self.drops.len() - 1);
-            self.drops[reason] += 1;
-            lost += u64::from(self.losses[reason]);
-        });
-        lost
-    }
-
-    /// The names of what `drops` and the function's notes count.
-    fn reasons(&self) -> impl Iterator<Item = Reason> {
-        let names = self
-            .function
-            .drop_reasons()
-            .iter()
-            .copied()
-            .chain(["other"]);
-        let drops = names.zip(&self.losses).map(|(name, loss)| Reason {
-            name: format!("{}/{name}", self.name),
-            outcome: if *loss {
-                Outcome::Lost
-            } else {
-                Outcome::Dropped
-            },
-        });
-        let notes = self.function.notes().iter().map(|name| Reason {
-            name: format!("{}/{name}", self.name),
-            outcome: Outcome::Passed,
-        });
-        drops.chain(notes)
-    }
-
-    /// The counts for the [`reasons`](Stage::reasons), in their order.
-    fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        self.drops
-            .iter()
-            .chain(self.function.note_counts())
-            .copied()
-    }
 }
 
 /// Where each function's piece of a flow's state lies, and how many bytes all take.
@@ -190,7 +102,7 @@ impl Chain {
     ///
     /// # Panics
     /// If a function has state and there is no table, or one too narrow; if a function has more
-    /// than [`MAX_DROP_REASONS`].
+    /// than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS).
     pub fn new(
         functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
@@ -494,15 +406,25 @@ impl Chain {
 
     /// Shows function `i` the flows that it has not seen under its present version.
     fn open_new_flows(&mut self, i: usize, batch: &mut Batch, now: Nanos) {
-        let Stage { function, slot, .. } = &mut self.stages[i];
+        let Some((Stage { function, slot, .. }, later)) = self.stages[i..].split_first_mut() else {
+            return;
+        };
         let (Some(slot), Some(table)) = (slot, &mut self.table) else {
             return;
         };
         let version = function.version();
+        debug_assert!(
+            ![UNSEEN, SHOWN_BEFORE].contains(&version),
+            "no version has that number"
+        );
         let mut refused = false;
         for j in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(j);
-            if packet.settled || slot.seen_version(table.state(packet.flow)) == version {
+            if packet.settled {
+                continue;
+            }
+            let seen = slot.seen_version(table.state(packet.flow));
+            if seen == version {
                 continue;
             }
             let mut flow = NewFlow {
@@ -512,8 +434,14 @@ impl Chain {
                 packet,
                 now,
                 version,
+                rekeyed: false,
             };
-            match function.new_flow(packet, frame, &mut flow) {
+            let verdict = function.new_flow(packet, frame, &mut flow);
+            // Nobody behind has seen a flow that is new here, so there is nothing to show again.
+            if flow.rekeyed && seen != UNSEEN {
+                show_again(later, table.state(packet.flow));
+            }
+            match verdict {
                 Verdict::Drop(reason) => {
                     packet.verdict = Verdict::Drop(reason);
                     refused = true;
@@ -569,6 +497,22 @@ impl Chain {
     }
 }
 
+/// Has the functions behind one that rekeyed a flow be shown it again, now or, if something drops the
+/// packet before, with a later one.
+#[cold]
+fn show_again(later: &[Stage], state: &mut [u8]) {
+    // Until then the flow is unsettled, whatever versions come.
+    state[SETTLED].fill(0);
+    for Stage { function, slot, .. } in later {
+        if let Some(slot) = slot
+            && !function.opens_companions()
+            && slot.seen_version(state) != UNSEEN
+        {
+            slot.set_seen_version(state, SHOWN_BEFORE);
+        }
+    }
+}
+
 /// Tells the functions which flows have left the table.
 #[inline]
 fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
@@ -576,7 +520,7 @@ fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
         for Stage { function, slot, .. } in stages.iter_mut() {
             if let Some(slot) = slot
                 && function.wants_flow_ends()
-                && slot.seen_version(state) != 0
+                && slot.seen_version(state) != UNSEEN
             {
                 function.flow_ended(key, &state[slot.state.clone()]);
             }

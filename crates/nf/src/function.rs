@@ -81,14 +81,16 @@ pub trait NetworkFunction: Send {
         0
     }
 
-    /// The version of what [`new_flow`](NetworkFunction::new_flow) decides by; not 0. When it
+    /// The version of what [`new_flow`](NetworkFunction::new_flow) decides by; neither 0 nor
+    /// [`u32::MAX`], which stand for flows that are to be shown whatever the version is. When it
     /// changes (new rules), every flow is shown to `new_flow` again with its next packet.
     fn version(&self) -> u32 {
         1
     }
 
-    /// Decides about a flow on its first packet since the function's version changed. The flow's
-    /// state is zero the first time. With [`Verdict::Drop`] the packet is dropped and the next one
+    /// Decides about a flow on its first packet since the function's version changed, or since a
+    /// function in front [rekeyed](NewFlow::rekeyed) the flow. The flow's state is zero the first time,
+    /// and later what the function made of it. With [`Verdict::Drop`] the packet is dropped and the next one
     /// asks again; a lasting refusal is kept in the state and applied in `process`.
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let _ = (packet, frame, flow);
@@ -123,6 +125,12 @@ pub trait NetworkFunction: Send {
 
 /// The most reasons to drop that one function can have.
 pub const MAX_DROP_REASONS: usize = 16;
+
+/// Seen under this version: never.
+pub(crate) const UNSEEN: u32 = 0;
+/// Seen under this version: before a function in front rekeyed the flow, so that it is to be shown
+/// again.
+pub(crate) const SHOWN_BEFORE: u32 = u32::MAX;
 
 /// Where a function's piece of a flow's state lies.
 #[derive(Clone, Debug, Default)]
@@ -199,6 +207,7 @@ pub struct NewFlow<'a> {
     pub(crate) packet: &'a Packet,
     pub(crate) now: Nanos,
     pub(crate) version: u32,
+    pub(crate) rekeyed: bool,
 }
 
 impl NewFlow<'_> {
@@ -216,6 +225,16 @@ impl NewFlow<'_> {
     #[inline]
     pub fn state<T: Pod>(&mut self) -> &mut T {
         self.slot.typed(self.table.state(self.packet.flow))
+    }
+
+    /// The function will from now on give the flow's packets other addresses or ports than before: what
+    /// the functions behind it decided by has changed, so that they are shown the flow again. When
+    /// the function sees the flow for the first time this changes nothing.
+    ///
+    /// A function that [opens companions](NetworkFunction::opens_companions) is not shown the flow
+    /// again: it may open one only where the flow was looked up, and keeps what it has.
+    pub fn rekeyed(&mut self) {
+        self.rekeyed = true;
     }
 
     /// Opens a second flow of the same bucket that lives and ends with this one, such as the

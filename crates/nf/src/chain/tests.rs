@@ -2,7 +2,7 @@ use super::*;
 use crate::buffer::BufferPool;
 use crate::flow_table::{FlowTableConfig, IdleTimeouts, WhenFull};
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
@@ -103,6 +103,7 @@ struct Probe {
     version: Arc<AtomicU32>,
     log: Arc<Mutex<Vec<String>>>,
     refuse_port: Option<u16>,
+    opens_companions: bool,
 }
 
 impl NetworkFunction for Probe {
@@ -134,6 +135,9 @@ impl NetworkFunction for Probe {
             Some(refused) if refused == port => Verdict::Drop(0),
             _ => Verdict::Forward,
         }
+    }
+    fn opens_companions(&self) -> bool {
+        self.opens_companions
     }
     fn wants_flow_ends(&self) -> bool {
         true
@@ -283,4 +287,86 @@ fn packets_of_a_bucket_not_held_are_lost_and_say_so() {
         (1, 0)
     );
     assert_eq!(rig.chain.lost(), 1);
+}
+
+/// Gives flows another key whenever they are shown to it, or says so.
+struct Rekeying(Arc<AtomicU32>);
+
+impl NetworkFunction for Rekeying {
+    fn kind(&self) -> &'static str {
+        "Rekeying"
+    }
+    fn state_bytes(&self) -> usize {
+        1
+    }
+    fn version(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        flow.rekeyed();
+        Verdict::Forward
+    }
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
+/// Drops everything while it is shut.
+struct Gate(Arc<AtomicBool>);
+
+impl NetworkFunction for Gate {
+    fn kind(&self) -> &'static str {
+        "Gate"
+    }
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["shut"]
+    }
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        if self.0.load(Ordering::Relaxed) {
+            batch
+                .iter_mut()
+                .for_each(|packet| packet.verdict = Verdict::Drop(0));
+        }
+    }
+}
+
+#[test]
+fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
+    let (version, shut) = (
+        Arc::new(AtomicU32::new(7)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (front, behind) = (Probe::default(), Probe::default());
+    let binding = Probe {
+        opens_companions: true,
+        ..Probe::default()
+    };
+    let logs = [&front, &behind, &binding].map(|probe| Arc::clone(&probe.log));
+    let shown = move || logs.each_ref().map(|log| log.lock().unwrap().len());
+    let functions: Vec<Box<dyn NetworkFunction>> = vec![
+        Box::new(front),
+        Box::new(Rekeying(Arc::clone(&version))),
+        Box::new(Gate(Arc::clone(&shut))),
+        Box::new(behind),
+        Box::new(binding),
+    ];
+    let mut rig = ChainRig::new(functions, INPUT);
+    let mut run = |frames: &[Vec<u8>]| rig.run(frames, Nanos::from_secs(1)).len();
+    // At first sight nobody is shown the flow twice.
+    assert_eq!(run(&[udp(1), udp(1)]), 2);
+    assert_eq!(run(&[udp(1)]), 1);
+    assert_eq!(shown(), [1, 1, 1]);
+    // The functions behind do not see the packet with which the key changed: they are shown the
+    // flow with a later one, also if by then the versions are those of before.
+    version.store(8, Ordering::Relaxed);
+    shut.store(true, Ordering::Relaxed);
+    assert_eq!(run(&[udp(1)]), 0);
+    assert_eq!(shown(), [1, 1, 1]);
+    version.store(7, Ordering::Relaxed);
+    shut.store(false, Ordering::Relaxed);
+    assert_eq!(run(&[udp(1), udp(1)]), 2);
+    assert_eq!(shown(), [1, 2, 1]);
+    // Once.
+    assert_eq!(run(&[udp(1)]), 1);
+    assert_eq!(shown(), [1, 2, 1]);
+    assert_eq!(run(&[udp(2)]), 1);
+    assert_eq!(shown(), [2, 3, 2]);
 }

@@ -57,8 +57,12 @@ impl NetworkFunction for LoadBalancer {
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.refresh();
-        let present = flow.state::<TargetNumber>();
-        *present = self.held.choose(&packet.headers.key, *present);
+        let target = flow.state::<TargetNumber>();
+        let present = *target;
+        *target = self.held.choose(&packet.headers.key, present);
+        if *target != present {
+            flow.rekeyed();
+        }
         Verdict::Forward
     }
 

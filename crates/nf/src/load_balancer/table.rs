@@ -334,8 +334,7 @@ impl LoadBalancerTable {
     /// As [`new`](Self::new); the table stays as it was.
     pub fn replace(&self, services: &[Service]) -> Result<u32, TableError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        // Zero stands for a flow that was never seen.
-        let number = self.version().checked_add(1).unwrap_or(1);
+        let number = number_after(self.version());
         let numbering = &mut writer.numbering;
         let version = compile(number, services, self.size, self.drop_others, numbering)?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -360,6 +359,14 @@ impl LoadBalancerTable {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
+}
+
+/// The number of the version that follows: the first after the last that a function may have.
+pub(super) fn number_after(number: u32) -> u32 {
+    if number >= u32::MAX - 1 {
+        return 1;
+    }
+    number + 1
 }
 
 fn compile(

@@ -1,6 +1,10 @@
 use super::maglev::{Candidate, populate};
+use super::table::number_after;
 use super::*;
+use crate::accounting::{Accounting, AccountingTable};
+use crate::acl::{Acl, AclTable, Action, Rule};
 use crate::chain::tests::{ChainRig, INPUT};
+use crate::function::NetworkFunction;
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -468,4 +472,60 @@ fn the_table_changes_while_packets_flow() {
         }
     });
     assert_eq!(table.version(), 201);
+}
+
+/// A balancer, and behind it what decides by where it sends flows.
+fn with_behind(
+    services: &[Service],
+    behind: Box<dyn NetworkFunction>,
+) -> (Arc<LoadBalancerTable>, ChainRig) {
+    let table = Arc::new(LoadBalancerTable::new(services, SIZE, false).unwrap());
+    let balancer = Box::new(LoadBalancer::new(Arc::clone(&table)));
+    (table, ChainRig::new(vec![balancer, behind], INPUT))
+}
+
+#[test]
+fn an_acl_behind_decides_anew_for_the_new_backend() {
+    let only = |last| [service(vec![backend(server(last), BackendState::Up)])];
+    let denied = Rule {
+        source: None,
+        destination: Some("192.0.2.2/32".parse().unwrap()),
+        source_ports: 0..=u16::MAX,
+        destination_ports: 0..=u16::MAX,
+        protocol: None,
+        action: Action::Deny,
+    };
+    let rules = AclTable::new(&[denied], Action::Allow).unwrap();
+    let (table, mut rig) = with_behind(&only(1), Box::new(Acl::new(Arc::new(rules))));
+    let address = |last| Some(IpAddr::from([192, 0, 2, last]));
+    assert_eq!(backend_of(&mut rig, &client(1)), address(1));
+    // To a backend that is denied, and from there to one that is not.
+    table.replace(&only(2)).unwrap();
+    assert_eq!(backend_of(&mut rig, &client(1)), None);
+    assert_eq!(backend_of(&mut rig, &client(1)), None);
+    assert_eq!(rig.count("acl/denied"), 2);
+    table.replace(&only(3)).unwrap();
+    assert_eq!(backend_of(&mut rig, &client(1)), address(3));
+}
+
+#[test]
+fn accounting_behind_keeps_its_counts_when_flows_move() {
+    let only = |last| [service(vec![backend(server(last), BackendState::Up)])];
+    let counts = Arc::new(AccountingTable::new());
+    let accounting = Accounting::new(Arc::clone(&counts));
+    let (table, mut rig) = with_behind(&only(1), Box::new(accounting));
+    for last in 1..=4 {
+        table.replace(&only(last)).unwrap();
+        assert!(backend_of(&mut rig, &client(1)).is_some());
+    }
+    rig.chain.finish();
+    let totals = counts.totals();
+    assert_eq!((totals.records, totals.packets), (1, 4));
+}
+
+#[test]
+fn versions_come_round_without_those_that_stand_for_no_version() {
+    assert_eq!(number_after(1), 2);
+    assert_eq!(number_after(u32::MAX - 2), u32::MAX - 1);
+    assert_eq!(number_after(u32::MAX - 1), 1);
 }
