@@ -8,6 +8,8 @@
 //!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
 //! - [`capacity`]: what a core can process, as frontiers and as files;
 //! - [`netblaze`]: the core mapper of NetBlaze;
+//! - [`training`]: a mapper that moves nothing and learns a core's capacity;
+//! - [`catalog`]: core mappers by name;
 //! - [`server`]: what is known of a server's RSS buckets and cores, and the
 //!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so; NetBlaze's server and
 //!   ingress mappers;
@@ -21,7 +23,10 @@
 
 pub mod baselines;
 pub mod capacity;
+pub mod catalog;
 pub mod core;
 pub mod flows;
 pub mod netblaze;
 pub mod server;
+pub mod tailwater;
+pub mod training;

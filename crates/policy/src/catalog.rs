@@ -1,0 +1,189 @@
+//! Core mappers by name.
+
+use crate::capacity::CapacityProfile;
+use crate::core::CoreMapper;
+use crate::netblaze::{Capacity, NetBlazeError, NetBlazeMapper, NetBlazeOptions};
+use std::sync::Arc;
+use tailwater_net::Nanos;
+
+/// Makes a core mapper for each core that dispatches.
+pub type MakeMapper = Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>;
+
+/// How a run scales, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Every packet is processed where RSS puts it.
+    Static,
+    /// NetBlaze's core mapper.
+    NetBlaze,
+    /// NetBlaze with the smallest packet count of its frontier at all flow counts (section 4.4).
+    NetBlazeCoreStaticSafe,
+    /// NetBlaze with the largest packet count of its frontier at all flow counts (section 4.4).
+    NetBlazeCoreStaticUnsafe,
+    /// NetBlaze without its core mapper (section 4.4).
+    NetBlazeNoCoreMapper,
+    /// NetBlaze without boost mode (section 4.4).
+    NetBlazeNoBoost,
+}
+
+/// The policies with their names.
+const POLICIES: &[(&str, Policy)] = &[
+    ("static", Policy::Static),
+    ("netblaze", Policy::NetBlaze),
+    ("netblaze-core-static-safe", Policy::NetBlazeCoreStaticSafe),
+    (
+        "netblaze-core-static-unsafe",
+        Policy::NetBlazeCoreStaticUnsafe,
+    ),
+    ("netblaze-no-core-mapper", Policy::NetBlazeNoCoreMapper),
+    ("netblaze-no-boost", Policy::NetBlazeNoBoost),
+];
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
+pub struct UnknownPolicy {
+    name: String,
+    suggestion: String,
+    known: String,
+}
+
+impl Policy {
+    /// What scales if nothing else is said, where there are auxiliary cores.
+    pub const DEFAULT: Policy = Policy::NetBlaze;
+
+    /// The policy of a name.
+    ///
+    /// # Errors
+    /// There is none, with the nearest name.
+    pub fn named(name: &str) -> Result<Policy, UnknownPolicy> {
+        if let Some((_, policy)) = POLICIES.iter().find(|(known, _)| *known == name) {
+            return Ok(*policy);
+        }
+        let nearest = POLICIES
+            .iter()
+            .map(|(known, _)| (strsim::jaro_winkler(name, known), known))
+            .filter(|(similarity, _)| *similarity > 0.7)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let known: Vec<&str> = Policy::names().collect();
+        Err(UnknownPolicy {
+            // An argument of any length makes no error of any length.
+            name: name.chars().take(64).collect(),
+            suggestion: nearest
+                .map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
+            known: known.join(", "),
+        })
+    }
+
+    /// All names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        POLICIES.iter().map(|(name, _)| *name)
+    }
+
+    /// This policy's name.
+    pub fn name(self) -> &'static str {
+        let found = POLICIES.iter().find(|(_, policy)| *policy == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// Whether it hands anything to auxiliary cores.
+    pub fn scales(self) -> bool {
+        !matches!(self, Policy::Static | Policy::NetBlazeNoCoreMapper)
+    }
+
+    /// Makes mappers for a latency objective from what was measured; `None` for
+    /// [`Policy::Static`].
+    ///
+    /// # Errors
+    /// The objective is too short, or the profile admits nothing.
+    pub fn mappers(
+        self,
+        slo: Nanos,
+        profile: &CapacityProfile,
+    ) -> Result<Option<MakeMapper>, NetBlazeError> {
+        let mut options = NetBlazeOptions::new(slo);
+        match self {
+            Policy::Static => return Ok(None),
+            Policy::NetBlaze => {}
+            Policy::NetBlazeCoreStaticSafe => options.capacity = Capacity::StaticSafe,
+            Policy::NetBlazeCoreStaticUnsafe => options.capacity = Capacity::StaticUnsafe,
+            Policy::NetBlazeNoCoreMapper => options.enabled = false,
+            Policy::NetBlazeNoBoost => options.boost_after = None,
+        }
+        let (frontier, splits) = (profile.frontier.clone(), profile.splits.clone());
+        let make = move || NetBlazeMapper::new(options, &frontier, splits.clone());
+        // A mapper that can be made once can be made again.
+        make()?;
+        Ok(Some(Arc::new(move || match make() {
+            Ok(mapper) => Box::new(mapper),
+            Err(error) => unreachable!("it could be made before: {error}"),
+        })))
+    }
+}
+
+/// The epoch that mappers use for a latency objective, and that a profile is trained for: half of
+/// what NetBlaze's allowance for the network leaves.
+///
+/// # Errors
+/// It leaves nothing.
+pub fn epoch(slo: Nanos) -> Result<Nanos, NetBlazeError> {
+    let allowance = NetBlazeOptions::new(slo).network_allowance;
+    let epoch = Nanos(slo.saturating_sub(allowance).0 / 2);
+    match epoch {
+        Nanos::ZERO => Err(NetBlazeError::NoEpoch { slo, allowance }),
+        epoch => Ok(epoch),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::EpochFrontier;
+
+    fn profile() -> CapacityProfile {
+        CapacityProfile {
+            frontier: EpochFrontier::constant(100),
+            ..CapacityProfile::default()
+        }
+    }
+
+    #[test]
+    fn every_name_is_a_policy_and_makes_mappers() {
+        for name in Policy::names() {
+            let policy = Policy::named(name).unwrap();
+            assert_eq!(policy.name(), name);
+            let slo = Nanos::from_micros(200);
+            let mappers = policy.mappers(slo, &profile()).unwrap();
+            assert_eq!(mappers.is_some(), policy != Policy::Static, "{name}");
+            let due = mappers.is_some_and(|make| make().due(Nanos::from_secs(1), 1));
+            assert_eq!(due, policy.scales(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_nearest() {
+        let error = Policy::named("netblase").unwrap_err().to_string();
+        assert!(error.contains("did you mean \"netblaze\"?"), "{error}");
+        let error = Policy::named("quux").unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+        assert!(error.contains("static, netblaze"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_made_says_why() {
+        let slo = Nanos::from_micros(40);
+        assert!(epoch(slo).is_err());
+        assert_eq!(epoch(Nanos::from_micros(200)), Ok(Nanos::from_micros(80)));
+        assert!(Policy::NetBlaze.mappers(slo, &profile()).is_err());
+        let empty = CapacityProfile::default();
+        let slo = Nanos::from_micros(200);
+        assert!(Policy::NetBlaze.mappers(slo, &empty).is_err());
+    }
+
+    #[test]
+    fn the_epoch_is_the_mappers_own() {
+        let options = NetBlazeOptions::new(Nanos::from_micros(500));
+        let mapper = NetBlazeMapper::new(options, &profile().frontier, profile().splits).unwrap();
+        assert_eq!(epoch(options.slo), Ok(mapper.epoch()));
+    }
+}
