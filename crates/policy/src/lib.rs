@@ -28,5 +28,4 @@ pub mod core;
 pub mod flows;
 pub mod netblaze;
 pub mod server;
-pub mod tailwater;
 pub mod training;
