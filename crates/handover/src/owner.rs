@@ -88,7 +88,16 @@ impl Owner {
     /// If 2^32 - 1 are there already: more than there can be buffers.
     #[inline]
     pub fn sent(&mut self) {
-        let count = self.in_flight.checked_add(1);
+        self.sent_many(1);
+    }
+
+    /// Counts so many packets that go to the flow's place.
+    ///
+    /// # Panics
+    /// If there would be 2^32 or more: more than there can be buffers.
+    #[inline]
+    pub fn sent_many(&mut self, packets: u32) {
+        let count = self.in_flight.checked_add(packets);
         self.in_flight = count.expect("no more packets than buffers");
     }
 

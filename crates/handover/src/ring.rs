@@ -204,6 +204,35 @@ impl<T> Producer<T> {
         count
     }
 
+    /// Pushes the first items of a list, as many as there is room for, and says how many; they leave
+    /// the list. They are published together, by one store. The cheapest way for items that cannot be
+    /// copied.
+    #[inline]
+    pub fn push_all(&mut self, items: &mut Vec<T>) -> usize {
+        let (ready, count) = (items.len(), items.len().min(self.room(items.len())));
+        let (first, second) = self.shared.span(self.tail, count);
+        let from = items.as_ptr();
+        for (slots, from) in [(first, from), (second, from.wrapping_add(first.len()))] {
+            for (i, slot) in slots.iter().enumerate() {
+                // SAFETY: there is room for `count`, so these slots from the tail on are ours; the
+                // list has `count` items from its start on. They leave it by `set_len` below, and nothing
+                // can panic before.
+                slot.with_mut(|slot| unsafe {
+                    (*slot).write(std::ptr::read(from.wrapping_add(i)));
+                });
+            }
+        }
+        // SAFETY: the first `count` items have been moved out. The rest moves to the start, and the
+        // list is as long as the rest.
+        unsafe {
+            let start = items.as_mut_ptr();
+            std::ptr::copy(start.add(count), start, ready - count);
+            items.set_len(ready - count);
+        }
+        self.publish(count);
+        count
+    }
+
     /// Gives the consumer the next `count` slots.
     #[inline(always)]
     fn publish(&mut self, count: usize) {

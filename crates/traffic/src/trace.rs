@@ -52,6 +52,7 @@ struct Record {
 ///
 /// All packets lie in one contiguous region, each at a multiple of [`ALIGNMENT`] bytes. Access
 /// is two loads; nothing allocates after loading.
+#[derive(Clone)]
 pub struct Trace {
     name: String,
     lines: Vec<Line>,

@@ -1,7 +1,6 @@
 //! The flows with packets in the system, and the dispatcher's own queue.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use tailwater_handover::owner::{Owner, Place as OwnerPlace};
 use tailwater_net::Nanos;
 use tailwater_nf::batch::{Batch, Packet};
@@ -17,12 +16,14 @@ struct Flow {
     hash: u16,
     /// Where its packets go, and how many are with a helper.
     owner: Owner,
+    /// The list for that place: read for every packet that is sorted, without a branch.
+    list: u8,
     /// Packets in the own queue.
     queued: u32,
     /// It must be opened here.
     bound: bool,
-    /// It stands in `Backlog::listed`.
-    listed: bool,
+    /// Where it stands in `Backlog::queued`, or [`UNLISTED`].
+    at: u32,
     /// None of its packets is in the system any more; the number is free once it is not listed.
     over: bool,
 }
@@ -33,11 +34,22 @@ impl Flow {
             flow: ActiveFlow::NONE,
             hash,
             owner: Owner::default(),
+            list: OWN as u8,
             queued: 0,
             bound: false,
-            listed: false,
+            at: UNLISTED,
             over: false,
         }
+    }
+
+    /// Lets the flow's packets go to a helper, if none is anywhere else.
+    #[inline]
+    fn go_to(&mut self, helper: usize) {
+        self.owner.settle(OwnerPlace::Helper(helper as u8));
+        self.list = match self.owner.place() {
+            OwnerPlace::Home => OWN as u8,
+            OwnerPlace::Helper(helper) => helper + 1,
+        };
     }
 }
 
@@ -48,9 +60,15 @@ type ByHash = Box<[u16; 1 << 16]>;
 /// No number.
 const NONE: u16 = u16::MAX;
 
-/// The list of flows in the own queue is tidied when it is longer than this and twice as long as need
-/// be.
-const TIDY: usize = 64;
+/// No place in a list.
+const UNLISTED: u32 = u32::MAX;
+
+/// The list of flows in the own queue is tidied when more flows than this, and more than half, have
+/// left the queue.
+const TIDY: u32 = 64;
+
+/// The own queue's list.
+const OWN: usize = 0;
 
 /// What a dispatcher knows of its packets.
 #[derive(Debug)]
@@ -61,20 +79,23 @@ pub(crate) struct Backlog {
     /// Flows with packets in the system.
     active: u32,
     by_hash: Option<ByHash>,
-    /// The own queue, in order of arrival.
-    queue: VecDeque<Parcel>,
-    /// Flows with packets in the own queue, and some that had, in order of their first packets.
+    /// The own queue's front, last packet first.
+    front: Vec<Parcel>,
+    /// By [place](Place::index): the own queue's back, and parcels for each helper that have not been
+    /// pushed yet. One array, so that sorting takes no branch for each packet.
+    lists: Vec<Vec<Parcel>>,
+    /// Empty; changes places with the own queue's back when that is sorted.
+    spare: Vec<Parcel>,
+    /// Flows in the own queue, and `left` that were there, in order of their first packets.
+    queued: Vec<QueuedFlow>,
+    /// Their numbers.
     listed: Vec<u16>,
+    /// Flows in these lists without packets in the own queue.
+    left: u32,
     /// What the own queue holds.
     here: Load,
     /// Packets of bound flows in the own queue.
     bound: u32,
-    /// For each flow listed, what a mapper sees of it.
-    queued: Vec<QueuedFlow>,
-    /// Parcels for each helper that have not been pushed yet.
-    staged: Vec<Vec<Parcel>>,
-    /// While the queue is sorted anew: where each flow's packets go, by number.
-    sorting: Vec<Place>,
 }
 
 impl Backlog {
@@ -87,13 +108,14 @@ impl Backlog {
             active: 0,
             free: (0..most as u16).rev().collect(),
             by_hash: (!has_flows).then(|| Box::new([NONE; 1 << 16])),
-            queue: VecDeque::with_capacity(most),
+            front: Vec::with_capacity(most),
+            lists: (0..=helpers).map(|_| Vec::with_capacity(most)).collect(),
+            spare: Vec::with_capacity(most),
+            queued: Vec::with_capacity(most),
             listed: Vec::with_capacity(most),
+            left: 0,
             here: Load::default(),
             bound: 0,
-            queued: Vec::with_capacity(most),
-            staged: (0..helpers).map(|_| Vec::with_capacity(most)).collect(),
-            sorting: vec![Place::HERE; most],
         }
     }
 
@@ -115,7 +137,8 @@ impl Backlog {
 
     /// When the packet that has waited longest in the own queue arrived.
     pub(crate) fn oldest(&self, store: &PacketStore) -> Option<Nanos> {
-        self.queue.front().map(|parcel| store.arrival(parcel))
+        let oldest = self.front.last().or(self.lists[OWN].first());
+        oldest.map(|parcel| store.arrival(parcel))
     }
 
     /// Moves the packets of a batch to the own queue, or stages them for helpers: a flow that has
@@ -129,8 +152,7 @@ impl Backlog {
         now: Nanos,
         mut recruit: impl FnMut(usize, &mut Helper) -> bool,
     ) {
-        if self.free.len() < batch.len() || self.listed.len() > TIDY + 2 * self.here.flows as usize
-        {
+        if self.free.len() < batch.len() || self.left > TIDY.max(self.here.flows) {
             self.tidy();
         }
         let Backlog {
@@ -138,14 +160,14 @@ impl Backlog {
             free,
             active,
             by_hash,
-            queue,
+            queued,
             listed,
             here,
             bound,
-            staged,
+            lists,
             ..
         } = self;
-        let place = Cell::new(OwnerPlace::Home);
+        let list = Cell::new(OWN);
         let number = |packet: &Packet| {
             let hash = packet.rss_hash as u16;
             let found = match by_hash {
@@ -181,7 +203,7 @@ impl Backlog {
                         if let Some(helper) = wanted
                             && recruit(helper, &mut helpers[helper])
                         {
-                            flow.owner.settle(OwnerPlace::Helper(helper as u8));
+                            flow.go_to(helper);
                             helpers[helper].load.flows += 1;
                         }
                     }
@@ -189,17 +211,22 @@ impl Backlog {
                 }
             };
             let flow = &mut flows[usize::from(number)];
-            place.set(flow.owner.place());
+            list.set(usize::from(flow.list));
             match flow.owner.place() {
                 OwnerPlace::Home => {
+                    if flow.at == UNLISTED {
+                        flow.at = queued.len() as u32;
+                        listed.push(number);
+                        queued.push(QueuedFlow {
+                            packets: 0,
+                            bound: flow.bound,
+                        });
+                    }
                     here.flows += u32::from(flow.queued == 0);
                     here.packets += 1;
                     flow.queued += 1;
+                    queued[flow.at as usize].packets = flow.queued;
                     *bound += u32::from(flow.bound);
-                    if !flow.listed {
-                        flow.listed = true;
-                        listed.push(number);
-                    }
                 }
                 OwnerPlace::Helper(helper) => {
                     flow.owner.sent();
@@ -208,37 +235,37 @@ impl Backlog {
             }
             Some(number)
         };
-        batch.send_away(store, number, |parcel| match place.get() {
-            OwnerPlace::Home => queue.push_back(parcel),
-            OwnerPlace::Helper(helper) => staged[usize::from(helper)].push(parcel),
-        });
+        batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
     }
 
     /// The flows in the own queue, for the mapper. Their order holds until packets come or go.
     pub(crate) fn queued(&mut self) -> &[QueuedFlow] {
-        self.tidy();
+        if self.left > 0 {
+            self.tidy();
+        }
         &self.queued
     }
 
-    /// Takes flows without packets in the own queue off the list.
+    /// Takes flows without packets in the own queue off the lists.
     fn tidy(&mut self) {
-        let (flows, free, queued) = (&mut self.flows, &mut self.free, &mut self.queued);
-        queued.clear();
-        self.listed.retain(|&number| {
-            let flow = &mut flows[usize::from(number)];
+        let mut kept = 0;
+        for at in 0..self.listed.len() {
+            let (number, queued) = (self.listed[at], self.queued[at]);
+            let flow = &mut self.flows[usize::from(number)];
             if flow.queued == 0 {
-                flow.listed = false;
+                flow.at = UNLISTED;
                 if flow.over {
-                    free.push(number);
+                    self.free.push(number);
                 }
-                return false;
+                continue;
             }
-            queued.push(QueuedFlow {
-                packets: flow.queued,
-                bound: flow.bound,
-            });
-            true
-        });
+            flow.at = kept as u32;
+            (self.listed[kept], self.queued[kept]) = (number, queued);
+            kept += 1;
+        }
+        self.listed.truncate(kept);
+        self.queued.truncate(kept);
+        self.left = 0;
     }
 
     /// Moves flows of the own queue, in the order of [`queued`](Backlog::queued), to their `places`:
@@ -250,51 +277,70 @@ impl Backlog {
         mut recruit: impl FnMut(usize, &mut Helper) -> bool,
     ) -> u32 {
         let mut moved = 0;
-        for (&number, &place) in self.listed.iter().zip(places) {
-            let flow = &mut self.flows[usize::from(number)];
-            self.sorting[usize::from(number)] = Place::HERE;
-            let Some(helper) = place.as_helper().filter(|_| !flow.bound) else {
+        let listed = self.listed.iter().zip(&mut self.queued);
+        for ((&number, queued), place) in listed.zip(places) {
+            let Some(to) = place.as_helper() else {
                 continue;
             };
-            if !recruit(helper, &mut helpers[helper]) {
+            let helper = &mut helpers[to];
+            if queued.bound || !recruit(to, helper) {
                 continue;
             }
-            self.sorting[usize::from(number)] = place;
-            flow.owner.settle(OwnerPlace::Helper(helper as u8));
-            (0..flow.queued).for_each(|_| flow.owner.sent());
-            let load = &mut helpers[helper].load;
-            load.flows += 1;
-            load.packets += flow.queued;
+            let flow = &mut self.flows[usize::from(number)];
+            flow.go_to(to);
+            flow.owner.sent_many(flow.queued);
+            helper.load.flows += 1;
+            helper.load.packets += flow.queued;
             self.here.flows -= 1;
             self.here.packets -= flow.queued;
-            flow.queued = 0;
+            (flow.queued, queued.packets) = (0, 0);
             moved += 1;
         }
-        if moved == 0 {
-            return 0;
-        }
-        for _ in 0..self.queue.len() {
-            let Some(parcel) = self.queue.pop_front() else {
-                break;
-            };
-            match self.sorting[usize::from(parcel.number())].as_helper() {
-                None => self.queue.push_back(parcel),
-                Some(helper) => self.staged[helper].push(parcel),
-            }
+        self.left += moved;
+        if moved > 0 {
+            self.sort();
         }
         moved
     }
 
-    /// The parcels staged for a helper.
-    pub(crate) fn staged(&mut self, helper: usize) -> &mut Vec<Parcel> {
-        &mut self.staged[helper]
+    /// Puts the own queue's packets where their flows are now.
+    fn sort(&mut self) {
+        let Backlog {
+            flows,
+            front,
+            lists,
+            spare,
+            ..
+        } = self;
+        std::mem::swap(&mut lists[OWN], spare);
+        let mut put = |parcel: Parcel| {
+            let list = flows[usize::from(parcel.number())].list;
+            lists[usize::from(list)].push(parcel);
+        };
+        front.drain(..).rev().for_each(&mut put);
+        spare.drain(..).for_each(&mut put);
     }
 
-    /// Up to `most` packets of the own queue, which are counted out when they are
+    /// The parcels staged for a helper.
+    #[inline]
+    pub(crate) fn staged(&mut self, helper: usize) -> &mut Vec<Parcel> {
+        &mut self.lists[helper + 1]
+    }
+
+    /// Takes up to `most` packets out of the own queue, in order. They are counted out when they are
     /// [done](Backlog::done_here).
-    pub(crate) fn take(&mut self, most: usize) -> impl Iterator<Item = Parcel> {
-        let most = most.min(self.queue.len());
-        self.queue.drain(..most)
+    #[inline]
+    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(Parcel)) {
+        for _ in 0..most {
+            if self.front.is_empty() {
+                std::mem::swap(&mut self.front, &mut self.lists[OWN]);
+                self.front.reverse();
+            }
+            let Some(parcel) = self.front.pop() else {
+                return;
+            };
+            each(parcel);
+        }
     }
 
     /// A packet of the own queue is done.
@@ -304,8 +350,10 @@ impl Backlog {
         flow.queued -= 1;
         self.here.packets -= 1;
         self.bound -= u32::from(flow.bound);
+        self.queued[flow.at as usize].packets = flow.queued;
         if flow.queued == 0 {
             self.here.flows -= 1;
+            self.left += 1;
             self.forget(number, chain);
         }
     }
@@ -340,7 +388,7 @@ impl Backlog {
         }
         self.active -= 1;
         flow.over = true;
-        if !flow.listed {
+        if flow.at == UNLISTED {
             self.free.push(number);
         }
     }

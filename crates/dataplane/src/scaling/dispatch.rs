@@ -193,7 +193,7 @@ impl Dispatch {
                 continue;
             }
             let wanted = staged.len();
-            let pushed = link.parcels.push_from(&mut staged.drain(..));
+            let pushed = link.parcels.push_all(staged);
             // The ring has room for every buffer.
             assert!(pushed == wanted, "a ring to a helper is full");
             self.counters.packets_handed += pushed as u64;
@@ -212,9 +212,9 @@ impl Dispatch {
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
         let room = batch.room();
-        for parcel in self.backlog.take(room) {
-            batch.take_in(&self.store, parcel);
-        }
+        let store = &self.store;
+        self.backlog
+            .take(room, |parcel| batch.take_in(store, parcel));
         self.backlog.here().packets as usize > batch.len()
     }
 

@@ -10,12 +10,15 @@
 //! - [`backlog`]: the flows with packets in the system, and the dispatcher's own queue;
 //! - [`dispatch`]: the dispatcher's side;
 //! - [`helper`]: the auxiliary worker;
-//! - [`link`]: the two rings, and who has recruited whom.
+//! - [`link`]: the two rings, and who has recruited whom;
+//! - [`overhead`]: what a decision costs, for benchmarks.
 
 pub(crate) mod backlog;
 pub(crate) mod dispatch;
 pub(crate) mod helper;
 pub(crate) mod link;
+#[doc(hidden)]
+pub mod overhead;
 
 use dispatch::Dispatch;
 use helper::HelperEnds;

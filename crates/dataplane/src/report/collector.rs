@@ -1,0 +1,306 @@
+//! What makes a report of the windows that workers measured: they are added up as they come.
+
+use super::{
+    ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport,
+    WindowsReport,
+};
+use crate::arrivals::{ArrivalSeries, bin_width};
+use crate::attribution::Cause;
+use crate::telemetry::Window;
+use crate::timeline::{Timeline, add_reasons};
+use std::collections::BTreeMap;
+use tailwater_net::Nanos;
+use tailwater_nf::chain::{Outcome, Reason};
+
+/// Reasons of packets that were lost outside the chain.
+pub(crate) const RING_FULL: &str = "nic-ring-full";
+pub(crate) const NOT_DRAINED: &str = "not-drained";
+
+/// The most windows kept in a report.
+const MAX_LISTED: usize = 10_000;
+
+/// What share of a window gaps may take before it is flagged.
+const FLAGGED_SHARE: f64 = 0.001;
+
+/// Adds windows up as they come.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    slo: (Nanos, f64),
+    window: Nanos,
+    /// Windows that some worker may still add to.
+    open: BTreeMap<u64, OpenWindow>,
+    /// Every window before this index is closed.
+    closed: u64,
+    /// The index of the last window of each worker; `None` before its first.
+    last: Vec<Option<u64>>,
+    /// All windows' sum.
+    pub(crate) total: Window,
+    list: Vec<WindowReport>,
+    omitted: u64,
+    flagged: u64,
+    unflagged_met: u64,
+    count: u64,
+    /// Latest reason counts of each worker.
+    reasons: Vec<Vec<u64>>,
+    timeline: Timeline,
+    arrivals: ArrivalSeries,
+}
+
+/// A window that is being added up.
+#[derive(Debug, Default)]
+struct OpenWindow {
+    sum: Window,
+    /// The time that the worker who lost most lost to gaps.
+    worst_gap_time: Nanos,
+    /// Packets for each of the chain's reasons.
+    reasons: Vec<u64>,
+}
+
+/// The most windows kept open for a worker that is behind.
+const MAX_OPEN: usize = 64;
+
+impl Collector {
+    pub(crate) fn new(slo: (Nanos, f64), window: Nanos, workers: usize) -> Collector {
+        Collector {
+            slo,
+            window,
+            open: BTreeMap::new(),
+            closed: 0,
+            last: vec![None; workers],
+            total: Window::default(),
+            list: Vec::new(),
+            omitted: 0,
+            flagged: 0,
+            unflagged_met: 0,
+            count: 0,
+            reasons: vec![Vec::new(); workers],
+            timeline: Timeline::new(window),
+            arrivals: ArrivalSeries::default(),
+        }
+    }
+
+    /// Takes in a worker's window.
+    pub(crate) fn add(&mut self, window: &Window) {
+        self.total.merge(window);
+        self.arrivals.add(&window.arrivals);
+        let before = &mut self.reasons[window.worker];
+        before.resize(window.reasons.len(), 0);
+        let counts = window.reasons.iter().zip(&*before);
+        let reasons: Vec<u64> = counts
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect();
+        before.clone_from(&window.reasons);
+        self.last[window.worker] = Some(window.index);
+        // What comes too late for its own window is counted in the oldest that is still open.
+        let open = self.open.entry(window.index.max(self.closed)).or_default();
+        open.sum.merge(window);
+        add_reasons(&mut open.reasons, &reasons);
+        open.worst_gap_time = open.worst_gap_time.max(window.gap_time);
+        let complete = self
+            .last
+            .iter()
+            .map(|last| last.map_or(0, |last| last + 1))
+            .min();
+        while let Some(first) = self.open.first_entry()
+            && (Some(*first.key()) < complete || self.open.len() > MAX_OPEN)
+        {
+            self.close_first();
+        }
+    }
+
+    fn close_first(&mut self) {
+        if let Some((index, open)) = self.open.pop_first() {
+            self.closed = index + 1;
+            self.close(index, &open);
+        }
+    }
+
+    fn close(&mut self, index: u64, open: &OpenWindow) {
+        let Window {
+            offered,
+            delivered,
+            dropped,
+            ..
+        } = open.sum;
+        if offered + delivered + dropped + open.sum.lost() == 0 {
+            return;
+        }
+        let report = self.window_report(index, open);
+        self.timeline
+            .add(index, &open.sum, &open.reasons, report.flagged);
+        self.count += 1;
+        self.flagged += u64::from(report.flagged);
+        self.unflagged_met += u64::from(!report.flagged && report.slo_met);
+        if self.list.len() < MAX_LISTED {
+            self.list.push(report);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    fn window_report(
+        &self,
+        index: u64,
+        OpenWindow {
+            sum,
+            worst_gap_time,
+            ..
+        }: &OpenWindow,
+    ) -> WindowReport {
+        let gap_share = worst_gap_time.as_secs_f64() / self.window.as_secs_f64().max(1e-9);
+        WindowReport {
+            start_s: Nanos(index * self.window.0).as_secs_f64(),
+            offered: sum.offered,
+            delivered: sum.delivered,
+            lost: sum.lost(),
+            late: sum.late_or_lost() - sum.lost(),
+            latency_us: LatencyReport::of(&sum.latency),
+            gaps: sum.gaps,
+            gap_us: sum.gap_time.as_micros_f64(),
+            longest_gap_us: sum.longest_gap.as_micros_f64(),
+            flagged: gap_share > FLAGGED_SHARE,
+            slo_met: slo_met(sum, self.slo.1),
+        }
+    }
+
+    /// Counts for each reason, over all workers.
+    pub(crate) fn reason_totals(&self) -> Vec<u64> {
+        let longest = self.reasons.iter().map(Vec::len).max().unwrap_or(0);
+        (0..longest)
+            .map(|i| self.reasons.iter().filter_map(|counts| counts.get(i)).sum())
+            .collect()
+    }
+
+    /// Packets by fate, in all.
+    pub(crate) fn packets(&self, reasons: &[Reason], not_matched: u64) -> PacketReport {
+        let totals = self.reason_totals();
+        let mut report = PacketReport {
+            offered: self.total.offered,
+            delivered: self.total.delivered,
+            not_matched,
+            ..PacketReport::default()
+        };
+        let ring = (
+            RING_FULL.to_owned(),
+            Outcome::Lost,
+            self.total.lost_ring_full,
+        );
+        let end = (
+            NOT_DRAINED.to_owned(),
+            Outcome::Lost,
+            self.total.lost_undrained,
+        );
+        let chain = reasons.iter().zip(totals);
+        let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
+        for (name, outcome, count) in chain.chain([ring, end]).filter(|(.., count)| *count > 0) {
+            match outcome {
+                Outcome::Dropped => report.dropped_by_nf += count,
+                Outcome::Lost => report.lost += count,
+                Outcome::Passed => {}
+            }
+            report.reasons.insert(name, count);
+        }
+        report
+    }
+
+    pub(crate) fn late_by_cause(&self) -> BTreeMap<&'static str, u64> {
+        Cause::ALL
+            .iter()
+            .map(|&cause| (cause.name(), self.total.late[cause as usize]))
+            .collect()
+    }
+
+    pub(crate) fn latency(&self) -> LatencyReport {
+        LatencyReport::of(&self.total.latency)
+    }
+
+    /// The distribution of latencies, in steps of less than 3.2 %.
+    pub(crate) fn distribution(&self) -> Vec<DistributionPoint> {
+        let latency = &self.total.latency;
+        let points = latency.coarse_cumulative();
+        points
+            .map(|(value, packets)| DistributionPoint {
+                latency_us: value.min(latency.max()).as_micros_f64(),
+                packets,
+            })
+            .collect()
+    }
+
+    /// Arrivals over time.
+    pub(crate) fn arrivals(&mut self) -> ArrivalReport {
+        let bin_ms = bin_width(self.window).as_secs_f64() * 1e3;
+        let (bins_per_step, steps) = self.arrivals.finish();
+        ArrivalReport {
+            bin_ms,
+            step_ms: bin_ms * bins_per_step as f64,
+            packets: steps.iter().map(|step| step.packets).collect(),
+            busiest_bin: steps.iter().map(|step| step.busiest_bin).collect(),
+        }
+    }
+
+    /// Closes what is open and gives the run over time, which lasted so long.
+    pub(crate) fn timeline(&mut self, reasons: &[Reason], lasted: Nanos) -> TimelineReport {
+        self.close_all();
+        self.timeline.report(reasons, lasted, self.last.len())
+    }
+
+    fn close_all(&mut self) {
+        while !self.open.is_empty() {
+            self.close_first();
+        }
+    }
+
+    /// Whether all packets together kept the objective.
+    pub(crate) fn slo_met(&self) -> bool {
+        slo_met(&self.total, self.slo.1)
+    }
+
+    /// Closes what is open and gives the windows.
+    pub(crate) fn windows(&mut self) -> WindowsReport {
+        self.close_all();
+        let unflagged = self.count - self.flagged;
+        WindowsReport {
+            length_ms: self.window.as_secs_f64() * 1e3,
+            count: self.count,
+            flagged: self.flagged,
+            unflagged_slo_met: match unflagged {
+                0 => 1.0,
+                _ => self.unflagged_met as f64 / unflagged as f64,
+            },
+            median_latency_us: median(&self.list),
+            omitted: self.omitted,
+            list: std::mem::take(&mut self.list),
+        }
+    }
+}
+
+/// Whether so many percent of the packets, lost ones counting as late, kept the latency.
+fn slo_met(window: &Window, percentile: f64) -> bool {
+    let all = (window.delivered + window.lost()) as f64;
+    let in_time = all - window.late_or_lost() as f64;
+    // A billionth of slack for percentiles that no binary fraction hits.
+    in_time * 100.0 >= all * (percentile - 1e-9)
+}
+
+/// The median of each figure over the windows.
+fn median(list: &[WindowReport]) -> LatencyReport {
+    let of = |figure: fn(&LatencyReport) -> f64| {
+        let mut values: Vec<f64> = list
+            .iter()
+            .map(|window| figure(&window.latency_us))
+            .collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    };
+    LatencyReport {
+        p50: of(|l| l.p50),
+        p90: of(|l| l.p90),
+        p99: of(|l| l.p99),
+        p999: of(|l| l.p999),
+        max: of(|l| l.max),
+        mean: of(|l| l.mean),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! What an epoch's end costs the deciding core, for benchmarks.
+
+use super::dispatch::Dispatch;
+use super::link::{Claim, FromDispatcher, link};
+use crate::clock::Clock;
+use std::path::Path;
+use tailwater_handover::park::{Mode, park};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::parcel::{PacketStore, Receipt};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::core::CoreMapper;
+
+const BUFFERS: u32 = 4096;
+
+/// A dispatcher with a queue of packets, and helpers that are not running.
+pub struct EpochEnd {
+    dispatch: Dispatch,
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    links: Vec<FromDispatcher>,
+    frames: Vec<(Vec<u8>, u32)>,
+    packets: usize,
+    clock: Clock,
+}
+
+impl EpochEnd {
+    /// With `packets` packets of `flows` flows in the queue at each epoch's end, up to `helpers`
+    /// helpers, and a mapper that is always due.
+    ///
+    /// # Panics
+    /// If there is no memory for the packets.
+    pub fn new(
+        packets: usize,
+        flows: u32,
+        helpers: usize,
+        mapper: Box<dyn CoreMapper>,
+    ) -> EpochEnd {
+        let rss = RssHasher::default();
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: epoch}\n\
+                    spec: {slo: {latency: 200us}, flows: {lookUp: always}, functions: [{forward: {}}]}";
+        let spec = ChainSpec::parse(text, "epoch", Path::new(".")).expect("a chain");
+        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("a flow table");
+        let chain = builder.instance(|_| true);
+        let pool = BufferPool::new(BUFFERS, 128).expect("memory");
+        let store = PacketStore::new(&pool);
+        let (mut near, mut links) = (Vec::new(), Vec::new());
+        for _ in 0..helpers {
+            let (_, waker) = park(Mode::Spin);
+            let (to, from) = link(BUFFERS, store.clone(), waker, Claim::default());
+            near.push(to);
+            links.push(from);
+        }
+        let frames = (0..flows).map(|flow| {
+            let ends = ((0x0a00_0000 + flow).into(), 0xc633_6401.into());
+            let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, 1000, 53);
+            let frame = FrameBuilder::new(&key).to_vec().expect("a frame");
+            let hash =
+                tailwater_net::parse::parse(&frame).map(|headers| rss.hash_headers(&headers));
+            (frame, hash.unwrap_or_default())
+        });
+        EpochEnd {
+            dispatch: Dispatch::new(0, mapper, store, near, BUFFERS, true),
+            batch: Batch::new(&pool, 32),
+            frames: frames.collect(),
+            chain,
+            pool,
+            links,
+            packets,
+            clock: Clock::start(),
+        }
+    }
+
+    /// Fills the queue, ends the epoch, and hands over what the mapper moves. Returns how long that
+    /// took from the first look at the queue to the last packet in a ring, and how many were moved;
+    /// then everything is processed.
+    pub fn run(&mut self, now: Nanos) -> (Nanos, usize) {
+        let mut next = 0;
+        while next < self.packets {
+            while next < self.packets && self.batch.room() > 0 {
+                let (frame, hash) = &self.frames[next % self.frames.len()];
+                self.batch.push(&mut self.pool, frame, now, *hash);
+                next += 1;
+            }
+            self.chain.look_up(&mut self.batch, now);
+            self.dispatch
+                .distribute(&mut self.batch, &mut self.chain, now);
+        }
+        let began = self.clock.now();
+        self.dispatch.decide(now);
+        self.dispatch.flush();
+        let took = self.clock.now() - began;
+        let mut moved = 0;
+        for link in &mut self.links {
+            let mut receipts: Vec<Receipt> = Vec::new();
+            moved += link
+                .parcels
+                .pop_each(BUFFERS as usize, |parcel| receipts.push(parcel.discard()));
+            link.receipts.push_from(&mut receipts.into_iter());
+        }
+        self.dispatch.collect(&mut self.pool, &mut self.chain, now);
+        while self.dispatch.take(&mut self.batch) || !self.batch.is_empty() {
+            self.dispatch
+                .done(&mut self.batch, &mut self.pool, &mut self.chain);
+        }
+        (took, moved)
+    }
+}
