@@ -1,0 +1,109 @@
+//! What a profile holds for: a configuration and a machine.
+
+use std::fmt::{self, Write};
+use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_policy::capacity::MAX_NAME_BYTES;
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): no secret, no adversary, the same on every machine.
+struct Fnv(u64);
+
+impl Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+/// A fingerprint of all that decides what a chain costs: its functions with the contents of the
+/// files that they name, its flow table, how packets are taken in, and the version of this program.
+///
+/// Names, objectives, comments and the places of files do not count, nor does `match`.
+pub fn fingerprint(spec: &ChainSpec) -> String {
+    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
+    // Writing into a hash cannot fail.
+    let _ = write!(hash, "{build:?}{:?}{:?}", spec.flows, spec.packets);
+    for function in &spec.functions {
+        let mut config = function.config.clone();
+        match &mut config {
+            FunctionConfig::Acl(acl) => acl.source = None,
+            FunctionConfig::UrlFilter(filter) => filter.source = None,
+            FunctionConfig::IpForward(forward) => forward.source = None,
+            FunctionConfig::Accounting(accounting) => accounting.export = None,
+            _ => {}
+        }
+        let _ = write!(hash, "{config:?}");
+    }
+    format!("{:016x}", hash.0)
+}
+
+/// This machine: its name and its processor, as in `edge-3 (Intel(R) Xeon(R) ...)`.
+pub fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let name = read("/proc/sys/kernel/hostname");
+    let cpus = read("/proc/cpuinfo");
+    let mut machine = format!("{} ({})", name.trim(), processor(&cpus));
+    let fits = |end: &usize| machine.is_char_boundary(*end);
+    let end = (0..=machine.len().min(MAX_NAME_BYTES)).rev().find(fits);
+    machine.truncate(end.unwrap_or(0));
+    machine
+}
+
+/// The processor's name in the kernel's description.
+fn processor(description: &str) -> &str {
+    let model = description.lines().find_map(|line| {
+        let (field, value) = line.split_once(':')?;
+        (field.trim() == "model name").then_some(value.trim())
+    });
+    model.unwrap_or("unknown processor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn spec(functions: &str, rest: &str) -> ChainSpec {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
+             spec:\n  functions: {functions}\n  slo: {{latency: 200us}}\n{rest}"
+        );
+        ChainSpec::parse(&text, "test.yaml", Path::new("")).unwrap()
+    }
+
+    #[test]
+    fn the_fingerprint_is_of_what_costs() {
+        let first = fingerprint(&spec("[{nat: {external: [203.0.113.0/28]}}]", ""));
+        assert_eq!(first.len(), 16);
+        let mut same = spec("[{name: edge, nat: {external: [203.0.113.0/28]}}]", "# a");
+        same.slo.latency = tailwater_net::Nanos::from_millis(1);
+        assert_eq!(fingerprint(&same), first);
+        for other in [
+            spec("[{nat: {external: [203.0.113.0/29]}}]", ""),
+            spec("[{nat: {external: [203.0.113.0/28]}}, {forward: }]", ""),
+            spec(
+                "[{nat: {external: [203.0.113.0/28]}}]",
+                "  packets: {batch: 8}\n",
+            ),
+            spec(
+                "[{nat: {external: [203.0.113.0/28]}}]",
+                "  flows: {capacity: 512}\n",
+            ),
+        ] {
+            assert_ne!(fingerprint(&other), first, "{other:?}");
+        }
+        let plain = fingerprint(&spec("[{accounting: }]", ""));
+        let export = spec("[{accounting: {export: {file: a.csv, format: csv}}}]", "");
+        assert_eq!(fingerprint(&export), plain);
+    }
+
+    #[test]
+    fn the_machine_has_a_name() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nflags\t: a: b\n";
+        assert_eq!(processor(cpuinfo), "Fast CPU @ 3 GHz");
+        assert_eq!(processor(""), "unknown processor");
+        assert!((1..=MAX_NAME_BYTES).contains(&machine().len()));
+    }
+}

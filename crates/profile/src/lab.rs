@@ -1,0 +1,156 @@
+//! Short runs of the data plane, and what they show.
+
+use crate::train::TrainError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_dataplane::report::{RunReport, WindowReport};
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, run};
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::training::{Observation, TrainingNotes};
+use tailwater_traffic::Trace;
+
+/// Windows of saturated runs: short, so that most have the core to themselves.
+const SATURATED_WINDOW: Nanos = Nanos::from_millis(2);
+/// Windows in which an objective is to be met.
+const WINDOW: Nanos = Nanos::from_millis(10);
+/// Undisturbed windows that are enough to judge by.
+const ENOUGH: usize = 3;
+/// The most epochs of a run that are noted.
+const MOST_EPOCHS: usize = 1 << 17;
+
+/// One core to run chains on.
+pub(crate) struct Lab<'a> {
+    pub core: usize,
+    pub seed: u64,
+    pub stop: &'a AtomicBool,
+}
+
+impl Lab<'_> {
+    fn run(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        nic: TraceNicConfig,
+        window: Nanos,
+        scaling: Option<ScalingConfig>,
+    ) -> Result<RunReport, TrainError> {
+        self.check()?;
+        let config = RunConfig {
+            cores: vec![self.core],
+            nic,
+            window,
+            capture_out: None,
+            not_matched: 0,
+            seed: self.seed,
+            scaling,
+        };
+        let report = run(spec, trace, &config, self.stop, |_| {})?;
+        // A run that was cut short shows nothing.
+        self.check()?;
+        Ok(report)
+    }
+
+    /// Whether to go on.
+    pub fn check(&self) -> Result<(), TrainError> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(TrainError::Stopped),
+            false => Ok(()),
+        }
+    }
+
+    /// Packets a second that the chain takes when there are always more: the median window's. The
+    /// trace once, or over and over for `duration`.
+    pub fn saturated(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        duration: Option<Nanos>,
+    ) -> Result<f64, TrainError> {
+        let nic = TraceNicConfig {
+            pacing: Pacing::Saturate,
+            duration,
+            ..TraceNicConfig::default()
+        };
+        let report = self.run(spec, trace, nic, SATURATED_WINDOW, None)?;
+        let windows = judged(&report);
+        let mut packets: Vec<u64> = windows.iter().map(|window| window.offered).collect();
+        packets.sort_unstable();
+        match packets.get(packets.len() / 2) {
+            Some(packets) if windows.len() >= ENOUGH => {
+                Ok(*packets as f64 / SATURATED_WINDOW.as_secs_f64())
+            }
+            // Too short for windows.
+            _ => Ok(report.packets.offered as f64 / report.duration_s.max(1e-9)),
+        }
+    }
+
+    /// Whether the chain keeps its objective with this traffic, for `duration`: in at least half of
+    /// the windows that count.
+    pub fn keeps(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        duration: Nanos,
+    ) -> Result<bool, TrainError> {
+        let nic = TraceNicConfig {
+            duration: Some(duration),
+            ..TraceNicConfig::default()
+        };
+        let report = self.run(spec, trace, nic, WINDOW, None)?;
+        let windows = judged(&report);
+        let met = windows.iter().filter(|window| window.slo_met).count();
+        Ok(2 * met > windows.len())
+    }
+
+    /// What the core did in epochs in which it had more to do than it could.
+    pub fn epochs(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        epoch: Nanos,
+        load: &EpochLoad,
+    ) -> Result<Vec<Observation>, TrainError> {
+        let notes = TrainingNotes::new(MOST_EPOCHS);
+        let shared = notes.clone();
+        let scaling = ScalingConfig {
+            // It would move nothing: there is no need for a core to move it to.
+            auxiliary: Vec::new(),
+            mapper: Arc::new(move || Box::new(shared.mapper(epoch))),
+            park: Mode::Sleep,
+            buffers: load.buffers,
+        };
+        let nic = TraceNicConfig {
+            ring: load.ring,
+            duration: load.duration,
+            ..TraceNicConfig::default()
+        };
+        self.run(spec, trace, nic, WINDOW, Some(scaling))?;
+        Ok(notes.take())
+    }
+}
+
+/// How packets wait in a run for [`Lab::epochs`].
+pub(crate) struct EpochLoad {
+    /// Packets that the NIC's queue holds.
+    pub ring: usize,
+    /// Packets that the core's own queue holds.
+    pub buffers: u32,
+    /// For how long the trace is repeated; `None`: once.
+    pub duration: Option<Nanos>,
+}
+
+/// The windows to judge by: whole ones without gaps, or all whole ones if few are without. The first
+/// is left out, too: caches are cold.
+fn judged(report: &RunReport) -> Vec<&WindowReport> {
+    let list = &report.windows.list;
+    let whole = list.get(1..list.len().max(2) - 1).unwrap_or_default();
+    let good: Vec<&WindowReport> = whole.iter().filter(|window| !window.flagged).collect();
+    match good.len() {
+        ENOUGH.. => good,
+        _ => whole.iter().collect(),
+    }
+}

@@ -1,0 +1,28 @@
+//! What a chain can do on this machine, measured: the profile that policies go by.
+//!
+//! [`train_capacity`] runs a chain on one core in many short runs, each of them a run of the real data
+//! plane, and puts together a [`CapacityProfile`](tailwater_policy::capacity::CapacityProfile):
+//!
+//! - the *epoch frontier* (NetBlaze, arXiv 2305.01890, section 3.2): flows and packets that a core
+//!   processes in one epoch, from a trace and from synthetic traffic;
+//! - the *rates* that meet the latency objective, by flow count (section 3.3);
+//! - the *splits*: what two cores can do with one flow when the chain is cut between them;
+//! - the *service costs*, by least squares over saturated runs.
+//!
+//! The machine may be shared: windows of a run in which the core was away are left out where there
+//! are others, and so are such epochs ([`training`](tailwater_policy::training)).
+//!
+//! [`fingerprint`] and [`machine`] say what a profile holds for.
+
+#![forbid(unsafe_code)]
+
+mod costs;
+mod identity;
+mod lab;
+#[cfg(test)]
+mod tests;
+mod traffic;
+mod train;
+
+pub use identity::{fingerprint, machine};
+pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity};

@@ -1,0 +1,107 @@
+use crate::traffic::{Minnows, at_rate, frames, steady};
+use crate::{Depth, TrainError, TrainOptions, fingerprint, machine, train_capacity};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::cores::default_core;
+use tailwater_net::Nanos;
+use tailwater_net::parse::parse;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::capacity::CapacityProfile;
+use tailwater_traffic::{LoadOptions, Trace};
+
+fn spec(latency: &str) -> ChainSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: small}}\nspec:\n  \
+         functions: [{{forward: }}, {{accounting: {{export: {{file: /nonexistent/x.csv, format: csv}}}}}}]\n  \
+         slo: {{latency: {latency}}}\n  flows: {{capacity: 8192}}\n"
+    );
+    ChainSpec::parse(&text, "small.yaml", Path::new("")).unwrap()
+}
+
+fn quick() -> TrainOptions {
+    TrainOptions {
+        core: default_core(),
+        depth: Depth::Quick,
+        seed: 1,
+    }
+}
+
+/// Everything together, on a chain that would write a file where none can be. Not what was
+/// measured: the machine may be slow.
+#[test]
+fn a_quick_profile_is_whole() {
+    let spec = spec("20ms");
+    let traffic = steady(100, frames(200.0), 5000, 1e6).unwrap();
+    let mut steps = Vec::new();
+    let stop = AtomicBool::new(false);
+    let profile =
+        train_capacity(&spec, &traffic, &quick(), &stop, |step| steps.push(step)).unwrap();
+    assert_eq!(profile.chain, "small");
+    assert_eq!(profile.configuration, fingerprint(&spec));
+    assert_eq!(profile.machine, machine());
+    assert_eq!(profile.slo, Nanos::from_millis(20));
+    assert_eq!(profile.epoch, Nanos::from_micros(9_980));
+    assert!(!profile.frontier.is_empty());
+    assert!(profile.rates.is_empty());
+    assert_eq!(profile.splits.points().len(), 1);
+    let costs = profile.costs.unwrap();
+    for cost in [costs.batch, costs.packet, costs.byte, costs.new_flow] {
+        assert!(cost.is_finite() && cost >= 0.0, "{costs:?}");
+    }
+    let text = profile.to_string();
+    assert_eq!(
+        CapacityProfile::parse(text.as_bytes(), "small.yaml").unwrap(),
+        profile
+    );
+
+    assert_eq!(steps.len(), steps[0].of);
+    assert!(steps.iter().enumerate().all(|(i, step)| step.done == i));
+}
+
+#[test]
+fn what_cannot_be_trained_says_why() {
+    let traffic = steady(1, frames(60.0), 100, 1e6).unwrap();
+    let stop = AtomicBool::new(true);
+    let outcome = train_capacity(&spec("1ms"), &traffic, &quick(), &stop, |_| {});
+    assert!(matches!(outcome, Err(TrainError::Stopped)), "{outcome:?}");
+    let stop = AtomicBool::new(false);
+    let outcome = train_capacity(&spec("40us"), &traffic, &quick(), &stop, |_| {});
+    assert!(matches!(outcome, Err(TrainError::Epoch(_))), "{outcome:?}");
+}
+
+/// The flows that are claimed, against the flows that are there.
+#[test]
+fn minnows_have_as_many_flows_as_they_claim() {
+    for (flows, each) in [(1, 40), (7, 1), (7, 2), (10, 3), (30, 5)] {
+        let mut source = Minnows::new(flows, each, frames(60.0), 500);
+        let trace = Trace::load(&mut source, &LoadOptions::default()).unwrap();
+        let block = (flows * each) as usize;
+        assert_eq!(trace.len(), 500_usize.next_multiple_of(block));
+        let key = |i| parse(trace.packet(i)).unwrap().key;
+        for start in 0..trace.len() {
+            let mut seen = BTreeSet::new();
+            for (i, packet) in (start..trace.len().min(start + 80)).enumerate() {
+                seen.insert(key(packet).to_string());
+                let claimed = Minnows::certain_flows(flows, each, i as u32 + 1);
+                assert!(
+                    claimed as usize <= seen.len(),
+                    "{flows} x {each}: {start}, {i}"
+                );
+            }
+        }
+        let all: BTreeSet<String> = (0..trace.len()).map(|i| key(i).to_string()).collect();
+        assert_eq!(all.len(), trace.len() / each as usize);
+    }
+}
+
+#[test]
+fn traffic_keeps_its_bursts_at_another_rate() {
+    let traffic = steady(5, frames(60.0), 1001, 1e6).unwrap();
+    let copy = at_rate(&traffic, 501, 2e6).unwrap();
+    assert_eq!(copy.len(), 501);
+    assert_eq!(copy.duration(), Nanos::from_micros(250));
+    assert_eq!(copy.packet(7), traffic.packet(7));
+    let one = at_rate(&traffic, 1, 2e6).unwrap();
+    assert_eq!(one.len(), 1);
+}

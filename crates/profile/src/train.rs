@@ -1,0 +1,361 @@
+//! Training: which runs are made, and what becomes of their results.
+
+use crate::costs::{Sample, fit};
+use crate::lab::{EpochLoad, Lab};
+use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
+use crate::{fingerprint, machine};
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::RunError;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_policy::capacity::{
+    CapacityProfile, EpochFrontier, RateFrontier, SplitPoint, SplitProfile,
+};
+use tailwater_policy::catalog::epoch;
+use tailwater_policy::netblaze::NetBlazeError;
+use tailwater_traffic::generate::FrameSize;
+use tailwater_traffic::{Trace, TrafficError};
+
+/// How thoroughly to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything, in well under two minutes.
+    Full,
+    /// The epoch frontier at a few flow counts, splits and costs, in about two seconds: for a
+    /// run that has no profile. There are no rates.
+    Quick,
+}
+
+/// How to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainOptions {
+    /// The core to run on.
+    pub core: usize,
+    /// How thoroughly.
+    pub depth: Depth,
+    /// Keys the flow table's hash.
+    pub seed: u64,
+}
+
+/// How training stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What is measured now.
+    pub name: &'static str,
+    /// Steps that are done.
+    pub done: usize,
+    /// All steps.
+    pub of: usize,
+}
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The objective leaves no time for an epoch.
+    #[error(transparent)]
+    Epoch(#[from] NetBlazeError),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Traffic cannot be made.
+    #[error(transparent)]
+    Traffic(#[from] TrafficError),
+    /// The caller said so.
+    #[error("stopped")]
+    Stopped,
+    /// No epoch showed a capacity.
+    #[error(
+        "the chain processes no packet in an epoch of {epoch}, or the core was never its own for so \
+         long: expected a longer latency objective, or a quieter machine"
+    )]
+    NoCapacity {
+        /// The epoch.
+        epoch: Nanos,
+    },
+}
+
+/// Flow counts at which the frontier is always measured, NetBlaze's largest among them.
+const FLOWS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 310];
+const QUICK_FLOWS: [u32; 3] = [1, 8, 64];
+/// Flow counts at which rates are measured.
+const RATE_FLOWS: [u32; 3] = [64, 1024, 8192];
+/// Rates halve the span between too high and low enough so often.
+const HALVINGS: usize = 6;
+/// Packets of a synthetic trace, at most.
+const PACKETS: u64 = 1 << 16;
+/// Packets of the given traffic that are used, at most.
+const TRACE_PACKETS: usize = 400_000;
+const QUICK_TRACE_PACKETS: usize = 1 << 16;
+/// The mean load of the given traffic, so that it is its bursts that exceed the core.
+const TRACE_LOAD: f64 = 0.8;
+/// Synthetic traffic exceeds the core by this, so that something is left over in every epoch.
+const OVERLOAD: f64 = 1.3;
+/// Epochs for each flow count.
+const EPOCHS: u64 = 150;
+/// The share of the core that the lowest rate takes which is tried.
+const LOWEST_LOAD: f64 = 0.2;
+/// The longest and the shortest frames that costs are measured with, without check sequence.
+const LONG: f64 = 1514.0;
+const SHORT: f64 = 60.0;
+/// Packets of a small batch.
+const SMALL_BATCH: u16 = 4;
+/// Flows of steady traffic for costs: few enough to be in the caches.
+const FEW_FLOWS: u32 = 64;
+
+/// Measures what the chain can do on one core of this machine within its objective, `spec.slo`.
+///
+/// `traffic` is what the chain will see, or something like it: its mean rate does not matter, since it
+/// is replayed so fast that its bursts exceed the core. Packets of synthetic traffic have its mean
+/// size. Flow records are not exported. `progress` is called before each step, from the calling
+/// thread; once `stop` is set, training ends within a second.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn train_capacity(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &TrainOptions,
+    stop: &AtomicBool,
+    progress: impl FnMut(Step),
+) -> Result<CapacityProfile, TrainError> {
+    let epoch = epoch(spec.slo.latency)?;
+    let mut measured = spec.clone();
+    for function in &mut measured.functions {
+        if let FunctionConfig::Accounting(accounting) = &mut function.config {
+            // The file is the real run's.
+            accounting.export = None;
+        }
+    }
+    let splits = measured.functions.len() - 1;
+    let quick = options.depth == Depth::Quick;
+    let rates = if quick { 0 } else { RATE_FLOWS.len() };
+    let mut training = Training {
+        lab: Lab {
+            core: options.core,
+            seed: options.seed,
+            stop,
+        },
+        spec: measured,
+        epoch,
+        quick,
+        mean_bytes: traffic.bytes() as f64 / traffic.len() as f64,
+        progress,
+        done: 0,
+        // Saturation, minnows, bursts, rates, splits, costs.
+        of: 4 + rates + splits,
+    };
+    let mut samples = Vec::new();
+    let (rate, sustained) = training.saturation(traffic, &mut samples)?;
+    let mut frontier = EpochFrontier::new();
+    training.minnows(rate, &mut frontier)?;
+    training.bursts(traffic, sustained, &mut frontier)?;
+    if frontier.is_empty() {
+        return Err(TrainError::NoCapacity { epoch });
+    }
+    let mut rates = RateFrontier::new();
+    if !quick {
+        training.rates(&mut rates)?;
+    }
+    let splits = training.splits()?;
+    let costs = training.costs(samples)?;
+    Ok(CapacityProfile {
+        chain: spec.name.clone(),
+        configuration: fingerprint(spec),
+        machine: machine(),
+        slo: spec.slo.latency,
+        epoch,
+        frontier,
+        rates,
+        splits,
+        costs: Some(costs),
+    })
+}
+
+struct Training<'a, P> {
+    lab: Lab<'a>,
+    spec: ChainSpec,
+    epoch: Nanos,
+    quick: bool,
+    /// Of the given traffic's packets.
+    mean_bytes: f64,
+    progress: P,
+    done: usize,
+    of: usize,
+}
+
+impl<P: FnMut(Step)> Training<'_, P> {
+    fn step(&mut self, name: &'static str) {
+        (self.progress)(Step {
+            name,
+            done: self.done,
+            of: self.of,
+        });
+        self.done += 1;
+    }
+
+    /// How long a saturated run lasts.
+    fn length(&self) -> Nanos {
+        Nanos::from_millis(if self.quick { 50 } else { 200 })
+    }
+
+    fn size(&self) -> FrameSize {
+        frames(self.mean_bytes)
+    }
+
+    /// Packets of a synthetic trace that is repeated.
+    fn packets(&self) -> u64 {
+        if self.quick { PACKETS / 4 } else { PACKETS }
+    }
+
+    /// Packets a second of few flows, and of the given traffic.
+    fn saturation(
+        &mut self,
+        traffic: &Trace,
+        samples: &mut Vec<Sample>,
+    ) -> Result<(f64, f64), TrainError> {
+        self.step("throughput");
+        let trace = steady(FEW_FLOWS, self.size(), self.packets(), 1e6)?;
+        let rate = self.lab.saturated(&self.spec, trace, Some(self.length()))?;
+        samples.push(self.sample(self.spec.packets.batch, self.mean_bytes, 0.0, rate));
+        let trace = at_rate(traffic, QUICK_TRACE_PACKETS, 1e6)?;
+        let sustained = self.lab.saturated(&self.spec, trace, Some(self.length()))?;
+        Ok((rate, sustained))
+    }
+
+    fn sample(&self, batch: u16, bytes: f64, new: f64, rate: f64) -> Sample {
+        Sample {
+            batches: 1.0 / f64::from(batch),
+            bytes,
+            new,
+            nanos: 1e9 / rate,
+        }
+    }
+
+    /// The frontier from flows that are all new, at fixed flow counts: the worst case.
+    fn minnows(&mut self, rate: f64, frontier: &mut EpochFrontier) -> Result<(), TrainError> {
+        self.step("epochs of new flows");
+        let in_epoch = (rate * self.epoch.as_secs_f64()).clamp(1.0, 1e6) as u32;
+        let counts: &[u32] = if self.quick { &QUICK_FLOWS } else { &FLOWS };
+        let counts = counts.iter().copied().filter(|flows| *flows < in_epoch);
+        // The last: every packet a flow of its own.
+        for flows in counts.chain([in_epoch]) {
+            let each = (in_epoch / flows).max(1);
+            // Flows that are still known must not fill the table.
+            let known = u64::from(self.spec.flows.capacity / 2) * u64::from(each);
+            let epochs = if self.quick { EPOCHS / 3 } else { EPOCHS };
+            let packets = (epochs * u64::from(in_epoch)).max(2048);
+            let packets = packets.min(PACKETS).min(known);
+            let mut source = Minnows::new(flows, each, self.size(), packets);
+            let trace = evenly(&mut source, rate * OVERLOAD)?;
+            let load = EpochLoad {
+                // Nothing is lost, so that the order of packets is as it was made.
+                ring: trace.len(),
+                buffers: (4 * in_epoch).clamp(512, 8192),
+                duration: None,
+            };
+            for mut seen in self.lab.epochs(&self.spec, trace, self.epoch, &load)? {
+                // More is known of this traffic than a core sees.
+                let certain = Minnows::certain_flows(flows, each, seen.load.packets);
+                seen.load.flows = seen.load.flows.max(certain);
+                frontier.insert(seen.load);
+            }
+        }
+        Ok(())
+    }
+
+    /// The frontier from the given traffic.
+    fn bursts(
+        &mut self,
+        traffic: &Trace,
+        sustained: f64,
+        frontier: &mut EpochFrontier,
+    ) -> Result<(), TrainError> {
+        self.step("bursts of the traffic");
+        let (packets, millis) = match self.quick {
+            true => (QUICK_TRACE_PACKETS, 300),
+            false => (TRACE_PACKETS, 3_000),
+        };
+        let trace = at_rate(traffic, packets, sustained * TRACE_LOAD)?;
+        let load = EpochLoad {
+            ring: 4096,
+            buffers: 4096,
+            duration: Some(Nanos::from_millis(millis)),
+        };
+        for seen in self.lab.epochs(&self.spec, trace, self.epoch, &load)? {
+            frontier.insert(seen.load);
+        }
+        Ok(())
+    }
+
+    /// The highest rate of smooth traffic that meets the objective, by flow count.
+    fn rates(&mut self, rates: &mut RateFrontier) -> Result<(), TrainError> {
+        const LENGTH: Nanos = Nanos::from_millis(250);
+        for flows in RATE_FLOWS {
+            self.step("rates that meet the objective");
+            let base = steady(flows, self.size(), PACKETS, 1e6)?;
+            let copy = |rate| evenly(&mut base.source(), rate);
+            let most = self
+                .lab
+                .saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
+            let (mut low, mut high) = (most * LOWEST_LOAD, most);
+            if !self.lab.keeps(&self.spec, copy(low)?, LENGTH)? {
+                continue;
+            }
+            for _ in 0..HALVINGS {
+                let middle = (low + high) / 2.0;
+                match self.lab.keeps(&self.spec, copy(middle)?, LENGTH)? {
+                    true => low = middle,
+                    false => high = middle,
+                }
+            }
+            rates.insert(flows, low.round());
+        }
+        Ok(())
+    }
+
+    /// What each side of each cut can do with a single flow.
+    fn splits(&mut self) -> Result<SplitProfile, TrainError> {
+        let mut splits = SplitProfile::new();
+        let functions = self.spec.functions.len();
+        for last_functions in 1..functions {
+            self.step("splits of the chain");
+            let cut = functions - last_functions;
+            let side = |range: std::ops::Range<usize>| -> Result<u32, TrainError> {
+                let mut spec = self.spec.clone();
+                spec.functions = self.spec.functions[range].to_vec();
+                let trace = steady(1, self.size(), self.packets(), 1e6)?;
+                let rate = self.lab.saturated(&spec, trace, Some(self.length()))?;
+                Ok((rate * self.epoch.as_secs_f64()) as u32)
+            };
+            splits.insert(SplitPoint {
+                last_functions,
+                first: side(0..cut)?,
+                last: side(cut..functions)?,
+            });
+        }
+        Ok(splits)
+    }
+
+    /// Service costs, from what saturation showed and from runs that differ in one thing each.
+    fn costs(
+        &mut self,
+        mut samples: Vec<Sample>,
+    ) -> Result<tailwater_policy::capacity::ServiceCosts, TrainError> {
+        self.step("service costs");
+        let batch = self.spec.packets.batch;
+        let mut small = self.spec.clone();
+        small.packets.batch = batch.min(SMALL_BATCH);
+        let length = Some(self.length());
+        for (spec, bytes) in [(&self.spec, SHORT), (&self.spec, LONG), (&small, SHORT)] {
+            let trace = steady(FEW_FLOWS, frames(bytes), self.packets(), 1e6)?;
+            let rate = self.lab.saturated(spec, trace, length)?;
+            samples.push(self.sample(spec.packets.batch, bytes, 0.0, rate));
+        }
+        // Flows of one packet, once: when they come again, the table must make room first.
+        let flows = PACKETS.min(u64::from(self.spec.flows.capacity / 2)) as u32;
+        let trace = steady(flows, frames(SHORT), u64::from(flows), 1e6)?;
+        let rate = self.lab.saturated(&self.spec, trace, None)?;
+        samples.push(self.sample(batch, SHORT, 1.0, rate));
+        Ok(fit(&samples))
+    }
+}
