@@ -14,17 +14,23 @@
 //! known from the first line alone, and nothing ever moves: an index stays true as long as the
 //! flow lives. State is in a second region, in lines of its own, at the same index.
 
+mod config;
+mod ended;
+mod partition;
+
+pub use config::{FlowTableConfig, IdleTimeouts, WhenFull};
+pub(crate) use ended::EndedFlows;
+pub use partition::Partition;
+
 use crate::batch::{MAX_BATCH, Slot};
 use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
 use crate::region::CACHE_LINE;
+use partition::{NEIGHBOURHOOD, PartitionParts};
 use std::io;
 use std::sync::Arc;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
-
-/// How many places, from its home on, a key may lie in.
-const NEIGHBOURHOOD: u32 = 32;
 
 /// A nanosecond count shifted right by this is a tick: 65.5 µs. Ages are 32-bit tick counts, right
 /// for flows idle for up to 39 hours.
@@ -46,118 +52,6 @@ impl FlowIndex {
     #[inline]
     pub(crate) fn place(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// What to do when a new flow finds no free place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
-    /// The flow that has been idle longest near the new one's home makes room.
-    #[default]
-    Evict,
-    /// The new flow is refused and its packet dropped.
-    Refuse,
-}
-
-/// How long a flow may be idle before it is forgotten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdleTimeouts {
-    /// TCP flows.
-    pub tcp: Nanos,
-    /// UDP flows.
-    pub udp: Nanos,
-    /// All others.
-    pub other: Nanos,
-}
-
-impl IdleTimeouts {
-    fn of(&self, protocol: u8) -> Nanos {
-        match protocol {
-            6 => self.tcp,
-            17 => self.udp,
-            _ => self.other,
-        }
-    }
-
-    fn longest(&self) -> Nanos {
-        self.tcp.max(self.udp).max(self.other)
-    }
-}
-
-/// A flow table's shape, fixed for its life.
-#[derive(Clone, Debug)]
-pub struct FlowTableConfig {
-    /// Flows that are to fit. The table has at least twice as many places, so that evenly spread
-    /// flows up to this number practically all find one (at a million, a handful do not).
-    pub capacity: usize,
-    /// When idle flows are forgotten.
-    pub timeouts: IdleTimeouts,
-    /// What happens to a new flow that finds no place.
-    pub when_full: WhenFull,
-    /// Bytes of state for a flow (rounded up to cache lines; 0 for none).
-    pub state_bytes: usize,
-    /// Keys the hash. Secret where the traffic is not trusted.
-    pub seed: u64,
-}
-
-/// One bucket's part of the flow table: the right to use its entries, and its timers. There is one
-/// for each bucket, so whoever holds it is the only one.
-#[derive(Debug)]
-pub struct Partition(Box<PartitionParts>);
-
-#[derive(Debug)]
-struct PartitionParts {
-    /// The memory that the partition gives a right to.
-    memory: Arc<FlowMemory>,
-    bucket: u16,
-    wheel: Wheel,
-    /// A bit for each place: taken or free.
-    taken: Box<[u64]>,
-    live: u32,
-}
-
-impl Partition {
-    /// The RSS bucket.
-    pub fn bucket(&self) -> u16 {
-        self.0.bucket
-    }
-
-    /// Flows in the partition.
-    pub fn flows(&self) -> usize {
-        self.0.live as usize
-    }
-}
-
-impl PartitionParts {
-    /// The first free place among the neighbourhood's from `home` on, as a distance.
-    #[inline]
-    fn free_distance(&self, home: u32, mask: u32) -> Option<u32> {
-        // The places from `home` on, wrapped, as the low bits of one word.
-        let (word, bit) = ((home / 64) as usize, home % 64);
-        let next = if word + 1 < self.taken.len() {
-            word + 1
-        } else {
-            0
-        };
-        debug_assert!(mask as usize + 1 == self.taken.len() * 64);
-        let mut near = self.taken[word] >> bit;
-        if bit > 0 {
-            near |= self.taken[next] << (64 - bit);
-        }
-        let distance = near.trailing_ones();
-        (distance < NEIGHBOURHOOD).then_some(distance)
-    }
-
-    /// The first place that holds a flow.
-    fn first_taken(&self) -> Option<u32> {
-        let word = self.taken.iter().position(|word| *word != 0)?;
-        Some(word as u32 * 64 + self.taken[word].trailing_zeros())
-    }
-
-    fn set_taken(&mut self, place: u32, taken: bool) {
-        let bit = 1 << (place % 64);
-        let word = &mut self.taken[(place / 64) as usize];
-        *word = if taken { *word | bit } else { *word & !bit };
     }
 }
 
@@ -198,49 +92,6 @@ pub enum NoCompanion {
     /// The table is full.
     #[error("the flow table has no place")]
     NoPlace,
-}
-
-/// Flows that left the table, with their last state, until the functions have been told.
-#[derive(Debug, Default)]
-pub(crate) struct EndedFlows {
-    keys: Vec<FlowKey>,
-    states: Vec<u8>,
-    /// Whether anybody wants to know.
-    wanted: bool,
-}
-
-impl EndedFlows {
-    /// Room for what one batch and one turn of the timers can end, so that it never grows. Without
-    /// `wanted` nothing is kept.
-    pub(crate) fn new(state_bytes: usize, wanted: bool) -> EndedFlows {
-        let room = if wanted { 8 * MAX_BATCH } else { 0 };
-        EndedFlows {
-            keys: Vec::with_capacity(room),
-            states: Vec::with_capacity(room * state_bytes),
-            wanted,
-        }
-    }
-
-    fn push(&mut self, key: &FlowKey, state: &[u8]) {
-        if self.wanted {
-            self.keys.push(*key);
-            self.states.extend_from_slice(state);
-        }
-    }
-
-    /// Hands every ended flow to `each` and forgets it.
-    #[inline]
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(&FlowKey, &[u8])) {
-        if self.keys.is_empty() {
-            return;
-        }
-        let state_bytes = self.states.len() / self.keys.len();
-        for (i, key) in self.keys.iter().enumerate() {
-            each(key, &self.states[i * state_bytes..(i + 1) * state_bytes]);
-        }
-        self.keys.clear();
-        self.states.clear();
-    }
 }
 
 /// A worker's view of the flow table: the partitions it holds.
