@@ -28,4 +28,5 @@ pub mod core;
 pub mod flows;
 pub mod netblaze;
 pub mod server;
+pub mod tailwater;
 pub mod training;

@@ -1,0 +1,115 @@
+//! What packets cost, learnt from what batches took.
+
+use crate::capacity::ServiceCosts;
+use crate::core::Load;
+use tailwater_net::Nanos;
+
+/// Estimates are kept in sixteenths of a nanosecond.
+const FRACTION: u32 = 4;
+/// Batches of fewer packets say more about batches than about packets.
+const TELLING: u32 = 16;
+/// What a batch moves an estimate by: one part in so many of the difference.
+const STEADY: i64 = 8;
+/// What a flowlet moves the share of new flows by, as a power of two.
+const SHARE_STEP: u32 = 5;
+/// The share of new flows is kept in parts of this power of two.
+const SHARE_BITS: u32 = 16;
+
+/// Estimates of what a core takes for a packet, and more for one that opens a flow.
+#[derive(Clone, Debug)]
+pub(super) struct Costs {
+    /// Sixteenths of a nanosecond.
+    packet: u64,
+    /// Sixteenths of a nanosecond.
+    new_flow: u64,
+    /// How many flowlets open a flow, lately.
+    new_share: u32,
+    /// What is learnt is held between these, in sixteenths of a nanosecond.
+    bounds: (u64, u64),
+    /// Whether anything is known of packets.
+    known: bool,
+    /// [`packet`](Costs::packet) in nanoseconds.
+    per_packet: u64,
+    /// What a queued flow costs beyond its packets, in nanoseconds: what opening one takes, times
+    /// the share of those that open.
+    per_flow: u64,
+}
+
+impl Costs {
+    /// From measured costs, which what is learnt may leave by a factor of eight; or from nothing.
+    pub fn new(measured: Option<ServiceCosts>) -> Self {
+        let scaled = |nanos: f64| (nanos.max(0.0) * f64::from(1 << FRACTION)) as u64;
+        let mut costs = Costs {
+            packet: 500 << FRACTION,
+            new_flow: 0,
+            new_share: 0,
+            bounds: (10 << FRACTION, 100_000 << FRACTION),
+            known: false,
+            per_packet: 0,
+            per_flow: 0,
+        };
+        if let Some(measured) = measured {
+            costs.packet = scaled(measured.packet + measured.batch / 32.0).max(1);
+            costs.new_flow = scaled(measured.new_flow);
+            costs.bounds = ((costs.packet / 8).max(1), costs.packet * 8);
+            costs.known = true;
+        }
+        costs.refresh();
+        costs
+    }
+
+    fn refresh(&mut self) {
+        self.per_packet = (self.packet >> FRACTION).max(1);
+        self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
+    }
+
+    /// Learns from a batch of `packets`, of which `new` opened a flow.
+    pub fn learn(&mut self, packets: u32, new: u32, took: Nanos) {
+        if packets == 0 || self.known && packets < TELLING {
+            return;
+        }
+        let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
+        let new = new.min(packets);
+        if new > packets / 2 {
+            // Mostly new: what a packet takes is known better from other batches.
+            let rest = took.saturating_sub(self.packet * u64::from(packets));
+            let sample = (rest / u64::from(new)).min(self.bounds.1);
+            self.new_flow = towards(self.new_flow, sample);
+        } else {
+            let rest = took.saturating_sub(self.new_flow * u64::from(new));
+            let sample = (rest / u64::from(packets)).clamp(self.bounds.0, self.bounds.1);
+            self.packet = match self.known {
+                true => towards(self.packet, sample),
+                false => sample,
+            };
+            self.known |= packets >= TELLING;
+        }
+        self.refresh();
+    }
+
+    /// Notes a flowlet.
+    #[inline]
+    pub fn see(&mut self, new: bool) {
+        let whole = u32::from(new) << SHARE_BITS;
+        self.new_share = self.new_share - (self.new_share >> SHARE_STEP) + (whole >> SHARE_STEP);
+        self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
+    }
+
+    /// What a load takes, in nanoseconds.
+    #[inline]
+    pub fn of(&self, load: Load) -> u64 {
+        u64::from(load.packets) * self.per_packet + u64::from(load.flows) * self.per_flow
+    }
+
+    /// What a packet takes, in nanoseconds; at least 1.
+    #[inline]
+    pub fn packet(&self, new: bool) -> u64 {
+        self.per_packet + if new { self.new_flow >> FRACTION } else { 0 }
+    }
+}
+
+/// A step from an estimate towards a sample.
+fn towards(estimate: u64, sample: u64) -> u64 {
+    let step = (sample as i64 - estimate as i64) / STEADY;
+    estimate.saturating_add_signed(step)
+}

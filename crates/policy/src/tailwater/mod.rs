@@ -1,0 +1,349 @@
+//! Tailwater's own core mapper: each flowlet goes to the fullest core that still does it in time.
+//!
+//! NetBlaze looks at its queue when an epoch ends, and by then what came at the epoch's start has
+//! waited for half the objective. But a flow none of whose packets is in the system may go anywhere
+//! at no cost, and on most links most packets are the first of such a *flowlet*. So this mapper
+//! decides about each of them when it comes, and about flows that already wait only when the queue
+//! has grown in spite of that.
+//!
+//! **Time, not counts.** A core's wait is what its packets cost, plus what opening flows costs times
+//! the share of flowlets that lately opened one, plus what is left of its waking up. Costs come from
+//! a [`CapacityProfile`](crate::capacity::CapacityProfile), or from nothing, and follow what the
+//! core's own batches [took](CoreMapper::completed), smoothed and held within a factor of eight of
+//! the profile. Small batches are not learnt from: they tell of batches, not of packets. All in whole
+//! numbers, so equal inputs give equal plans. *Budget* below is the objective less the network's
+//! allowance.
+//!
+//! **Placing.** A flowlet stays while it would be done within [`recruit_percent`] of the budget; while
+//! helpers are at work, and so are paid for, within [`share_percent`]. Beyond that it goes to the
+//! first helper at work that does it sooner and within `recruit_percent`; then it may still stay
+//! within `recruit_percent`; then a helper is recruited, if it is awake in time to be sooner; then it
+//! goes wherever it is done first. Low helpers fill first and high ones drain, and when the load falls
+//! all of them do, since the own core comes before any.
+//!
+//! **Relief.** Packets of flows that already wait follow them, so the queue can still grow too long.
+//! When it has, and at most every 5 µs (less often with a long queue), flows move: those that came last
+//! first, since those in front are done before a helper could begin, large ones before small ones, so that
+//! few move, and only where they are done sooner than here and in time.
+//!
+//! **Whales.** A flow that alone would be late gets a helper without work for itself. Its helper then
+//! shows a long wait, so nothing else goes there, and this core is free for everybody else. With a
+//! [`SplitProfile`] that has room for it, it is split instead. The operator is
+//! [told](Notice::WhaleBeyondSplit) of a whale that stays late.
+//!
+//! **Boost mode** is for a core whose dispatching alone is late: packets come to be placed only after
+//! half the budget (and two batches' time), several looks in a row. Then the core only hands over,
+//! until all work would fit within `share_percent` for as long as a helper is held. It takes two
+//! usable helpers, or there would be less processing than before.
+//!
+//! **Release.** A helper without work for [`hold_percent`] of the budget (and at least the time that
+//! waking takes) is let go.
+//!
+//! [`recruit_percent`]: TailwaterOptions::recruit_percent
+//! [`share_percent`]: TailwaterOptions::share_percent
+//! [`hold_percent`]: TailwaterOptions::hold_percent
+
+mod cost;
+mod relief;
+#[cfg(test)]
+mod tests;
+
+use crate::capacity::{ServiceCosts, SplitProfile};
+use crate::core::{
+    CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice, Place, Plan, View,
+};
+use cost::Costs;
+use tailwater_net::Nanos;
+
+/// What a [`TailwaterMapper`] holds to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TailwaterOptions {
+    /// The latency objective.
+    pub slo: Nanos,
+    /// What of it the network may take, before and after this core.
+    pub network_allowance: Nanos,
+    /// What it takes until a helper that is recruited processes packets.
+    pub wake: Nanos,
+    /// What was measured of the chain on this machine; without, costs are learnt from nothing.
+    pub costs: Option<ServiceCosts>,
+    /// For how long a packet may be here, by all that is known, before a helper is recruited: in
+    /// hundredths of what the network leaves of the objective.
+    pub recruit_percent: u32,
+    /// For how long a packet may be here while helpers are at work, in the same measure; at most
+    /// `recruit_percent`.
+    pub share_percent: u32,
+    /// For how long a helper is without work before it is let go, in the same measure, but at least
+    /// `wake`.
+    pub hold_percent: u32,
+    /// For how many looks in a row packets reach the dispatcher too late before boost mode begins;
+    /// `None` for never.
+    pub boost_after: Option<u32>,
+}
+
+impl TailwaterOptions {
+    /// For a latency objective: 40 µs for the network, as NetBlaze has it, 20 µs to wake a helper,
+    /// costs learnt from nothing, and for the rest what the queue model showed to be best.
+    pub const fn new(slo: Nanos) -> Self {
+        TailwaterOptions {
+            slo,
+            network_allowance: Nanos::from_micros(40),
+            wake: Nanos::from_micros(20),
+            costs: None,
+            recruit_percent: 60,
+            share_percent: 20,
+            hold_percent: 50,
+            boost_after: Some(4),
+        }
+    }
+}
+
+/// Why there is no [`TailwaterMapper`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TailwaterError {
+    /// Nothing of the objective is left.
+    #[error("expected a latency objective above the network allowance of {allowance}, found {slo}")]
+    NoBudget {
+        /// The objective.
+        slo: Nanos,
+        /// The allowance.
+        allowance: Nanos,
+    },
+}
+
+/// The shortest time between decisions, in nanoseconds.
+const LEAST_INTERVAL: u64 = 5_000;
+/// What each packet in the queue adds to that.
+const LOOK_APART: u64 = 16;
+
+/// Tailwater's core mapper; see the [module](self).
+#[derive(Debug)]
+pub struct TailwaterMapper {
+    costs: Costs,
+    splits: SplitProfile,
+    /// What a packet may take in the system, in nanoseconds, like the times that follow.
+    budget: u64,
+    /// For how long they may be here before a helper is recruited.
+    recruit: u64,
+    /// For how long they may be here while helpers are at work.
+    share: u64,
+    /// For how long a helper is without work before it is let go.
+    hold: u64,
+    /// What waking a helper takes.
+    wake: u64,
+    boost_after: Option<u32>,
+    /// When each helper that was recruited is awake.
+    awake: [u64; MAX_HELPERS],
+    /// Some helper is at work.
+    working: bool,
+    /// No decision before.
+    next: u64,
+    /// When to look without a queue, too, if a helper is at work: it may have to be let go.
+    tick: u64,
+    /// The longest that a flowlet's packet waited for the dispatcher since the last decision.
+    lag: u64,
+    /// Decisions in a row that found it too long.
+    late: u32,
+    boosting: bool,
+    /// Since when the work would fit on this core alone, in boost mode.
+    calm: Option<u64>,
+    /// Flowlets that found no place in time since the last decision.
+    beyond: u32,
+    /// How long it is until each helper has done what it has; of the decision in hand.
+    waits: [u64; MAX_HELPERS],
+}
+
+impl TailwaterMapper {
+    /// A mapper; `splits` may be empty.
+    ///
+    /// # Errors
+    /// The objective leaves nothing beyond the network's allowance.
+    pub fn new(options: TailwaterOptions, splits: SplitProfile) -> Result<Self, TailwaterError> {
+        let (slo, allowance) = (options.slo, options.network_allowance);
+        let budget = slo.saturating_sub(allowance).0;
+        if budget == 0 {
+            return Err(TailwaterError::NoBudget { slo, allowance });
+        }
+        let part = |percent: u32| budget * u64::from(percent) / 100;
+        Ok(TailwaterMapper {
+            costs: Costs::new(options.costs),
+            splits,
+            budget,
+            recruit: part(options.recruit_percent),
+            share: part(options.share_percent).min(part(options.recruit_percent)),
+            hold: part(options.hold_percent).max(options.wake.0),
+            wake: options.wake.0,
+            boost_after: options.boost_after,
+            awake: [0; MAX_HELPERS],
+            working: false,
+            next: 0,
+            tick: 0,
+            lag: 0,
+            late: 0,
+            boosting: false,
+            calm: None,
+            beyond: 0,
+            waits: [0; MAX_HELPERS],
+        })
+    }
+
+    /// How long it is until a helper has done what it has.
+    #[inline]
+    fn wait(&self, i: usize, helper: &Helper, now: Nanos) -> u64 {
+        let wake = match helper.recruited {
+            true => self.awake[i].saturating_sub(now.0),
+            false => self.wake,
+        };
+        wake + self.costs.of(helper.load)
+    }
+
+    /// How long a flowlet's packet has waited already. What the dispatcher's own delay makes late
+    /// beyond a part of the budget, no helper makes good, so it is no reason to recruit one.
+    #[inline]
+    fn lag_of(&self, flowlet: Flowlet, loads: &Loads<'_>) -> u64 {
+        let lag = loads.now.saturating_sub(flowlet.arrival).0;
+        lag.min(self.share)
+    }
+
+    /// A helper is about to be given work.
+    #[inline]
+    fn use_helper(&mut self, i: usize, helper: &Helper, now: Nanos) {
+        if !helper.recruited {
+            self.awake[i] = now.0 + self.wake;
+            self.working = true;
+        }
+    }
+
+    /// Places a flowlet that should not simply stay, and would be done here after `mine`.
+    fn place_elsewhere(&mut self, flowlet: Flowlet, loads: &Loads<'_>, mine: u64) -> Place {
+        let own = self.lag_of(flowlet, loads) + self.costs.packet(flowlet.new);
+        let limit = self.budget.saturating_sub(own);
+        let here = if self.boosting { u64::MAX } else { mine };
+        let mut least: Option<(u64, usize)> = None;
+        let mut idle: Option<usize> = None;
+        for (i, helper) in loads.helpers.iter().enumerate() {
+            if helper.taken {
+                continue;
+            }
+            if !helper.recruited {
+                idle = idle.or(Some(i));
+                continue;
+            }
+            let wait = self.wait(i, helper, loads.now);
+            if wait + own < here && wait <= limit.min(self.recruit) {
+                return Place::helper(i);
+            }
+            if least.is_none_or(|least| wait < least.0) {
+                least = Some((wait, i));
+            }
+        }
+        if here <= self.recruit {
+            return Place::HERE;
+        }
+        if let Some(i) = idle
+            && self.wake + own < here
+        {
+            self.use_helper(i, &loads.helpers[i], loads.now);
+            return Place::helper(i);
+        }
+        self.beyond = self.beyond.saturating_add(u32::from(here > self.budget));
+        match least {
+            Some((wait, i)) if wait + own < here => Place::helper(i),
+            _ => Place::HERE,
+        }
+    }
+
+    /// Begins and ends boost mode.
+    fn watch(&mut self, view: &View<'_>, wait: u64) {
+        // A batch that is processed delays what comes meanwhile: that is no overload.
+        let bearable = (self.budget / 2).max(64 * self.costs.packet(false));
+        let late = std::mem::take(&mut self.lag) > bearable;
+        self.late = if late { self.late.saturating_add(1) } else { 0 };
+        let usable = view.helpers.iter().filter(|helper| !helper.taken).count() >= 2;
+        if !self.boosting {
+            self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
+            self.calm = None;
+            return;
+        }
+        let helpers = view.helpers.iter().filter(|helper| helper.recruited);
+        let all = helpers.fold(wait, |all, helper| all + self.costs.of(helper.load));
+        if all > self.share {
+            self.calm = None;
+        }
+        let calm = *self.calm.get_or_insert(view.now.0);
+        self.boosting = usable && (all > self.share || view.now.0 - calm < self.hold);
+    }
+}
+
+impl CoreMapper for TailwaterMapper {
+    #[inline]
+    fn due(&self, now: Nanos, packets: u32) -> bool {
+        if now.0 < self.next {
+            return false;
+        }
+        let limit = if self.working {
+            self.share
+        } else {
+            self.recruit
+        };
+        // How many flows they are of is known only to a decision, so this asks rather too often.
+        let load = Load {
+            flows: packets,
+            packets,
+        };
+        self.costs.of(load) > limit
+            || (self.working || self.boosting) && now.0 >= self.tick
+            || self.boosting && packets > 0
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let now = view.now.0;
+        // A decision costs time for each packet that waits: it may take a small part only.
+        let looking = u64::from(view.packets) * LOOK_APART;
+        self.next = now + LEAST_INTERVAL.max(self.share / 4) + looking;
+        self.tick = now + LEAST_INTERVAL.max(self.hold / 4);
+        let wait = self.costs.of(Load {
+            flows: view.queued.len() as u32,
+            packets: view.packets,
+        });
+        self.watch(view, wait);
+        let used = self.relieve(view, plan, wait);
+        plan.boost = self.boosting;
+        self.working = used != 0;
+        for (i, helper) in view.helpers.iter().enumerate() {
+            if !helper.recruited {
+                continue;
+            }
+            let idle = helper.load.packets == 0
+                && view.now.saturating_sub(helper.idle_since).0 >= self.hold
+                && used & 1 << i == 0;
+            plan.release |= u64::from(idle) << i;
+            self.working |= !idle;
+        }
+        let beyond = std::mem::take(&mut self.beyond);
+        if beyond > 0 && plan.notice.is_none() {
+            plan.notice = Some(Notice::OutOfCores { packets: beyond });
+        }
+    }
+
+    #[inline]
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+        self.costs.see(flowlet.new);
+        self.lag = (self.lag).max(loads.now.saturating_sub(flowlet.arrival).0);
+        let own = self.lag_of(flowlet, loads) + self.costs.packet(flowlet.new);
+        let mine = own + self.costs.of(loads.here);
+        let limit = if self.working {
+            self.share
+        } else {
+            self.recruit
+        };
+        if mine <= limit && !self.boosting {
+            return Place::HERE;
+        }
+        self.place_elsewhere(flowlet, loads, mine)
+    }
+
+    #[inline]
+    fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
+        self.costs.learn(packets, new, took);
+    }
+}

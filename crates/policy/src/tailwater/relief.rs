@@ -1,0 +1,172 @@
+//! Which of the flows that wait go elsewhere, when they will not be done in time.
+
+use super::TailwaterMapper;
+use crate::core::{Load, Notice, Place, Plan, Split, View};
+
+/// What a helper's wait is set to when nothing more is to go there.
+const FULL: u64 = u64::MAX / 2;
+
+impl TailwaterMapper {
+    /// Moves flows away from a queue of `wait` nanoseconds. Returns the helpers that were given
+    /// something, as a bit map.
+    pub(super) fn relieve(&mut self, view: &View<'_>, plan: &mut Plan, wait: u64) -> u64 {
+        let limit = match (self.boosting, self.working) {
+            (true, _) => 0,
+            (false, true) => self.share,
+            (false, false) => self.recruit,
+        };
+        if wait <= limit {
+            return 0;
+        }
+        for (i, helper) in view.helpers.iter().enumerate() {
+            self.waits[i] = match helper.taken {
+                true => FULL,
+                false => self.wait(i, helper, view.now),
+            };
+        }
+        let mut left = wait;
+        let mut used = self.move_whales(view, plan, &mut left);
+        let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
+        for recruit in [false, true] {
+            let enough = match (self.boosting, recruit) {
+                (true, _) => 0,
+                (false, false) => self.share,
+                (false, true) => self.recruit,
+            };
+            // Large flows first, so that few are moved.
+            for part in [8, u64::MAX] {
+                if left > enough {
+                    let least = (left - enough) / part;
+                    used |= self.move_tail(view, plan, &mut left, age, recruit, least);
+                }
+            }
+        }
+        if self.boosting {
+            used |= self.move_rest(view, plan);
+            return used;
+        }
+        if left > self.budget && plan.notice.is_none() {
+            let packets = (left - self.budget) / self.costs.packet(false);
+            plan.notice = Some(Notice::OutOfCores {
+                packets: packets as u32,
+            });
+        }
+        used
+    }
+
+    /// Moves everything that is still here to the helpers that are done first, in time or not.
+    fn move_rest(&mut self, view: &View<'_>, plan: &mut Plan) -> u64 {
+        let mut used = 0;
+        for (flow, queued) in view.queued.iter().enumerate() {
+            if queued.bound || plan.places[flow] != Place::HERE {
+                continue;
+            }
+            let waits = self.waits[..view.helpers.len()].iter().enumerate();
+            let usable = waits.filter(|(i, _)| !view.helpers[*i].taken);
+            let Some((i, _)) = usable.min_by_key(|(_, wait)| **wait) else {
+                return used;
+            };
+            self.use_helper(i, &view.helpers[i], view.now);
+            plan.places[flow] = Place::helper(i);
+            self.waits[i] = self.waits[i].saturating_add(self.cost(queued.packets));
+            used |= 1 << i;
+        }
+        used
+    }
+
+    /// What a flow with so many packets takes.
+    fn cost(&self, packets: u32) -> u64 {
+        self.costs.of(Load { flows: 1, packets })
+    }
+
+    /// Gives each flow that alone would be late a helper without work, or splits it.
+    fn move_whales(&mut self, view: &View<'_>, plan: &mut Plan, left: &mut u64) -> u64 {
+        let mut used = 0;
+        for (flow, queued) in view.queued.iter().enumerate() {
+            let cost = self.cost(queued.packets);
+            if queued.bound || cost <= self.recruit {
+                continue;
+            }
+            let idle = |recruited: bool| {
+                let helpers = view.helpers.iter().enumerate();
+                let mut idle = helpers.filter(|(i, helper)| {
+                    helper.recruited == recruited
+                        && !helper.taken
+                        && helper.load.packets == 0
+                        && self.waits[*i] < FULL
+                });
+                idle.next()
+            };
+            let Some((i, helper)) = idle(true).or_else(|| idle(false)) else {
+                plan.notice = Some(Notice::WhaleBeyondSplit {
+                    packets: queued.packets,
+                });
+                continue;
+            };
+            self.waits[i] = FULL;
+            self.use_helper(i, helper, view.now);
+            used |= 1 << i;
+            // In boost mode this core would not process the first part.
+            let point = self.splits.choose(queued.packets);
+            if let Some(point) = point.filter(|_| !self.boosting) {
+                plan.splits.push(Split {
+                    flow,
+                    last_functions: point.last_functions,
+                    helper: i,
+                });
+                continue;
+            }
+            plan.places[flow] = Place::helper(i);
+            *left = left.saturating_sub(cost);
+            if cost > self.budget {
+                plan.notice = Some(Notice::WhaleBeyondSplit {
+                    packets: queued.packets,
+                });
+            }
+        }
+        used
+    }
+
+    /// Moves flows of at least `least` nanoseconds, the last that came first, until what is left here
+    /// is shared with the helpers at work or nothing helps. `age` is by how much a packet has waited
+    /// longer than the one behind it; new helpers are used only if `recruit`.
+    fn move_tail(
+        &mut self,
+        view: &View<'_>,
+        plan: &mut Plan,
+        left: &mut u64,
+        age: u64,
+        recruit: bool,
+        least: u64,
+    ) -> u64 {
+        let mut used = 0;
+        let mut behind = 0;
+        let enough = self.share;
+        for (flow, queued) in view.queued.iter().enumerate().rev() {
+            if *left <= enough && !self.boosting {
+                break;
+            }
+            behind += u64::from(queued.packets);
+            let cost = self.cost(queued.packets);
+            let split = plan.splits.iter().any(|split| split.flow == flow);
+            let placed = split || plan.places[flow] != Place::HERE;
+            if queued.bound || cost < least || placed {
+                continue;
+            }
+            let budget = self.budget.saturating_sub(age * behind);
+            let fits = |i: &usize| {
+                let end = self.waits[*i].saturating_add(cost);
+                let open = recruit || view.helpers[*i].recruited;
+                open && end <= budget && (end < *left || self.boosting)
+            };
+            let found = (0..view.helpers.len()).find(fits);
+            let Some(i) = found else { continue };
+            self.use_helper(i, &view.helpers[i], view.now);
+            plan.places[flow] = Place::helper(i);
+            self.waits[i] += cost;
+            *left = left.saturating_sub(cost);
+            used |= 1 << i;
+        }
+        used
+    }
+}

@@ -1,0 +1,74 @@
+use super::cost::Costs;
+use crate::capacity::ServiceCosts;
+use crate::core::Load;
+use tailwater_net::Nanos;
+
+const MEASURED: ServiceCosts = ServiceCosts {
+    batch: 320.0,
+    packet: 390.0,
+    byte: 0.0,
+    new_flow: 800.0,
+};
+
+fn packets(packets: u32) -> Load {
+    Load { flows: 0, packets }
+}
+
+#[test]
+fn costs_begin_with_what_was_measured() {
+    let costs = Costs::new(Some(MEASURED));
+    assert_eq!(costs.of(packets(10)), 4000);
+    assert_eq!((costs.packet(false), costs.packet(true)), (400, 1200));
+}
+
+#[test]
+fn costs_follow_full_batches_and_not_small_ones() {
+    let mut costs = Costs::new(None);
+    for _ in 0..100 {
+        costs.learn(32, 0, Nanos(32 * 700));
+    }
+    assert!(costs.packet(false).abs_diff(700) <= 1);
+    for _ in 0..100 {
+        costs.learn(1, 0, Nanos(5_000));
+    }
+    assert!(costs.packet(false).abs_diff(700) <= 1);
+}
+
+#[test]
+fn what_opening_a_flow_takes_is_learnt_from_batches_of_new_flows() {
+    let mut costs = Costs::new(None);
+    for _ in 0..100 {
+        costs.learn(32, 0, Nanos(32 * 400));
+        costs.learn(32, 32, Nanos(32 * 1400));
+    }
+    assert!(costs.packet(true).abs_diff(1400) <= 2);
+    // A queued flow costs as much more as flowlets lately opened flows.
+    let flow = Load {
+        flows: 1,
+        packets: 1,
+    };
+    assert_eq!(costs.of(flow), costs.packet(false));
+    for _ in 0..1000 {
+        costs.see(true);
+    }
+    assert!(costs.of(flow).abs_diff(1400) <= 5);
+    for _ in 0..1000 {
+        costs.see(false);
+    }
+    assert!(costs.of(flow).abs_diff(400) <= 5);
+}
+
+#[test]
+fn no_sample_moves_costs_beyond_their_bounds() {
+    let mut costs = Costs::new(Some(MEASURED));
+    for _ in 0..1000 {
+        costs.learn(32, 0, Nanos(u64::MAX));
+        costs.learn(u32::MAX, u32::MAX, Nanos(u64::MAX));
+    }
+    assert!(costs.packet(false) <= 3200 && costs.packet(true) <= 6400);
+    for _ in 0..1000 {
+        costs.learn(32, 0, Nanos::ZERO);
+        costs.learn(0, 0, Nanos::ZERO);
+    }
+    assert_eq!(costs.packet(false), 50);
+}

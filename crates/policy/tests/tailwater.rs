@@ -1,0 +1,375 @@
+//! What must hold of every plan and place of Tailwater's core mapper.
+
+use proptest::prelude::*;
+use tailwater_net::Nanos;
+use tailwater_policy::capacity::{ServiceCosts, SplitPoint, SplitProfile};
+use tailwater_policy::core::{
+    CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View,
+};
+use tailwater_policy::tailwater::{TailwaterError, TailwaterMapper, TailwaterOptions};
+
+const SLO: Nanos = Nanos::from_micros(200);
+
+/// A mapper that has to know that packets take 400 ns and opening a flow 800.
+fn mapper(splits: SplitProfile) -> TailwaterMapper {
+    let costs = ServiceCosts {
+        batch: 0.0,
+        packet: 400.0,
+        byte: 0.0,
+        new_flow: 800.0,
+    };
+    let options = TailwaterOptions {
+        costs: Some(costs),
+        ..TailwaterOptions::new(SLO)
+    };
+    TailwaterMapper::new(options, splits).unwrap()
+}
+
+fn flow(packets: u32) -> QueuedFlow {
+    QueuedFlow {
+        packets,
+        bound: false,
+    }
+}
+
+fn working(packets: u32) -> Helper {
+    Helper {
+        recruited: true,
+        load: Load { flows: 1, packets },
+        ..Helper::default()
+    }
+}
+
+const TAKEN: Helper = Helper {
+    recruited: false,
+    taken: true,
+    load: Load {
+        flows: 0,
+        packets: 0,
+    },
+    idle_since: Nanos::ZERO,
+};
+
+fn decide(
+    mapper: &mut TailwaterMapper,
+    now: Nanos,
+    queued: &[QueuedFlow],
+    helpers: &[Helper],
+) -> Plan {
+    let mut plan = Plan::default();
+    plan.clear(queued.len());
+    let view = View {
+        now,
+        oldest: now.saturating_sub(Nanos::from_micros(10)),
+        queued,
+        packets: queued.iter().map(|flow| flow.packets).sum(),
+        helpers,
+    };
+    mapper.decide(&view, &mut plan);
+    plan
+}
+
+fn place(mapper: &mut TailwaterMapper, here: u32, helpers: &[Helper]) -> Option<usize> {
+    let now = Nanos::from_millis(1);
+    let flowlet = Flowlet {
+        arrival: now,
+        new: false,
+    };
+    let here = Load {
+        flows: here,
+        packets: here,
+    };
+    let loads = Loads { now, here, helpers };
+    mapper.place(flowlet, &loads).as_helper()
+}
+
+// The budget is 160 µs: 240 packets before a helper is recruited, 80 while helpers are at work.
+
+#[test]
+fn an_objective_within_the_allowance_is_refused() {
+    let options = TailwaterOptions::new(Nanos::from_micros(40));
+    let error = TailwaterMapper::new(options, SplitProfile::new()).unwrap_err();
+    assert!(matches!(error, TailwaterError::NoBudget { .. }));
+}
+
+#[test]
+fn flowlets_stay_until_they_would_be_late_and_then_recruit_one_helper() {
+    let mut mapper = mapper(SplitProfile::new());
+    let idle = [TAKEN, Helper::default(), Helper::default()];
+    assert_eq!(place(&mut mapper, 230, &idle), None);
+    assert_eq!(place(&mut mapper, 245, &idle), Some(1));
+    // It is paid for, and so used sooner; the own core comes first all the same.
+    let helpers = [TAKEN, working(1), Helper::default()];
+    assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
+    assert_eq!(place(&mut mapper, 160, &helpers), Some(1));
+    assert_eq!(place(&mut mapper, 70, &helpers), None);
+    // Where the other core would take longer, it stays.
+    assert_eq!(place(&mut mapper, 100, &[TAKEN, working(150), TAKEN]), None);
+    // Full helpers are passed over.
+    let helpers = [working(300), working(150), working(0)];
+    assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
+}
+
+#[test]
+fn without_any_room_flowlets_go_where_they_are_done_first_and_the_operator_is_told() {
+    let mut mapper = mapper(SplitProfile::new());
+    let helpers = [working(700), working(600), TAKEN];
+    assert_eq!(place(&mut mapper, 800, &helpers), Some(1));
+    assert_eq!(place(&mut mapper, 500, &helpers), None);
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 2 }));
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    assert_eq!(plan.notice, None);
+}
+
+#[test]
+fn a_queue_that_is_short_is_not_looked_at() {
+    let mapper = mapper(SplitProfile::new());
+    assert!(!mapper.due(Nanos::from_millis(1), 200));
+    assert!(mapper.due(Nanos::from_millis(1), 250));
+}
+
+#[test]
+fn a_long_queue_is_relieved_by_few_flows_and_from_its_end() {
+    let mut mapper = mapper(SplitProfile::new());
+    let now = Nanos::from_millis(1);
+    let mut queued = vec![flow(1); 200];
+    queued[20] = flow(60);
+    queued[150] = flow(60);
+    let plan = decide(&mut mapper, now, &queued, &[Helper::default()]);
+    let moved: Vec<usize> = (0..200)
+        .filter(|i| plan.places[*i] != Place::HERE)
+        .collect();
+    assert!(moved.contains(&150), "{moved:?}");
+    assert!(moved.len() <= 130, "{moved:?}");
+    // At most so often.
+    assert!(!mapper.due(now + Nanos(4_999), 1000));
+    assert!(mapper.due(now + Nanos::from_micros(20), 1000));
+}
+
+#[test]
+fn a_whale_gets_a_helper_for_itself() {
+    let mut mapper = mapper(SplitProfile::new());
+    let now = Nanos::from_millis(1);
+    let queued = [flow(2), flow(500), flow(3)];
+    let plan = decide(&mut mapper, now, &queued, &[working(1), Helper::default()]);
+    let places = [Place::HERE, Place::helper(1), Place::HERE];
+    assert_eq!(plan.places, places);
+    assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
+    // Nothing goes to where it is.
+    let helpers = [working(1), working(500)];
+    assert_eq!(place(&mut mapper, 245, &helpers), Some(0));
+
+    // Where no helper is free, everybody else leaves it.
+    let queued = [flow(2), flow(500), flow(3)];
+    let plan = decide(&mut mapper, now, &queued, &[working(1)]);
+    assert_eq!(
+        plan.places,
+        [Place::helper(0), Place::HERE, Place::helper(0)]
+    );
+}
+
+#[test]
+fn a_whale_is_split_where_that_suffices() {
+    let mut splits = SplitProfile::new();
+    splits.insert(SplitPoint {
+        last_functions: 2,
+        first: 600,
+        last: 600,
+    });
+    for (packets, split) in [(500, true), (700, false)] {
+        let mut mapper = mapper(splits.clone());
+        let plan = decide(
+            &mut mapper,
+            Nanos::from_millis(1),
+            &[flow(packets)],
+            &[TAKEN, Helper::default()],
+        );
+        assert_eq!(plan.splits.len(), usize::from(split));
+        assert_eq!(plan.places[0] == Place::HERE, split);
+        if split {
+            assert_eq!(
+                (plan.splits[0].helper, plan.splits[0].last_functions),
+                (1, 2)
+            );
+        }
+    }
+}
+
+#[test]
+fn idle_helpers_are_let_go_after_the_hold_and_no_sooner() {
+    let mut mapper = mapper(SplitProfile::new());
+    let idle_since = |micros| Helper {
+        recruited: true,
+        idle_since: Nanos::from_micros(micros),
+        ..Helper::default()
+    };
+    let helpers = [idle_since(920), idle_since(921), working(1), TAKEN];
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    assert_eq!(plan.release, 1);
+}
+
+#[test]
+fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
+    let mut mapper = mapper(SplitProfile::new());
+    let mut now = Nanos::from_millis(1);
+    let helpers = [working(10), Helper::default()];
+    let late = |mapper: &mut TailwaterMapper, now: Nanos, lag: u64, helpers: &[Helper]| {
+        let flowlet = Flowlet {
+            arrival: now.saturating_sub(Nanos(lag)),
+            new: false,
+        };
+        let here = Load::default();
+        mapper.place(flowlet, &Loads { now, here, helpers })
+    };
+    for look in 1..=4 {
+        late(&mut mapper, now, 90_000, &helpers);
+        let plan = decide(&mut mapper, now, &[flow(1)], &helpers);
+        assert_eq!(plan.boost, look == 4, "look {look}");
+        now += Nanos::from_micros(50);
+    }
+    assert_eq!(late(&mut mapper, now, 0, &helpers), Place::helper(0));
+    let busy = [working(200), Helper::default()];
+    assert!(decide(&mut mapper, now, &[], &busy).boost);
+    // Little work for as long as a helper is held ends it.
+    assert!(decide(&mut mapper, now, &[], &helpers).boost);
+    now += Nanos::from_micros(79);
+    assert!(decide(&mut mapper, now, &[], &helpers).boost);
+    now += Nanos::from_micros(1);
+    assert!(!decide(&mut mapper, now, &[], &helpers).boost);
+    assert_eq!(late(&mut mapper, now, 0, &helpers), Place::HERE);
+}
+
+/// One step of a run: flows that wait, helpers, flowlets' lag, and a batch.
+type Step = (Vec<QueuedFlow>, Vec<Helper>, u64, (u32, u32, u64));
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let sizes = prop_oneof![8 => 1_u32..6, 2 => 1_u32..80, 1 => 200_u32..900];
+    let queued = (sizes, prop::bool::weighted(0.1))
+        .prop_map(|(packets, bound)| QueuedFlow { packets, bound });
+    let helper = prop_oneof![
+        2 => Just(Helper::default()),
+        1 => Just(TAKEN),
+        3 => (0_u32..5, 0_u32..300, 0_u64..1_000_000).prop_map(|(flows, more, since)| Helper {
+            recruited: true,
+            load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },
+            idle_since: Nanos(since),
+            ..Helper::default()
+        }),
+    ];
+    let step = (
+        prop::collection::vec(queued, 0..120),
+        prop::collection::vec(helper, 4),
+        prop_oneof![3 => 0_u64..20_000, 1 => 0_u64..300_000],
+        (0_u32..33, 0_u32..33, 0_u64..100_000),
+    );
+    prop::collection::vec(step, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn what_holds_of_every_plan_and_place(sequence in steps(), split in prop::option::of(100_u32..900)) {
+        let mut splits = SplitProfile::new();
+        if let Some(packets) = split {
+            splits.insert(SplitPoint { last_functions: 1, first: packets, last: packets });
+        }
+        let (mut first, mut second) = (mapper(splits.clone()), mapper(splits));
+        let mut now = Nanos::from_millis(1);
+        for (queued, helpers, lag, (packets, new, took)) in sequence {
+            now += Nanos::from_micros(20);
+            let here = Load {
+                flows: queued.len() as u32,
+                packets: queued.iter().map(|flow| flow.packets).sum(),
+            };
+            let flowlet = Flowlet { arrival: now.saturating_sub(Nanos(lag)), new: lag % 2 == 0 };
+            let loads = Loads { now, here, helpers: &helpers };
+            for _ in 0..3 {
+                let place = first.place(flowlet, &loads);
+                prop_assert_eq!(place, second.place(flowlet, &loads), "the same, asked the same");
+                if let Some(helper) = place.as_helper() {
+                    prop_assert!(!helpers[helper].taken, "a taken helper is used");
+                }
+            }
+            first.completed(packets, new, Nanos(took));
+            second.completed(packets, new, Nanos(took));
+            prop_assert_eq!(first.due(now, here.packets), second.due(now, here.packets));
+
+            let plan = decide(&mut first, now, &queued, &helpers);
+            let again = decide(&mut second, now, &queued, &helpers);
+            prop_assert_eq!(&plan.places, &again.places);
+            prop_assert_eq!(&plan.splits, &again.splits);
+            prop_assert_eq!((plan.release, plan.boost, plan.notice), (again.release, again.boost, again.notice));
+
+            prop_assert_eq!(plan.places.len(), queued.len());
+            let mut used = 0;
+            for (flow, place) in queued.iter().zip(&plan.places) {
+                if let Some(helper) = place.as_helper() {
+                    prop_assert!(!flow.bound, "a bound flow moves");
+                    prop_assert!(!helpers[helper].taken, "a taken helper is used");
+                    used |= 1_u64 << helper;
+                }
+            }
+            for split in &plan.splits {
+                prop_assert!(!queued[split.flow].bound && !helpers[split.helper].taken);
+                prop_assert_eq!(plan.places[split.flow], Place::HERE);
+                used |= 1 << split.helper;
+            }
+            prop_assert_eq!(plan.release & used, 0, "a helper that is used is let go");
+            prop_assert_eq!(plan.release >> helpers.len(), 0);
+            for (i, helper) in helpers.iter().enumerate() {
+                let idle = helper.recruited && helper.load.packets == 0;
+                prop_assert!(plan.release & 1 << i == 0 || idle);
+            }
+            if plan.boost {
+                let stays = |(flow, place): (usize, &Place)| {
+                    *place == Place::HERE
+                        && !queued[flow].bound
+                        && plan.splits.iter().all(|split| split.flow != flow)
+                };
+                prop_assert!(!plan.places.iter().enumerate().any(stays));
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_in_steady_state() {
+    let mut mapper = mapper(SplitProfile::new());
+    let mut plan = Plan::default();
+    plan.clear(1000);
+    let helpers = [working(10), working(200), Helper::default(), TAKEN];
+    let queued: Vec<QueuedFlow> = (0..1000).map(|i| flow(1 + i % 3)).collect();
+    let mut moved = 0;
+    let info = allocation_counter::measure(|| {
+        for round in 0..1000 {
+            let now = Nanos::from_micros(1000 + round * 50);
+            let queued = &queued[..(round as usize * 7) % 1000];
+            let packets = queued.iter().map(|flow| flow.packets).sum();
+            plan.clear(queued.len());
+            let view = View {
+                now,
+                oldest: now.saturating_sub(Nanos(20_000)),
+                queued,
+                packets,
+                helpers: &helpers,
+            };
+            mapper.decide(&view, &mut plan);
+            moved += plan.places.iter().filter(|p| **p != Place::HERE).count();
+            let flowlet = Flowlet {
+                arrival: now,
+                new: round % 5 == 0,
+            };
+            let here = Load {
+                flows: queued.len() as u32,
+                packets,
+            };
+            let helpers = &helpers;
+            mapper.place(flowlet, &Loads { now, here, helpers });
+            mapper.completed(32, 3, Nanos(15_000));
+        }
+    });
+    assert_eq!(info.count_total, 0);
+    assert!(moved > 0);
+}
