@@ -227,6 +227,12 @@ impl Batch {
         self.packets.iter().map(|slot| &slot.packet)
     }
 
+    /// The metadata of packet `i`.
+    #[inline]
+    pub fn packet(&self, i: usize) -> &Packet {
+        &self.packets[i].packet
+    }
+
     /// The first packet's metadata.
     #[inline]
     pub fn first(&self) -> Option<&Packet> {

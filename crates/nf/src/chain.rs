@@ -83,6 +83,8 @@ pub struct Chain {
     foreign: u64,
     lost: u64,
     opens_companions: bool,
+    /// Packets, by place in the batch, whose flows a function has not seen.
+    unseen: Vec<u16>,
     /// The settled version at the last look-up, if some function opens companions.
     settled: u32,
 }
@@ -136,6 +138,7 @@ impl Chain {
             foreign: 0,
             lost: 0,
             opens_companions,
+            unseen: Vec::with_capacity(MAX_BATCH),
             settled: 0,
         }
     }
@@ -417,14 +420,22 @@ impl Chain {
             ![UNSEEN, SHOWN_BEFORE].contains(&version),
             "no version has that number"
         );
-        let mut refused = false;
-        for j in 0..batch.len() {
-            let (packet, frame) = batch.packet_mut(j);
-            if packet.settled {
-                continue;
+        self.unseen.clear();
+        for (at, packet) in batch.iter().enumerate() {
+            if !packet.settled && slot.seen_version(table.state(packet.flow)) != version {
+                self.unseen.push(at as u16);
             }
+        }
+        if self.unseen.is_empty() {
+            return;
+        }
+        function.prepare(batch, &self.unseen);
+        let mut refused = false;
+        for &at in &self.unseen {
+            let (packet, frame) = batch.packet_mut(usize::from(at));
             let seen = slot.seen_version(table.state(packet.flow));
             if seen == version {
+                // An earlier packet of the batch has opened the flow.
                 continue;
             }
             let mut flow = NewFlow {
@@ -434,6 +445,7 @@ impl Chain {
                 packet,
                 now,
                 version,
+                at,
                 rekeyed: false,
             };
             let verdict = function.new_flow(packet, frame, &mut flow);

@@ -88,6 +88,13 @@ pub trait NetworkFunction: Send {
         1
     }
 
+    /// Told before [`new_flow`](NetworkFunction::new_flow) is called which packets of the batch that will
+    /// be for, by their [places](NewFlow::place); of a flow's several packets, only the first is then
+    /// asked about. For functions that decide about many flows at once faster than one by one.
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        let _ = (batch, new);
+    }
+
     /// Decides about a flow on its first packet since the function's version changed, or since a
     /// function in front [rekeyed](NewFlow::rekeyed) the flow. The flow's state is zero the first time,
     /// and later what the function made of it. With [`Verdict::Drop`] the packet is dropped and the next one
@@ -208,12 +215,20 @@ pub struct NewFlow<'a> {
     pub(crate) now: Nanos,
     pub(crate) version: u32,
     pub(crate) rekeyed: bool,
+    /// The packet's place in the batch.
+    pub(crate) at: u16,
 }
 
 impl NewFlow<'_> {
     /// Now, since the run's start.
     pub fn now(&self) -> Nanos {
         self.now
+    }
+
+    /// The packet's place in the batch, as [`prepare`](NetworkFunction::prepare) was told.
+    #[inline]
+    pub fn place(&self) -> usize {
+        usize::from(self.at)
     }
 
     /// The RSS bucket that owns the flow.

@@ -30,10 +30,6 @@ impl AclTable {
         })
     }
 
-    fn action(&self, key: &FlowKey) -> Action {
-        self.action_of(self.classifier.classify(key))
-    }
-
     /// The action of a rule, or the default.
     #[inline]
     fn action_of(&self, rule: Option<u32>) -> Action {
@@ -47,14 +43,17 @@ impl AclTable {
 /// made on a flow's first packet and kept with the flow, or made anew for every packet.
 pub struct Acl {
     table: Arc<AclTable>,
-    /// Where a batch's keys and rules stand while it is decided packet by packet; `None` if decisions
-    /// are kept with the flows.
-    scratch: Option<Box<Scratch>>,
+    /// Whether decisions are kept with the flows.
+    in_flow: bool,
+    scratch: Box<Scratch>,
 }
 
+/// Where a batch stands while it is decided about.
 struct Scratch {
     keys: [FlowKey; MAX_BATCH],
     rules: [Option<u32>; MAX_BATCH],
+    /// The rule for each packet whose flow is new, by place in the batch.
+    by_place: [Option<u32>; MAX_BATCH],
 }
 
 /// A flow's decision: 0 to let it pass.
@@ -65,21 +64,23 @@ const DENIED: u8 = 0;
 impl Acl {
     /// A worker's instance that keeps decisions with the flows.
     pub fn new(table: Arc<AclTable>) -> Acl {
+        let scratch = Scratch {
+            keys: [FlowKey::default(); MAX_BATCH],
+            rules: [None; MAX_BATCH],
+            by_place: [None; MAX_BATCH],
+        };
         Acl {
             table,
-            scratch: None,
+            in_flow: true,
+            scratch: Box::new(scratch),
         }
     }
 
     /// A worker's instance that decides about every packet, and needs no flows.
     pub fn without_flows(table: Arc<AclTable>) -> Acl {
-        let scratch = Scratch {
-            keys: [FlowKey::default(); MAX_BATCH],
-            rules: [None; MAX_BATCH],
-        };
         Acl {
-            table,
-            scratch: Some(Box::new(scratch)),
+            in_flow: false,
+            ..Acl::new(table)
         }
     }
 }
@@ -94,28 +95,44 @@ impl NetworkFunction for Acl {
     }
 
     fn state_bytes(&self) -> usize {
-        if self.scratch.is_some() {
-            0
-        } else {
-            size_of::<Denied>()
+        match self.in_flow {
+            true => size_of::<Denied>(),
+            false => 0,
         }
     }
 
-    fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let action = self.table.action(&packet.headers.key);
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        let Scratch {
+            keys,
+            rules,
+            by_place,
+        } = &mut *self.scratch;
+        let (keys, rules) = (&mut keys[..new.len()], &mut rules[..new.len()]);
+        for (key, at) in keys.iter_mut().zip(new) {
+            *key = batch.packet(usize::from(*at)).headers.key;
+        }
+        self.table.classifier.classify_batch(keys, rules);
+        for (rule, at) in rules.iter().zip(new) {
+            by_place[usize::from(*at)] = *rule;
+        }
+    }
+
+    fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let action = self.table.action_of(self.scratch.by_place[flow.place()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        let Some(Scratch { keys, rules }) = self.scratch.as_deref_mut() else {
+        if self.in_flow {
             for packet in batch.iter_mut() {
                 if *flows.state::<Denied>(packet) != 0 {
                     packet.verdict = Verdict::Drop(DENIED);
                 }
             }
             return;
-        };
+        }
+        let Scratch { keys, rules, .. } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..batch.len()], &mut rules[..batch.len()]);
         for (packet, key) in batch.iter().zip(&mut *keys) {
             *key = packet.headers.key;

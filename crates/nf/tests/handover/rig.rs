@@ -50,6 +50,11 @@ impl NetworkFunction for Relay {
     fn version(&self) -> u32 {
         self.instances[0].version() + self.version.load(Ordering::Relaxed)
     }
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        self.instances
+            .iter_mut()
+            .for_each(|instance| instance.prepare(batch, new));
+    }
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let at = match self.opens_companions() {
             true => 0,
