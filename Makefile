@@ -8,7 +8,7 @@ TRAFFIC ?= bursty
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test check bench bench-chains bench-functions clean
+.PHONY: help deps build demo test loom check bench bench-chains bench-functions clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +37,11 @@ endif
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build test
 	@tools/test.sh
+	@tools/loom.sh
+
+loom: ## model checks of what hands packets between cores; `test` runs them, too
+	@tools/deps.sh build
+	@tools/loom.sh
 
 # Fuzz targets run with nightly and sanitizers; here they are only kept compiling.
 check: ## formatting, lints, documentation
