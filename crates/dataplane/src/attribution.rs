@@ -14,6 +14,8 @@ pub enum Cause {
     Minnows,
     /// It would have been in time had the worker not been off its core meanwhile.
     Descheduled,
+    /// It would have been in time had the auxiliary core that it was handed to been awake.
+    Waking,
     /// It found the NIC's descriptor ring full and was lost.
     RingFull,
     /// It was lost in the chain for want of room: in the flow table, among a NAT's ports.
@@ -22,11 +24,12 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 6] = [
+    pub const ALL: [Cause; 7] = [
         Cause::Service,
         Cause::Whale,
         Cause::Minnows,
         Cause::Descheduled,
+        Cause::Waking,
         Cause::RingFull,
         Cause::NoPlace,
     ];
@@ -38,6 +41,7 @@ impl Cause {
             Cause::Whale => "whale",
             Cause::Minnows => "minnows",
             Cause::Descheduled => "descheduled",
+            Cause::Waking => "waiting-for-helper",
             Cause::RingFull => "nic-ring-full",
             Cause::NoPlace => "no-place",
         }
@@ -71,6 +75,8 @@ pub struct Attribution {
     /// Until when the gaps are felt. Under lasting overload the worker never has nothing to do, and
     /// what is late long after a gap is late of the overload.
     felt_until: Nanos,
+    /// How long it took the worker to wake up since it last had nothing to do.
+    waking: Nanos,
 }
 
 impl Attribution {
@@ -81,13 +87,21 @@ impl Attribution {
             shares: FlowShares::new(slo),
             gaps: Nanos::ZERO,
             felt_until: Nanos::ZERO,
+            waking: Nanos::ZERO,
         }
+    }
+
+    /// The worker slept, and took that long to wake up after it had been called.
+    #[inline]
+    pub fn woke(&mut self, took: Nanos) {
+        self.waking = took;
     }
 
     /// The worker has nothing to do: what comes now waits behind nobody.
     #[inline]
     pub fn idle(&mut self) {
         self.gaps = Nanos::ZERO;
+        self.waking = Nanos::ZERO;
     }
 
     /// The worker was off its core for a time, until `now`.
@@ -131,6 +145,8 @@ impl Attribution {
         let gaps = self.felt_gaps(packet.sent);
         if gaps > Nanos::ZERO && latency.saturating_sub(gaps) <= self.slo {
             Cause::Descheduled
+        } else if self.waking > Nanos::ZERO && latency.saturating_sub(self.waking) <= self.slo {
+            Cause::Waking
         } else if service >= waiting {
             Cause::Service
         } else if self.shares.mostly_own(packet.rss_hash, packet.received) {
@@ -269,6 +285,17 @@ mod tests {
     fn queueing_behind_others_is_minnows() {
         assert_eq!(busy(40, 60).cause(late(700, 990, 1000)), Cause::Minnows);
         assert_eq!(busy(0, 60).cause(late(700, 990, 1000)), Cause::Minnows);
+    }
+
+    #[test]
+    fn what_a_sleeper_was_too_late_for_waited_for_it() {
+        let mut attribution = busy(0, 60);
+        attribution.woke(Nanos::from_micros(120));
+        assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Waking);
+        // It would have been late anyway.
+        assert_eq!(attribution.cause(late(600, 990, 1000)), Cause::Minnows);
+        attribution.idle();
+        assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Minnows);
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Meter {
         self.attribution.idle();
     }
 
+    /// The worker has slept, and woke up so long after it was called.
+    pub(crate) fn woke(&mut self, took: Nanos) {
+        self.attribution.woke(took);
+    }
+
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
     #[inline]
     pub(crate) fn note_arrivals(&mut self, received: Received, last: Nanos, now: Nanos) {

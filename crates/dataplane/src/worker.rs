@@ -204,7 +204,7 @@ impl Worker {
             self.meter.note_arrivals(*received, before.max(time), time);
         }
         dispatch.decide(time);
-        dispatch.flush();
+        dispatch.flush(time);
         self.meter.window().auxiliary += dispatch.charge(time);
         if dispatch.processes(received.waiting > 0) {
             let more = dispatch.take(&mut self.batch);

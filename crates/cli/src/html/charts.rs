@@ -471,6 +471,7 @@ fn cause_class(cause: &str) -> &'static str {
         "whale" => "s4",
         "minnows" => "s2",
         "descheduled" => "s6",
+        "waiting-for-helper" => "s7",
         "nic-ring-full" => "s3",
         _ => "s5",
     }

@@ -8,11 +8,12 @@ use tailwater_dataplane::report::{
     RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
-const CAUSES: [&str; 6] = [
+const CAUSES: [&str; 7] = [
     "service",
     "whale",
     "minnows",
     "descheduled",
+    "waiting-for-helper",
     "nic-ring-full",
     "no-place",
 ];

@@ -186,7 +186,7 @@ impl Dispatch {
 
     /// Hands over what was staged for helpers.
     #[inline]
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, now: Nanos) {
         for (i, link) in self.links.iter_mut().enumerate() {
             let staged = self.backlog.staged(i);
             if staged.is_empty() {
@@ -197,7 +197,7 @@ impl Dispatch {
             // The ring has room for every buffer.
             assert!(pushed == wanted, "a ring to a helper is full");
             self.counters.packets_handed += pushed as u64;
-            link.waker.wake();
+            link.call(now);
         }
     }
 

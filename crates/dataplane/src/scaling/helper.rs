@@ -92,8 +92,14 @@ impl AuxiliaryWorker {
                 };
                 sources.iter().any(link)
             };
-            self.sleeper.wait(LONGEST_SLEEP, ready);
-            self.meter.roll(self.clock.now(), &self.chain);
+            let called = self.sleeper.wait(LONGEST_SLEEP, ready);
+            let now = self.clock.now();
+            if called {
+                // With several dispatchers, the last call is the one that ended the sleep.
+                let last = self.sources.iter().map(|source| source.link.called()).max();
+                self.meter.woke(now.saturating_sub(last.unwrap_or(now)));
+            }
+            self.meter.roll(now, &self.chain);
         }
         self.meter.finish(&self.chain);
         self.chain

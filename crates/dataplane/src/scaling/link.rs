@@ -1,9 +1,10 @@
 //! What connects a dispatcher with a helper.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tailwater_handover::park::Waker;
 use tailwater_handover::ring::{Consumer, Producer, ring};
+use tailwater_net::Nanos;
 use tailwater_nf::parcel::{PacketStore, Parcel, Receipt};
 
 /// Who has recruited a helper: one dispatcher at a time.
@@ -37,10 +38,19 @@ pub(crate) struct ToHelper {
     pub(crate) receipts: Consumer<Receipt>,
     pub(crate) waker: Waker,
     pub(crate) claim: Claim,
+    called: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
 }
 
 impl ToHelper {
+    /// Wakes the helper, for whom there is something in the ring since `now`.
+    #[inline]
+    pub(crate) fn call(&self, now: Nanos) {
+        // Only for the record: read by the helper when it wakes up.
+        self.called.store(now.0, Ordering::Relaxed);
+        self.waker.wake();
+    }
+
     /// Tells the helper to process nothing more of this dispatcher's: what is in the ring is lost.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
@@ -54,10 +64,16 @@ pub(crate) struct FromDispatcher {
     pub(crate) parcels: Consumer<Parcel>,
     pub(crate) receipts: Producer<Receipt>,
     pub(crate) store: PacketStore,
+    called: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
 }
 
 impl FromDispatcher {
+    /// When the dispatcher last called the helper.
+    pub(crate) fn called(&self) -> Nanos {
+        Nanos(self.called.load(Ordering::Relaxed))
+    }
+
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
@@ -76,18 +92,21 @@ pub(crate) fn link(
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
     let abandoned = Arc::new(AtomicBool::new(false));
+    let called = Arc::new(AtomicU64::new(0));
     (
         ToHelper {
             parcels: to,
             receipts: from,
             waker,
             claim,
+            called: Arc::clone(&called),
             abandoned: Arc::clone(&abandoned),
         },
         FromDispatcher {
             parcels,
             receipts,
             store,
+            called,
             abandoned,
         },
     )

@@ -94,7 +94,7 @@ impl EpochEnd {
         }
         let began = self.clock.now();
         self.dispatch.decide(now);
-        self.dispatch.flush();
+        self.dispatch.flush(now);
         let took = self.clock.now() - began;
         let mut moved = 0;
         for link in &mut self.links {
