@@ -113,7 +113,11 @@ fn flowlets_stay_until_they_would_be_late_and_then_recruit_one_helper() {
 #[test]
 fn without_any_room_flowlets_go_where_they_are_done_first_and_the_operator_is_told() {
     let mut mapper = mapper(SplitProfile::new());
-    let helpers = [working(700), working(600), TAKEN];
+    let several = |packets| Helper {
+        load: Load { flows: 2, packets },
+        ..working(0)
+    };
+    let helpers = [several(700), several(600), TAKEN];
     assert_eq!(place(&mut mapper, 800, &helpers), Some(1));
     assert_eq!(place(&mut mapper, 500, &helpers), None);
     let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
@@ -156,8 +160,10 @@ fn a_whale_gets_a_helper_for_itself() {
     let places = [Place::HERE, Place::helper(1), Place::HERE];
     assert_eq!(plan.places, places);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
-    // Nothing goes to where it is.
+    // Nothing goes to where it is, and the operator goes on being told.
     let helpers = [working(1), working(500)];
+    let plan = decide(&mut mapper, now, &[], &helpers);
+    assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
     assert_eq!(place(&mut mapper, 245, &helpers), Some(0));
 
     // Where no helper is free, everybody else leaves it.

@@ -318,6 +318,11 @@ impl CoreMapper for TailwaterMapper {
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
             self.working |= !idle;
+            let whale = helper.load.flows == 1 && self.costs.of(helper.load) > self.budget;
+            if whale && plan.notice.is_none() {
+                let packets = helper.load.packets;
+                plan.notice = Some(Notice::WhaleBeyondSplit { packets });
+            }
         }
         let beyond = std::mem::take(&mut self.beyond);
         if beyond > 0 && plan.notice.is_none() {
