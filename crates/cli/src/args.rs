@@ -5,7 +5,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
+use tailwater_policy::catalog::Policy;
 use tailwater_traffic::convert::MOST_COPIES;
 
 /// Runs chains of network functions and tells whether they keep their latency objectives.
@@ -33,6 +35,9 @@ pub enum Command {
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Measure what a chain can do on this machine
+    #[command(subcommand)]
+    Profile(ProfileCommand),
     /// Look at traffic, or make some
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -51,6 +56,12 @@ Examples:
       As fast as the chain can: its throughput, not its latency.
   tailwater run chain.yaml --output json --check-slo > report.json
       For scripts: exit code 3 if the objective was missed.
+
+Bursts are absorbed with more cores, if there are any to spare:
+  tailwater run chain.yaml --traffic backbone --cores 1 --auxiliary 0
+      Core 0 helps when core 1 has more than it can do in time, and otherwise sleeps.
+Policies: static, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
+netblaze-no-core-mapper, netblaze-no-boost.
 
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
 
@@ -77,6 +88,24 @@ pub struct RunArgs {
     /// Cores to run on, such as 1 or 0,2-3 [default: the last]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub cores: Option<Cores>,
+    /// Cores that help when there is more to do than --cores can in time
+    #[arg(long, value_name = "LIST", value_parser = values::cores, conflicts_with = "saturate")]
+    pub auxiliary: Option<Cores>,
+    /// What is handed to auxiliary cores, and when [default: netblaze with --auxiliary, or static]
+    #[arg(long, value_name = "NAME", value_parser = values::policy)]
+    pub policy: Option<Policy>,
+    /// What the chain can do on this machine [default: CHAIN.profile.yaml, or measured now]
+    #[arg(long, value_name = "FILE", requires = "auxiliary")]
+    pub profile: Option<PathBuf>,
+    /// How auxiliary cores wait for work; a time means to spin so long, then sleep
+    #[arg(
+        long,
+        value_name = "sleep|spin|TIME",
+        default_value = "sleep",
+        requires = "auxiliary"
+    )]
+    #[arg(value_parser = values::wait)]
+    pub wait: Mode,
     /// Packets that each queue of the NIC holds
     #[arg(long, value_name = "N", default_value = "1024")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -87,7 +116,7 @@ pub struct RunArgs {
     /// A report for people or for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
-    pub output: RunOutput,
+    pub output: ReportOutput,
     /// Also write the report as a page with charts
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -122,11 +151,59 @@ pub struct LoadArgs {
     pub memory_limit: u64,
 }
 
-/// How a run's report is printed.
+/// How a report is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RunOutput {
+pub enum ReportOutput {
     Table,
     Json,
+}
+
+/// What can be measured of a chain.
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Measure how much one core can do in time, for policies that hand work to others
+    #[command(after_help = CAPACITY_EXAMPLES)]
+    Capacity(CapacityArgs),
+}
+
+const CAPACITY_EXAMPLES: &str = "\
+The chain is run on one core, on traffic and on synthetic packets, for less than a minute. What it
+can do is printed and written beside the chain, where `tailwater run` finds it.
+
+Examples:
+  tailwater profile capacity examples/acl-nat.yaml
+  tailwater profile capacity chain.yaml --traffic capture.pcap --slo 500us -o slow.profile.yaml
+
+Ctrl-C ends it within a second, and nothing is written.";
+
+/// What `tailwater profile capacity` is told.
+#[derive(Debug, Args)]
+pub struct CapacityArgs {
+    /// The chain spec
+    #[arg(value_name = "CHAIN.yaml")]
+    pub chain: PathBuf,
+    /// The latency objective to measure for [default: the chain's]
+    #[arg(long, value_name = "TIME", value_parser = values::slo)]
+    pub slo: Option<Nanos>,
+    /// A capture file, or a preset, such as the chain will see
+    #[arg(long, value_name = "FILE|PRESET", default_value = "backbone")]
+    pub traffic: OsString,
+    /// The profile to write [default: CHAIN.profile.yaml, beside the chain]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The core to measure on [default: the last]
+    #[arg(long, value_name = "N", value_parser = values::core)]
+    pub core: Option<usize>,
+    /// Selects a preset's packets
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Leave out empty and too long packets, do not refuse them
+    #[arg(long)]
+    pub skip_bad_packets: bool,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
 }
 
 /// What can be done with traffic.

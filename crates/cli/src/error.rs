@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 use tailwater_dataplane::RunError;
 use tailwater_nf::spec::SpecError;
+use tailwater_profile::TrainError;
 use tailwater_traffic::TrafficError;
 
 /// The exit code for input that cannot be used.
@@ -28,6 +29,9 @@ pub enum CliError {
     /// The run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Measuring what a chain can do.
+    #[error("no capacity profile: {0}")]
+    Train(TrainError),
     /// The result cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
@@ -52,9 +56,15 @@ pub enum CliError {
 impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
+        let run = |error: &RunError| matches!(error, RunError::Build(_) | RunError::Core(_));
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
-            CliError::Run(error) => matches!(error, RunError::Build(_) | RunError::Core(_)),
+            CliError::Run(error) => run(error),
+            CliError::Train(error) => match error {
+                TrainError::Epoch(_) | TrainError::Traffic(_) => true,
+                TrainError::Run(error) => run(error),
+                TrainError::Stopped | TrainError::NoCapacity { .. } => false,
+            },
             CliError::Output(_) | CliError::Report { .. } | CliError::System { .. } => false,
         };
         ExitCode::from(if input { BAD_INPUT } else { 1 })

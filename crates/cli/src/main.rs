@@ -6,14 +6,16 @@ mod html;
 mod input;
 mod matching;
 mod metrics;
+mod profile;
 mod progress;
 mod run;
+mod scaling;
 mod table;
 mod text;
 mod trace;
 mod values;
 
-use args::{Cli, Command, TraceCommand};
+use args::{Cli, Command, ProfileCommand, TraceCommand};
 use clap::Parser;
 use error::CliError;
 use std::io::Write;
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
+use tailwater_profile::Step;
 
 /// Between two lines.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,6 +78,26 @@ fn line(progress: &Progress) -> String {
         progress.p50,
         progress.p99,
     )
+}
+
+/// The line while a chain is measured.
+pub struct Measuring(Line);
+
+impl Measuring {
+    /// On standard error, if that is a terminal.
+    pub fn new() -> Self {
+        Measuring(Line::new())
+    }
+
+    /// Shows what is measured now.
+    pub fn show(&mut self, step: Step) {
+        // There are few steps, each of which takes a while.
+        if self.0.terminal {
+            let number = step.done + 1;
+            self.0
+                .show(&format!("measuring {number}/{}: {}", step.of, step.name));
+        }
+    }
 }
 
 /// The line while traffic is read or made.

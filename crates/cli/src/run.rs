@@ -1,10 +1,11 @@
 //! `tailwater run`.
 
-use crate::args::{RunArgs, RunOutput};
+use crate::args::{ReportOutput, RunArgs};
 use crate::error::{CliError, SLO_MISSED};
 use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
+use crate::scaling::Placing;
 use crate::{complain, html, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
-use tailwater_dataplane::cores::{KeepOff, default_core};
+use tailwater_dataplane::cores::KeepOff;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, run as run_chain};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
@@ -25,6 +26,7 @@ use tailwater_traffic::TrafficError;
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let spec = ChainSpec::read(&args.chain)?;
+    let placing = Placing::new(args, &spec)?;
     let traffic = Traffic::named(&args.traffic)?;
     if let Some(path) = &args.capture_out {
         check_output("--capture-out", path, &args.chain, &traffic)?;
@@ -59,11 +61,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         .notices
         .iter()
         .for_each(|notice| complain("notice", notice));
+    let stop = stop_on_signals()?;
     let config = RunConfig {
-        cores: match &args.cores {
-            Some(cores) => cores.0.clone(),
-            None => vec![default_core()],
-        },
+        cores: placing.dedicated.clone(),
         nic: TraceNicConfig {
             pacing: if args.saturate {
                 Pacing::Saturate
@@ -78,14 +78,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         capture_out: args.capture_out.clone(),
         not_matched: loaded.not_matched,
         seed: args.load.seed,
-        scaling: None,
+        scaling: placing.scaling(args, &spec, &loaded.trace, &stop)?,
     };
     let chain = Chain {
         name: spec.name.clone(),
         traffic: loaded.trace.name().to_owned(),
         slo: spec.slo,
     };
-    let stop = stop_on_signals()?;
     // The endpoint's thread leaves the workers' cores alone, if there are others.
     let elsewhere = KeepOff::new(&config.cores);
     let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
@@ -105,8 +104,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         other => (other?, None),
     };
     print(&match args.output {
-        RunOutput::Table => table::report(&report),
-        RunOutput::Json => json(&report)?,
+        ReportOutput::Table => table::report(&report),
+        ReportOutput::Json => json(&report)?,
     })?;
     if let Some((path, spec)) = args.report.as_ref().zip(spec_text) {
         let page = html::page(&report, &spec, SystemTime::now())?;
@@ -135,7 +134,7 @@ pub fn json(document: &impl serde::Serialize) -> Result<String, CliError> {
 }
 
 /// A flag that SIGINT and SIGTERM set. Either one, a second time, kills.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
+pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order, so that the first signal finds the flag down.
@@ -162,7 +161,12 @@ fn spec_text(path: &Path) -> String {
 
 /// Refuses a file that cannot be written, before anything else takes time, and one that is an
 /// input. Nothing is left behind.
-fn check_output(flag: &str, path: &Path, chain: &Path, traffic: &Traffic) -> Result<(), CliError> {
+pub fn check_output(
+    flag: &str,
+    path: &Path,
+    chain: &Path,
+    traffic: &Traffic,
+) -> Result<(), CliError> {
     let refuse = |source| TrafficError::Write {
         file: path.display().to_string(),
         source,

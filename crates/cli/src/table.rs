@@ -1,20 +1,28 @@
-//! A run's report for a person in a hurry.
+//! A run's report for a person in a hurry, and what else is printed in columns.
+
+mod capacity;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{LatencyReport, RunReport};
 use tailwater_net::Nanos;
 
+pub use capacity::capacity;
+
 /// Width of the column of names, and of each column of figures.
 const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
 /// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
-pub const CAUSES: [(&str, &str); 6] = [
+pub const CAUSES: [(&str, &str); 7] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
     ("descheduled", "the worker was off its core"),
+    (
+        "waiting-for-helper",
+        "the auxiliary core had to wake up first",
+    ),
     ("nic-ring-full", "lost: the NIC's queue was full"),
     ("no-place", "lost: the chain had no room for the flow"),
 ];
@@ -169,10 +177,11 @@ fn machine(table: &mut Table, report: &RunReport) {
     table.line("throughput", &throughput);
     let cores = &report.cores;
     let mut text = format!("{} dedicated", cores.dedicated);
-    if cores.auxiliary_avg > 0.0 {
+    if report.scaling.is_some() || cores.auxiliary_avg > 0.0 {
         let _ = write!(text, ", {:.2} auxiliary on average", cores.auxiliary_avg);
     }
     table.line("cores", &text);
+    handed_over(table, report);
     if let Some(flows) = &report.flows {
         let mut text = format!(
             "{} seen, {} at the end",
@@ -217,6 +226,40 @@ fn machine(table: &mut Table, report: &RunReport) {
         table.line("", &text);
     } else if windows.count > 0 {
         table.line("", "none undisturbed to judge the chain by");
+    }
+}
+
+/// What auxiliary cores were given, and what a mapper had to say.
+fn handed_over(table: &mut Table, report: &RunReport) {
+    let Some(scaling) = &report.scaling else {
+        return;
+    };
+    let text = format!(
+        "{} packets ({}), {} flows out of the queue",
+        thousands(scaling.packets_handed),
+        percent(share(scaling.packets_handed, report.packets.offered)),
+        thousands(scaling.flows_moved)
+    );
+    table.line("handed over", &text);
+    let text = format!(
+        "recruited {} times, boost mode {} times",
+        thousands(scaling.recruited),
+        thousands(scaling.boosts)
+    );
+    table.line("", &text);
+    for (count, what) in [
+        (
+            scaling.whales_beyond_split,
+            "a flow was too much for any split of the chain",
+        ),
+        (
+            scaling.out_of_cores,
+            "there was more than all cores could do",
+        ),
+    ] {
+        if count > 0 {
+            table.line("", &format!("{} times {what}", thousands(count)));
+        }
     }
 }
 

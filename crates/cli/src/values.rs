@@ -2,7 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Duration;
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
+use tailwater_policy::catalog::Policy;
 
 /// The longest time that a flag may name, and that a trace may last.
 pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
@@ -99,6 +102,39 @@ pub fn cores(text: &str) -> Result<Cores, String> {
         .map_err(|error| error.to_string())
 }
 
+/// One core that this process may use.
+pub fn core(text: &str) -> Result<usize, String> {
+    match cores(text)?.0[..] {
+        [core] => Ok(core),
+        _ => Err("expected one core".to_owned()),
+    }
+}
+
+/// A latency objective, as a chain spec may have it.
+pub fn slo(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_micros(1)..=Nanos::from_secs(10))
+}
+
+/// The name of a policy.
+pub fn policy(text: &str) -> Result<Policy, String> {
+    Policy::named(text).map_err(|error| error.to_string())
+}
+
+/// How an auxiliary core waits.
+pub fn wait(text: &str) -> Result<Mode, String> {
+    match text {
+        "sleep" => Ok(Mode::Sleep),
+        "spin" => Ok(Mode::Spin),
+        _ => duration_within(text, Nanos(1)..=Nanos::from_secs(10))
+            .map(|time| Mode::SpinThenSleep(Duration::from_nanos(time.0)))
+            .map_err(|error| match split(text) {
+                Some(_) => error,
+                None => "expected sleep, spin, or a time to spin before sleeping, such as 50us"
+                    .to_owned(),
+            }),
+    }
+}
+
 /// Cores to run on. (A type of its own, since the argument parser takes a list to mean that the
 /// flag may be repeated.)
 #[derive(Clone, Debug)]
@@ -162,6 +198,21 @@ mod tests {
         for wrong in ["", "0", "G", "4X", "-1"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ways_to_wait() {
+        assert_eq!(wait("sleep"), Ok(Mode::Sleep));
+        assert_eq!(wait("spin"), Ok(Mode::Spin));
+        let spin = Duration::from_micros(50);
+        assert_eq!(wait("50us"), Ok(Mode::SpinThenSleep(spin)));
+        for wrong in ["", "doze", "50", "0s", "11s"] {
+            assert!(wait(wrong).is_err(), "{wrong}");
+        }
+        assert!(wait("doze").unwrap_err().contains("sleep, spin, or"));
+        assert!(slo("200us").is_ok());
+        assert!(slo("11s").is_err());
+        assert!(core("0-1").is_err());
     }
 
     #[test]

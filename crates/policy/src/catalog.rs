@@ -1,8 +1,9 @@
 //! Core mappers by name.
 
-use crate::capacity::CapacityProfile;
+use crate::capacity::{CapacityProfile, EpochFrontier};
 use crate::core::CoreMapper;
 use crate::netblaze::{Capacity, NetBlazeError, NetBlazeMapper, NetBlazeOptions};
+use crate::tailwater::{TailwaterError, TailwaterMapper, TailwaterOptions};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
@@ -24,6 +25,8 @@ pub enum Policy {
     NetBlazeNoCoreMapper,
     /// NetBlaze without boost mode (section 4.4).
     NetBlazeNoBoost,
+    /// Our own core mapper.
+    Tailwater,
 }
 
 /// The policies with their names.
@@ -37,6 +40,7 @@ const POLICIES: &[(&str, Policy)] = &[
     ),
     ("netblaze-no-core-mapper", Policy::NetBlazeNoCoreMapper),
     ("netblaze-no-boost", Policy::NetBlazeNoBoost),
+    ("tailwater", Policy::Tailwater),
 ];
 
 /// A name that no policy has.
@@ -50,7 +54,7 @@ pub struct UnknownPolicy {
 
 impl Policy {
     /// What scales if nothing else is said, where there are auxiliary cores.
-    pub const DEFAULT: Policy = Policy::NetBlaze;
+    pub const DEFAULT: Policy = Policy::Tailwater;
 
     /// The policy of a name.
     ///
@@ -91,8 +95,8 @@ impl Policy {
         !matches!(self, Policy::Static | Policy::NetBlazeNoCoreMapper)
     }
 
-    /// Makes mappers for a latency objective from what was measured; `None` for
-    /// [`Policy::Static`].
+    /// Makes mappers for a latency objective from what was measured, which only matters to policies
+    /// that [scale](Policy::scales); `None` for [`Policy::Static`].
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
@@ -104,13 +108,18 @@ impl Policy {
         let mut options = NetBlazeOptions::new(slo);
         match self {
             Policy::Static => return Ok(None),
+            Policy::Tailwater => return tailwater(slo, profile).map(Some),
             Policy::NetBlaze => {}
             Policy::NetBlazeCoreStaticSafe => options.capacity = Capacity::StaticSafe,
             Policy::NetBlazeCoreStaticUnsafe => options.capacity = Capacity::StaticUnsafe,
             Policy::NetBlazeNoCoreMapper => options.enabled = false,
             Policy::NetBlazeNoBoost => options.boost_after = None,
         }
-        let (frontier, splits) = (profile.frontier.clone(), profile.splits.clone());
+        let (mut frontier, splits) = (profile.frontier.clone(), profile.splits.clone());
+        if !self.scales() {
+            // It is never asked.
+            frontier = EpochFrontier::constant(1);
+        }
         let make = move || NetBlazeMapper::new(options, &frontier, splits.clone());
         // A mapper that can be made once can be made again.
         make()?;
@@ -119,6 +128,22 @@ impl Policy {
             Err(error) => unreachable!("it could be made before: {error}"),
         })))
     }
+}
+
+fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBlazeError> {
+    let options = TailwaterOptions {
+        costs: profile.costs,
+        ..TailwaterOptions::new(slo)
+    };
+    let splits = profile.splits.clone();
+    let make = move || TailwaterMapper::new(options, splits.clone());
+    make().map_err(
+        |TailwaterError::NoBudget { slo, allowance }| NetBlazeError::NoEpoch { slo, allowance },
+    )?;
+    Ok(Arc::new(move || match make() {
+        Ok(mapper) => Box::new(mapper),
+        Err(error) => unreachable!("it could be made before: {error}"),
+    }))
 }
 
 /// The epoch that mappers use for a latency objective, and that a profile is trained for: half of
@@ -138,7 +163,6 @@ pub fn epoch(slo: Nanos) -> Result<Nanos, NetBlazeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capacity::EpochFrontier;
 
     fn profile() -> CapacityProfile {
         CapacityProfile {
@@ -178,6 +202,7 @@ mod tests {
         let empty = CapacityProfile::default();
         let slo = Nanos::from_micros(200);
         assert!(Policy::NetBlaze.mappers(slo, &empty).is_err());
+        assert!(Policy::NetBlazeNoCoreMapper.mappers(slo, &empty).is_ok());
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub(crate) fn fit(samples: &[Sample]) -> ServiceCosts {
         match worst {
             Some(worst) => used[worst] = false,
             None => {
-                let [batch, packet, byte, new_flow] = costs;
+                // Picoseconds are more than enough for a reader of the file.
+                let [batch, packet, byte, new_flow] = costs.map(|cost| (cost * 1e3).round() / 1e3);
                 return ServiceCosts {
                     batch,
                     packet,
@@ -115,7 +116,7 @@ mod tests {
             (found.byte, costs.byte),
             (found.new_flow, costs.new_flow),
         ] {
-            assert!((found - expected).abs() < 1e-3, "{found} for {expected}");
+            assert!((found - expected).abs() < 2e-3, "{found} for {expected}");
         }
     }
 
@@ -144,7 +145,7 @@ mod tests {
         };
         let found = fit(&[one; 3]);
         let total = found.batch * 0.03 + found.packet + found.byte * 60.0;
-        assert!((total - 100.0).abs() < 1e-6, "{found:?}");
+        assert!((total - 100.0).abs() < 0.1, "{found:?}");
         assert_eq!(fit(&[]), ServiceCosts::default());
     }
 }

@@ -298,12 +298,12 @@ impl<P: FnMut(Step)> Training<'_, P> {
                 .lab
                 .saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            if !self.lab.keeps(&self.spec, copy(low)?, LENGTH)? {
+            if !self.lab.keeps(&self.spec, || copy(low), LENGTH)? {
                 continue;
             }
             for _ in 0..HALVINGS {
                 let middle = (low + high) / 2.0;
-                match self.lab.keeps(&self.spec, copy(middle)?, LENGTH)? {
+                match self.lab.keeps(&self.spec, || copy(middle), LENGTH)? {
                     true => low = middle,
                     false => high = middle,
                 }

@@ -1,0 +1,161 @@
+//! `tailwater profile`.
+
+use crate::args::{CapacityArgs, LoadArgs, ReportOutput};
+use crate::error::CliError;
+use crate::input::{self, Traffic};
+use crate::progress::Measuring;
+use crate::run::{check_output, json, stop_on_signals};
+use crate::table;
+use crate::{complain, print};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::cores::{KeepOff, default_core};
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::capacity::CapacityProfile;
+use tailwater_policy::catalog::epoch;
+use tailwater_profile::{Depth, TrainOptions, train_capacity};
+use tailwater_traffic::Trace;
+
+/// How much of a preset is made to measure with.
+const GENERATED: Nanos = Nanos::from_millis(500);
+
+/// The most memory for the traffic's packets.
+const MEMORY_LIMIT: u64 = 4 << 30;
+
+/// Measures what one core can do with a chain, prints it and writes it to a file.
+pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
+    // What is quick to check comes before what takes time.
+    let mut spec = ChainSpec::read(&args.chain)?;
+    if let Some(slo) = args.slo {
+        spec.slo.latency = slo;
+    }
+    epoch(spec.slo.latency).map_err(|error| CliError::Input(error.to_string()))?;
+    let traffic = Traffic::named(&args.traffic)?;
+    let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
+    check_output("--file", &file, &args.chain, &traffic)?;
+    let load = LoadArgs {
+        rate_scale: None,
+        rate: None,
+        seed: args.seed,
+        skip_bad_packets: args.skip_bad_packets,
+        memory_limit: MEMORY_LIMIT,
+    };
+    // The times of a capture do not matter, as with saturation.
+    let untimed = matches!(traffic, Traffic::File(_));
+    let loaded = input::load(traffic, &load, Some(GENERATED), untimed, &spec.match_)?;
+    let told = loaded.notices.iter();
+    told.for_each(|notice| complain("notice", notice));
+    let stop = stop_on_signals()?;
+    let options = TrainOptions {
+        core: args.core.unwrap_or_else(default_core),
+        depth: Depth::Full,
+        seed: args.seed,
+    };
+    let profile = train(&spec, &loaded.trace, &options, &stop)?;
+    fs::write(&file, profile.to_string()).map_err(|source| CliError::Report {
+        file: file.display().to_string(),
+        source,
+    })?;
+    print(&match args.output {
+        ReportOutput::Table => table::capacity(&profile, &file),
+        ReportOutput::Json => json(&CapacityDocument::new(&profile, &file))?,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures a chain, with progress on the terminal.
+pub fn train(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &TrainOptions,
+    stop: &AtomicBool,
+) -> Result<CapacityProfile, CliError> {
+    let mut measuring = Measuring::new();
+    // Traffic is made elsewhere than where the chain runs, if there is anywhere else.
+    let _elsewhere = KeepOff::new(&[options.core]);
+    train_capacity(spec, traffic, options, stop, |step| measuring.show(step))
+        .map_err(CliError::Train)
+}
+
+/// Where a chain's profile is if nothing else is said: `edge.profile.yaml` for `edge.yaml`.
+pub fn beside(chain: &Path) -> PathBuf {
+    chain.with_extension("profile.yaml")
+}
+
+/// What `--output json` prints. Field names are stable.
+#[derive(Debug, Serialize)]
+struct CapacityDocument {
+    chain: String,
+    configuration: String,
+    machine: String,
+    slo_us: f64,
+    epoch_us: f64,
+    frontier: Vec<Epoch>,
+    rates: Vec<Rate>,
+    splits: Vec<Split>,
+    costs: Option<Costs>,
+    file: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Epoch {
+    flows: u32,
+    packets: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Rate {
+    flows: u32,
+    pps: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Split {
+    last_functions: usize,
+    first_packets: u32,
+    last_packets: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Costs {
+    batch_ns: f64,
+    packet_ns: f64,
+    byte_ns: f64,
+    new_flow_ns: f64,
+}
+
+impl CapacityDocument {
+    fn new(profile: &CapacityProfile, file: &Path) -> Self {
+        let frontier = profile.frontier.corners().iter().map(|corner| Epoch {
+            flows: corner.flows,
+            packets: corner.packets,
+        });
+        let rates = profile.rates.corners().iter();
+        let splits = profile.splits.points().iter().map(|point| Split {
+            last_functions: point.last_functions,
+            first_packets: point.first,
+            last_packets: point.last,
+        });
+        CapacityDocument {
+            chain: profile.chain.clone(),
+            configuration: profile.configuration.clone(),
+            machine: profile.machine.clone(),
+            slo_us: profile.slo.as_micros_f64(),
+            epoch_us: profile.epoch.as_micros_f64(),
+            frontier: frontier.collect(),
+            rates: rates.map(|&(flows, pps)| Rate { flows, pps }).collect(),
+            splits: splits.collect(),
+            costs: profile.costs.map(|costs| Costs {
+                batch_ns: costs.batch,
+                packet_ns: costs.packet,
+                byte_ns: costs.byte,
+                new_flow_ns: costs.new_flow,
+            }),
+            file: file.display().to_string(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A capacity profile for a person.
+
+use super::Table;
+use crate::text::{one_line, short, thousands};
+use std::path::Path;
+use tailwater_policy::capacity::CapacityProfile;
+
+/// The most rows of a frontier that are shown.
+const ROWS: usize = 12;
+
+/// The profile as text of at most 90 columns.
+pub fn capacity(profile: &CapacityProfile, file: &Path) -> String {
+    let mut table = Table(String::new());
+    table.line("chain", &profile.chain);
+    table.line("machine", &one_line(&profile.machine));
+    table.line("objective", &format!("latency within {}", profile.slo));
+    table.line("profile", &one_line(&file.display().to_string()));
+    table.gap();
+    frontier(&mut table, profile);
+    rates(&mut table, profile);
+    splits(&mut table, profile);
+    costs(&mut table, profile);
+    table.0
+}
+
+fn frontier(table: &mut Table, profile: &CapacityProfile) {
+    let title = format!("one core in {}", profile.epoch);
+    table.figure(&title, "packets", "of at most so many flows");
+    let corners = profile.frontier.corners();
+    // The first, the last, and some between.
+    let shown = corners.len().min(ROWS);
+    for row in 0..shown {
+        let corner = corners[row * (corners.len() - 1) / (shown - 1).max(1)];
+        table.figure(
+            "",
+            &thousands(u64::from(corner.packets)),
+            &thousands(u64::from(corner.flows)),
+        );
+    }
+    if shown < corners.len() {
+        let text = format!("({} of {} steps)", shown, corners.len());
+        table.figure("", "", &text);
+    }
+    table.gap();
+}
+
+fn rates(table: &mut Table, profile: &CapacityProfile) {
+    let corners = profile.rates.corners();
+    if corners.is_empty() {
+        let text = "none: the objective was missed at a fifth of what the core can do";
+        table.line("rates in time", text);
+        table.gap();
+        return;
+    }
+    table.figure("rates in time", "packets/s", "of at most so many flows");
+    for &(flows, rate) in corners {
+        table.figure("", &short(rate), &thousands(u64::from(flows)));
+    }
+    table.gap();
+}
+
+fn splits(table: &mut Table, profile: &CapacityProfile) {
+    let points = profile.splits.points();
+    if points.is_empty() {
+        return;
+    }
+    table.figure(
+        "one flow, two cores",
+        "packets",
+        &format!("in {}, by how the chain is cut", profile.epoch),
+    );
+    for point in points {
+        let words = format!(
+            "last {} moved: first core {}, second {}",
+            point.last_functions,
+            thousands(u64::from(point.first)),
+            thousands(u64::from(point.last))
+        );
+        table.figure("", &thousands(u64::from(point.capacity())), &words);
+    }
+    table.gap();
+}
+
+fn costs(table: &mut Table, profile: &CapacityProfile) {
+    let Some(costs) = profile.costs else {
+        return;
+    };
+    table.figure("costs", "ns", "");
+    for (name, cost, words) in [
+        ("  batch", costs.batch, "however many packets"),
+        ("  packet", costs.packet, ""),
+        ("  byte", costs.byte, ""),
+        ("  new flow", costs.new_flow, "more than any packet"),
+    ] {
+        let figure = match cost {
+            cost if cost < 10.0 => format!("{cost:.2}"),
+            cost => format!("{cost:.0}"),
+        };
+        table.figure(name, &figure, words);
+    }
+}
