@@ -31,6 +31,8 @@ pub struct Service {
     pub batch: u64,
     /// Each of its packets.
     pub packet: u64,
+    /// Each flow that packets in a batch are of: its state is not in the cache.
+    pub flow: u64,
     /// Each packet that opens a flow, beside that.
     pub new_flow: u64,
     /// Each batch that is received.
@@ -46,9 +48,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// What a packet takes of a core that does all the work, in full batches.
+    /// What a packet takes of a core that does all the work, in full batches of different flows.
     pub fn per_packet(&self) -> u64 {
-        self.packet + self.receive + (self.batch + self.poll) / BATCH as u64
+        self.packet + self.flow + self.receive + (self.batch + self.poll) / BATCH as u64
     }
 }
 
@@ -135,6 +137,8 @@ struct Flow {
     /// In the own queue.
     queued: u32,
     place: usize,
+    /// The last batch that had a packet of it.
+    batch: u64,
     /// The helper that has the last part of its chain.
     split: Option<usize>,
 }
@@ -165,6 +169,8 @@ struct Model<'a> {
     helpers: Vec<Helper>,
     workers: Vec<Worker>,
     outcome: Outcome,
+    /// Batches processed, by all cores.
+    batches: u64,
     /// For each flow, its place in the view that is made.
     slots: Vec<u32>,
 }
@@ -184,6 +190,7 @@ pub fn run(mapper: &mut dyn CoreMapper, machine: &Machine, traffic: &[Arrival]) 
         helpers: vec![Helper::default(); machine.helpers],
         workers: vec![Worker::default(); machine.helpers],
         outcome: Outcome::default(),
+        batches: 0,
         slots: vec![u32::MAX; flows],
     };
     model.run(mapper, traffic);
@@ -313,12 +320,14 @@ impl Model<'_> {
                 return;
             }
             let mut end = start + self.machine.service.batch;
+            self.batches += 1;
             let mut batch = [None; BATCH];
             for slot in &mut batch {
                 match worker.queue.front() {
                     Some(&(here, packet)) if here <= start => {
                         worker.queue.pop_front();
-                        end += cost(self.machine, packet, false);
+                        let flow = &mut self.flows[packet.flow as usize];
+                        end += cost(self.machine, packet, flow, self.batches, false);
                         *slot = Some(packet);
                     }
                     _ => break,
@@ -374,10 +383,12 @@ impl Model<'_> {
         }
         let batch: Vec<Packet> = self.queue.drain(..count).collect();
         self.now += self.machine.service.batch;
+        self.batches += 1;
         let mut new = 0;
         for packet in &batch {
-            let split = self.flows[packet.flow as usize].split.is_some();
-            self.now += cost(self.machine, *packet, split);
+            let flow = &mut self.flows[packet.flow as usize];
+            let split = flow.split.is_some();
+            self.now += cost(self.machine, *packet, flow, self.batches, split);
             new += u32::from(packet.new);
         }
         for packet in batch {
@@ -501,17 +512,18 @@ impl Model<'_> {
     }
 }
 
-/// What a packet takes of a core that processes all of its chain, or, if the flow is split, one part.
-fn cost(machine: &Machine, packet: Packet, split: bool) -> u64 {
-    let new = if packet.new {
-        machine.service.new_flow
-    } else {
-        0
-    };
-    let whole = machine.service.packet;
+/// What a packet in a batch takes of a core that processes all of its chain, or, if its flow is split,
+/// one part.
+fn cost(machine: &Machine, packet: Packet, flow: &mut Flow, batch: u64, split: bool) -> u64 {
+    let service = machine.service;
+    let mut more = if packet.new { service.new_flow } else { 0 };
+    if flow.batch != batch {
+        flow.batch = batch;
+        more += service.flow;
+    }
     match (split, packet.last_part) {
-        (_, true) => whole * (100 - machine.split) / 100,
-        (true, false) => whole * machine.split / 100 + new,
-        (false, false) => whole + new,
+        (_, true) => service.packet * (100 - machine.split) / 100,
+        (true, false) => service.packet * machine.split / 100 + more,
+        (false, false) => service.packet + more,
     }
 }
