@@ -60,7 +60,7 @@ Examples:
 Bursts are absorbed with more cores, if there are any to spare:
   tailwater run chain.yaml --traffic backbone --cores 1 --auxiliary 0
       Core 0 helps when core 1 has more than it can do in time, and otherwise sleeps.
-Policies: static, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
+Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
 netblaze-no-core-mapper, netblaze-no-boost.
 
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
@@ -91,7 +91,7 @@ pub struct RunArgs {
     /// Cores that help when there is more to do than --cores can in time
     #[arg(long, value_name = "LIST", value_parser = values::cores, conflicts_with = "saturate")]
     pub auxiliary: Option<Cores>,
-    /// What is handed to auxiliary cores, and when [default: netblaze with --auxiliary, or static]
+    /// What is handed to auxiliary cores, and when [default: tailwater with --auxiliary, or static]
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
     /// What the chain can do on this machine [default: CHAIN.profile.yaml, or measured now]
