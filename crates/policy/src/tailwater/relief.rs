@@ -25,9 +25,12 @@ impl TailwaterMapper {
             };
         }
         let mut left = wait;
-        let mut used = self.move_whales(view, plan, &mut left);
+        let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
         for recruit in [false, true] {
+            if !recruit && !self.working {
+                continue;
+            }
             let enough = match (self.boosting, recruit) {
                 (true, _) => 0,
                 (false, false) => self.share,
@@ -35,8 +38,9 @@ impl TailwaterMapper {
             };
             // Large flows first, so that few are moved.
             for part in [8, u64::MAX] {
-                if left > enough {
-                    let least = (left - enough) / part;
+                // A look at every flow is spared where none is large enough.
+                let least = left.saturating_sub(enough) / part;
+                if left > enough && least <= largest {
                     used |= self.move_tail(view, plan, &mut left, age, recruit, least);
                 }
             }
@@ -79,9 +83,15 @@ impl TailwaterMapper {
         self.costs.of(Load { flows: 1, packets })
     }
 
-    /// Gives each flow that alone would be late a helper without work, or splits it.
-    fn move_whales(&mut self, view: &View<'_>, plan: &mut Plan, left: &mut u64) -> u64 {
+    /// Gives each flow that alone would be late a helper without work, or splits it. Returns the
+    /// helpers, as a bit map, and what the largest flow that can be moved takes.
+    fn move_whales(&mut self, view: &View<'_>, plan: &mut Plan, left: &mut u64) -> (u64, u64) {
         let mut used = 0;
+        let movable = view.queued.iter().filter(|flow| !flow.bound);
+        let largest = self.cost(movable.map(|flow| flow.packets).max().unwrap_or(0));
+        if largest <= self.recruit {
+            return (used, largest);
+        }
         for (flow, queued) in view.queued.iter().enumerate() {
             let cost = self.cost(queued.packets);
             if queued.bound || cost <= self.recruit {
@@ -124,7 +134,7 @@ impl TailwaterMapper {
                 });
             }
         }
-        used
+        (used, largest)
     }
 
     /// Moves flows of at least `least` nanoseconds, the last that came first, until what is left here
