@@ -11,6 +11,7 @@
 //! - [`dispatch`]: the dispatcher's side;
 //! - [`helper`]: the auxiliary worker;
 //! - [`link`]: the two rings, and who has recruited whom;
+//! - [`record`]: decisions recorded, explained, replayed;
 //! - [`overhead`]: what a decision costs, for benchmarks.
 
 pub(crate) mod backlog;
@@ -19,6 +20,7 @@ pub(crate) mod helper;
 pub(crate) mod link;
 #[doc(hidden)]
 pub mod overhead;
+pub mod record;
 
 use dispatch::Dispatch;
 use helper::HelperEnds;

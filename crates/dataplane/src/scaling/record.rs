@@ -1,0 +1,255 @@
+//! Decisions recorded while a run goes on, to be explained and replayed afterwards.
+//!
+//! A [`Recorder`] puts a mapper around another one. It writes what that saw and said into bounded,
+//! recycled [chunks](tailwater_nf::chunks); a thread writes them to a file. Nothing is allocated and
+//! nothing waits on the data path: a decision that finds no room is left out and counted. A run that
+//! is not recorded has nothing of this.
+//!
+//! - [`Recorder`] writes a file, after a [`Header`];
+//! - [`Reader`] reads it, within bounds;
+//! - [`replay()`] tells what another mapper would have said to the same views;
+//! - [`Explainer`] tells when there was more to do than could be done in time, and what was done.
+//!
+//! **The file** is binary: a mapper may decide two hundred thousand times a second, with hundreds of
+//! flows waiting, which as text would be more than disks like. It begins with the bytes
+//! `tailwater-decisions` and a line feed. All that follows are unsigned numbers in LEB128 (seven bits
+//! a byte, lowest first, the high bit set in all bytes but a number's last) and texts (their length
+//! in bytes, then UTF-8). Times are nanoseconds on the run's clock.
+//!
+//! - Header: version (1), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
+//!   file's creation; the texts chain, policy and capacity profile (in its own format; may be empty).
+//! - For each decision: the number of numbers that follow; dispatcher; its decisions before this one,
+//!   counting those left out; now; how long the oldest packet has waited; how long the mapper took;
+//!   packets and flows in the own queue; flags (1 boost mode, 2 whale beyond split, 4 out of cores);
+//!   packets of that notice; helpers to release, as a bit map; flowlets placed since the decision
+//!   before, and how many of them with helpers; flows listed; splits; then
+//!   - for each helper: flags (1 recruited, 2 taken), flows, packets, for how long it has been idle
+//!     (0 if it is not);
+//!   - for each split: flow, last functions, helper;
+//!   - for each flow that is listed: its position, if not all flows are; its packets times two, plus 1
+//!     if it is bound; its place (0 here, helper `i` is `i + 1`). Of more than
+//!     [`MOST_LISTED`] flows the [`MOST_LARGEST`] with the most packets are listed.
+//! - At the end: 0, and how many decisions were left out. A file without it was cut short.
+
+mod explain;
+mod format;
+mod read;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
+pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
+pub use read::{Decision, ListedFlow, Problem, ReadError, Reader};
+pub use replay::{Difference, Differences, Outline, Replay, replay};
+
+use format::{Encoder, MOST_WORDS};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use tailwater_net::Nanos;
+use tailwater_nf::chunks::{ChunkReceiver, ChunkSender, Chunks};
+use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+
+/// Words in a chunk: several of the longest records.
+const CHUNK: usize = 8 * MOST_WORDS;
+/// Chunks of each dispatcher: 4.6 MiB.
+const CHUNKS: usize = 32;
+/// Most dispatchers; more wait for each other.
+const DISPATCHERS: usize = 256;
+
+/// Why there is no record, or only a part of one.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot record decisions: {source}", file.display())]
+pub struct RecordError {
+    /// The file.
+    pub file: PathBuf,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// What a recording came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Decisions in the file.
+    pub decisions: u64,
+    /// Decisions left out, because they came faster than they could be written.
+    pub lost: u64,
+}
+
+/// A file in which a run's decisions are recorded. Copies share it.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: PathBuf,
+    chunks: Mutex<Option<Chunks<u64>>>,
+    writer: Mutex<Option<JoinHandle<io::Result<u64>>>>,
+    dispatchers: AtomicU32,
+    lost: Arc<AtomicU64>,
+}
+
+impl Recorder {
+    /// Creates the file and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// The file cannot be created, or there is no thread.
+    pub fn create(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
+        let error = |source| RecordError {
+            file: path.to_owned(),
+            source,
+        };
+        let mut file = BufWriter::new(File::create(path).map_err(error)?);
+        file.write_all(&header.encoded()).map_err(error)?;
+        let lost = Arc::new(AtomicU64::new(0));
+        let (chunks, receiver) = Chunks::new(DISPATCHERS, CHUNKS, CHUNK);
+        let left_out = Arc::clone(&lost);
+        let thread = std::thread::Builder::new()
+            .name("decisions".to_owned())
+            .spawn(move || write_records(file, receiver, &left_out))
+            .map_err(error)?;
+        Ok(Recorder {
+            shared: Arc::new(Shared {
+                file: path.to_owned(),
+                chunks: Mutex::new(Some(chunks)),
+                writer: Mutex::new(Some(thread)),
+                dispatchers: AtomicU32::new(0),
+                lost,
+            }),
+        })
+    }
+
+    /// With a receiver instead of the file and its thread.
+    #[cfg(test)]
+    fn unattended() -> (Recorder, ChunkReceiver<u64>) {
+        let (chunks, receiver) = Chunks::new(1, CHUNKS, CHUNK);
+        let shared = Shared {
+            file: PathBuf::new(),
+            chunks: Mutex::new(Some(chunks)),
+            writer: Mutex::new(None),
+            dispatchers: AtomicU32::new(0),
+            lost: Arc::default(),
+        };
+        let shared = Arc::new(shared);
+        (Recorder { shared }, receiver)
+    }
+
+    /// Mappers that record what those of `make` see and say. The first that is made is dispatcher 0,
+    /// and so on. Made after [`finish`](Recorder::finish) they record nothing.
+    pub fn recording(&self, make: MakeMapper) -> MakeMapper {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || {
+            let mapper = make();
+            let chunks = lock(&shared.chunks);
+            let Some(chunks) = chunks.as_ref() else {
+                return mapper;
+            };
+            let dispatcher = shared.dispatchers.fetch_add(1, Ordering::Relaxed);
+            Box::new(Recording {
+                mapper,
+                chunks: chunks.sender(dispatcher as usize),
+                encoder: Encoder::new(dispatcher),
+                flowlets: Flowlets::default(),
+                lost: Arc::clone(&shared.lost),
+            })
+        })
+    }
+
+    /// Waits until everything is in the file, the run being over: all mappers are gone. `None` if that was done before.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub fn finish(&self) -> Result<Option<Recorded>, RecordError> {
+        drop(lock(&self.shared.chunks).take());
+        let Some(writer) = lock(&self.shared.writer).take() else {
+            return Ok(None);
+        };
+        let written = writer
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let decisions = written.map_err(|source| RecordError {
+            file: self.shared.file.clone(),
+            source,
+        })?;
+        let lost = self.shared.lost.load(Ordering::Relaxed);
+        Ok(Some(Recorded { decisions, lost }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mapper that records what another sees and says. All of [`CoreMapper`]'s functions are passed on.
+struct Recording {
+    mapper: Box<dyn CoreMapper>,
+    chunks: ChunkSender<u64>,
+    encoder: Encoder,
+    flowlets: Flowlets,
+    lost: Arc<AtomicU64>,
+}
+
+impl CoreMapper for Recording {
+    #[inline]
+    fn due(&self, now: Nanos, packets: u32) -> bool {
+        self.mapper.due(now, packets)
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let began = Instant::now();
+        self.mapper.decide(view, plan);
+        let took = Nanos(began.elapsed().as_nanos() as u64);
+        let flowlets = std::mem::take(&mut self.flowlets);
+        let words = self.encoder.decision(view, plan, took, flowlets);
+        if self.chunks.has_room(words.len()) {
+            self.chunks.extend(words);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+        let place = self.mapper.place(flowlet, loads);
+        self.flowlets.placed += 1;
+        self.flowlets.away += u64::from(place != Place::HERE);
+        place
+    }
+
+    #[inline]
+    fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
+        self.mapper.completed(packets, new, took);
+    }
+}
+
+fn write_records(
+    mut file: impl Write,
+    receiver: ChunkReceiver<u64>,
+    lost: &AtomicU64,
+) -> io::Result<u64> {
+    let mut outcome = Ok(());
+    let (mut decisions, mut bytes) = (0, Vec::new());
+    receiver.for_each(|_, words| {
+        // After an error dispatchers are still relieved of their chunks.
+        if outcome.is_ok() {
+            bytes.clear();
+            words.iter().for_each(|word| format::put(&mut bytes, *word));
+            outcome = file.write_all(&bytes);
+            decisions += format::count_records(words);
+        }
+    });
+    outcome?;
+    bytes.clear();
+    format::put_end(&mut bytes, lost.load(Ordering::Relaxed));
+    file.write_all(&bytes)?;
+    file.flush()?;
+    Ok(decisions)
+}

@@ -1,0 +1,427 @@
+//! Reading a file of decisions, within bounds: whatever is in it, a reader holds no more than a
+//! header and one decision.
+
+use super::format::{
+    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC, MOST_TEXT,
+    MOST_WORDS, OUT_OF_CORES, RECRUITED, TAKEN, VERSION, WHALE,
+};
+use crate::scaling::MOST_BUFFERS;
+use std::io::{self, BufRead};
+use tailwater_net::Nanos;
+use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, Place, Split};
+
+/// Most dispatchers that a file may name.
+pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
+
+/// Most flows of a queue: no dispatcher has more buffers.
+const MOST_FLOWS: u64 = MOST_BUFFERS as u64;
+
+/// What is wrong with a file, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("byte {offset}: {problem}")]
+pub struct ReadError {
+    /// Bytes before: of the file if it ends there, else of what is wrong.
+    pub offset: u64,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What can be wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(io::Error),
+    /// It is something else.
+    #[error("expected a record of decisions, found something else")]
+    NotARecord,
+    /// It is a record of another version.
+    #[error("expected a record of version {VERSION}, found version {0}")]
+    Version(u64),
+    /// It ends too early.
+    #[error("the record is cut short")]
+    Cut,
+    /// Something goes on after the end.
+    #[error("expected nothing after the record's end, found more")]
+    AfterEnd,
+    /// A number is too large, or not what others make it.
+    #[error("expected {expected} {what}, found {found}")]
+    Number {
+        /// What the number is.
+        what: &'static str,
+        /// `at most 5`, say.
+        expected: String,
+        /// The number.
+        found: u64,
+    },
+    /// A number has more than 64 bits.
+    #[error("expected a number of 64 bits, found a longer one")]
+    Long,
+    /// A text is none.
+    #[error("expected text in UTF-8 as the {0}")]
+    Text(&'static str),
+}
+
+/// A flow in the own queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedFlow {
+    /// Its position among all flows in the queue.
+    pub position: u32,
+    /// Its packets.
+    pub packets: u32,
+    /// Whether it had to stay.
+    pub bound: bool,
+    /// Where it was to go.
+    pub place: Place,
+}
+
+/// A decision: what the mapper saw, and what it said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Who decided.
+    pub dispatcher: u32,
+    /// Its decisions before, with those left out.
+    pub sequence: u64,
+    /// When, on the run's clock.
+    pub now: Nanos,
+    /// When the packet that had waited longest arrived.
+    pub oldest: Nanos,
+    /// How long the mapper took.
+    pub took: Nanos,
+    /// What the own queue held.
+    pub queue: Load,
+    /// Its flows, in order; the largest if they were too many.
+    pub listed: Vec<ListedFlow>,
+    /// The helpers.
+    pub helpers: Vec<Helper>,
+    /// Flowlets placed since the decision before.
+    pub flowlets: Flowlets,
+    /// Helpers to let go, as a bit map.
+    pub release: u64,
+    /// Flows to split.
+    pub splits: Vec<Split>,
+    /// Boost mode.
+    pub boost: bool,
+    /// What the operator was told.
+    pub notice: Option<Notice>,
+}
+
+impl Decision {
+    /// Whether all flows of the queue are listed.
+    pub fn is_whole(&self) -> bool {
+        self.listed.len() == self.queue.flows as usize
+    }
+
+    /// How long the oldest packet in the own queue had waited.
+    pub fn wait(&self) -> Nanos {
+        self.now.saturating_sub(self.oldest)
+    }
+
+    /// The flow with the most packets in the own queue.
+    pub fn largest(&self) -> u32 {
+        let packets = self.listed.iter().map(|flow| flow.packets);
+        packets.max().unwrap_or(0)
+    }
+
+    /// The listed flows that were to move.
+    pub fn moved(&self) -> Load {
+        let moved = self.listed.iter().filter(|flow| flow.place != Place::HERE);
+        moved.fold(Load::default(), |all, flow| Load {
+            flows: all.flows + 1,
+            packets: all.packets.saturating_add(flow.packets),
+        })
+    }
+}
+
+/// Reads a file, decision by decision.
+#[derive(Debug)]
+pub struct Reader<R> {
+    bytes: R,
+    offset: u64,
+    header: Header,
+    words: Vec<u64>,
+    decision: Decision,
+    lost: Option<u64>,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// It is none, is of another version, or cannot be read.
+    pub fn new(bytes: R) -> Result<Reader<R>, ReadError> {
+        let mut reader = Reader {
+            bytes,
+            offset: 0,
+            header: Header::default(),
+            words: Vec::new(),
+            decision: Decision::default(),
+            lost: None,
+        };
+        for expected in MAGIC {
+            if reader.byte()? != Some(*expected) {
+                return Err(error(0, Problem::NotARecord));
+            }
+        }
+        let offset = reader.offset;
+        let version = reader.number()?;
+        if version != VERSION {
+            return Err(error(offset, Problem::Version(version)));
+        }
+        reader.header.slo = Nanos(reader.number()?);
+        reader.header.epoch = Nanos(reader.number()?);
+        let offset = reader.offset;
+        let helpers = reader.number()?;
+        reader.header.helpers =
+            at_most("helpers", helpers, MAX_HELPERS as u64).map_err(|p| error(offset, p))? as usize;
+        reader.header.started = Nanos(reader.number()?);
+        reader.header.chain = reader.text("chain")?;
+        reader.header.policy = reader.text("policy")?;
+        reader.header.profile = reader.text("profile")?;
+        Ok(reader)
+    }
+
+    /// What the file says before the first decision.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// How many decisions were left out of the file; `None` before its end.
+    pub fn lost(&self) -> Option<u64> {
+        self.lost
+    }
+
+    /// The next decision; `None` at the end. Not to be called after an error.
+    ///
+    /// # Errors
+    /// It is none, or cannot be read.
+    pub fn next_decision(&mut self) -> Result<Option<&Decision>, ReadError> {
+        if self.lost.is_some() {
+            return Ok(None);
+        }
+        let offset = self.offset;
+        let length = self.number()?;
+        if length == 0 {
+            self.lost = Some(self.number()?);
+            let offset = self.offset;
+            return match self.byte()? {
+                None => Ok(None),
+                Some(_) => Err(error(offset, Problem::AfterEnd)),
+            };
+        }
+        let at = |problem| error(offset, problem);
+        at_most("numbers in a decision", length, MOST_WORDS as u64 - 1).map_err(at)?;
+        self.words.clear();
+        for _ in 0..length {
+            let number = self.number()?;
+            self.words.push(number);
+        }
+        decode(&self.words, self.header.helpers, &mut self.decision).map_err(at)?;
+        Ok(Some(&self.decision))
+    }
+
+    fn byte(&mut self) -> Result<Option<u8>, ReadError> {
+        let bytes = loop {
+            match self.bytes.fill_buf() {
+                Ok(bytes) => break bytes,
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(error(self.offset, Problem::Io(source))),
+            }
+        };
+        let byte = bytes.first().copied();
+        if byte.is_some() {
+            self.bytes.consume(1);
+            self.offset += 1;
+        }
+        Ok(byte)
+    }
+
+    fn next_byte(&mut self) -> Result<u8, ReadError> {
+        let byte = self.byte()?;
+        byte.ok_or_else(|| error(self.offset, Problem::Cut))
+    }
+
+    fn number(&mut self) -> Result<u64, ReadError> {
+        let offset = self.offset;
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let byte = self.next_byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift > 63 || bits << shift >> shift != bits {
+                return Err(error(offset, Problem::Long));
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+            shift += 7;
+        }
+    }
+
+    fn text(&mut self, what: &'static str) -> Result<String, ReadError> {
+        let offset = self.offset;
+        let length = self.number()?;
+        at_most("bytes of text", length, MOST_TEXT as u64).map_err(|p| error(offset, p))?;
+        let mut bytes = Vec::new();
+        for _ in 0..length {
+            bytes.push(self.next_byte()?);
+        }
+        String::from_utf8(bytes).map_err(|_| error(offset, Problem::Text(what)))
+    }
+}
+
+fn error(offset: u64, problem: Problem) -> ReadError {
+    ReadError { offset, problem }
+}
+
+fn at_most(what: &'static str, found: u64, most: u64) -> Result<u64, Problem> {
+    if found <= most {
+        return Ok(found);
+    }
+    Err(Problem::Number {
+        what,
+        expected: format!("at most {most}"),
+        found,
+    })
+}
+
+fn exactly(what: &'static str, found: u64, expected: u64) -> Result<(), Problem> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Problem::Number {
+        what,
+        expected: expected.to_string(),
+        found,
+    })
+}
+
+fn half(what: &'static str, found: u64) -> Result<u32, Problem> {
+    at_most(what, found, u64::from(u32::MAX)).map(|number| number as u32)
+}
+
+/// Makes a decision of its numbers.
+fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), Problem> {
+    let short = |what| Problem::Number {
+        what,
+        expected: format!("at least {FIXED}"),
+        found: words.len() as u64,
+    };
+    let Some((fixed, rest)) = words.split_first_chunk::<FIXED>() else {
+        return Err(short("numbers in a decision"));
+    };
+    let [
+        dispatcher,
+        sequence,
+        now,
+        wait,
+        took,
+        packets,
+        flows,
+        flags,
+        beyond,
+        release,
+        placed,
+        away,
+        listed,
+        splits,
+    ] = *fixed;
+    decision.dispatcher = at_most("as a dispatcher", dispatcher, MOST_DISPATCHERS - 1)? as u32;
+    decision.sequence = sequence;
+    decision.now = Nanos(now);
+    decision.oldest = Nanos(now - at_most("nanoseconds of waiting", wait, now)?);
+    decision.took = Nanos(took);
+    let flows = at_most("flows in a queue", flows, MOST_FLOWS)?;
+    decision.queue = Load {
+        flows: flows as u32,
+        packets: half("packets in a queue", packets)?,
+    };
+    at_most("as flags", flags, BOOST | WHALE | OUT_OF_CORES)?;
+    decision.boost = flags & BOOST != 0;
+    let beyond = half("packets of a notice", beyond)?;
+    decision.notice = match (flags & WHALE != 0, flags & OUT_OF_CORES != 0) {
+        (true, _) => Some(Notice::WhaleBeyondSplit { packets: beyond }),
+        (_, true) => Some(Notice::OutOfCores { packets: beyond }),
+        _ => None,
+    };
+    decision.release = at_most("as helpers to release", release, (1 << helpers) - 1)?;
+
+    decision.flowlets = Flowlets {
+        placed,
+        away: at_most("flowlets with helpers", away, placed)?,
+    };
+
+    // Both are bounded by the number of words, so the sum cannot overflow.
+    let most = MOST_WORDS as u64;
+    let listed = at_most("listed flows", listed, flows.min(most))?;
+    let splits = at_most("splits", splits, most)?;
+    let whole = listed == flows;
+    let a_flow = if whole { A_FLOW } else { A_LARGE_FLOW };
+    let expected = helpers * A_HELPER + splits as usize * A_SPLIT + listed as usize * a_flow;
+    exactly(
+        "numbers in a decision",
+        words.len() as u64,
+        (FIXED + expected) as u64,
+    )?;
+    let (of_helpers, rest) = rest.split_at(helpers * A_HELPER);
+    let (of_splits, of_flows) = rest.split_at(splits as usize * A_SPLIT);
+
+    decision.helpers.clear();
+    for helper in of_helpers.chunks_exact(A_HELPER) {
+        let flags = at_most("as flags of a helper", helper[0], RECRUITED | TAKEN)?;
+        let idle = at_most("nanoseconds of idling", helper[3], now)?;
+        decision.helpers.push(Helper {
+            recruited: flags & RECRUITED != 0,
+            taken: flags & TAKEN != 0,
+            load: Load {
+                flows: half("flows of a helper", helper[1])?,
+                packets: half("packets of a helper", helper[2])?,
+            },
+            idle_since: Nanos(now - idle),
+        });
+    }
+    let position = |found| at_most("as a flow's position", found, flows.saturating_sub(1));
+    decision.splits.clear();
+    for split in of_splits.chunks_exact(A_SPLIT) {
+        decision.splits.push(Split {
+            flow: position(split[0])? as usize,
+            last_functions: half("functions", split[1])? as usize,
+            helper: at_most("as a helper", split[2], helpers.saturating_sub(1) as u64)? as usize,
+        });
+    }
+    decision.listed.clear();
+    let (mut all, mut after) = (0_u64, 0);
+    for (i, flow) in of_flows.chunks_exact(a_flow).enumerate() {
+        let [at, packets, place] = match *flow {
+            [packets, place] => [i as u64, packets, place],
+            [at, packets, place] => [at, packets, place],
+            _ => continue,
+        };
+        let at = position(at)?;
+        if at < after {
+            return Err(Problem::Number {
+                what: "as the next flow's position",
+                expected: format!("at least {after}"),
+                found: at,
+            });
+        }
+        after = at + 1;
+        let place = at_most("as a place", place, helpers as u64)? as usize;
+        let listed = ListedFlow {
+            position: at as u32,
+            packets: half("packets of a flow", packets >> 1)?,
+            bound: packets & 1 != 0,
+            place: place.checked_sub(1).map_or(Place::HERE, Place::helper),
+        };
+        all += u64::from(listed.packets);
+        decision.listed.push(listed);
+    }
+    // Flows that are not listed have a packet at least.
+    let queued = u64::from(decision.queue.packets);
+    if whole {
+        exactly("packets in all flows", all, queued)?;
+    } else {
+        at_most("packets in all flows", all + flows - listed, queued)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! What another mapper would have said to the same views.
+//!
+//! The views are those that came of what the recorded mapper said: a mapper that would have acted
+//! otherwise would have seen others later on. So a difference tells where two mappers part, not how
+//! a run with the other would have gone. A mapper is shown queues only: what it would have learnt
+//! from [batches](CoreMapper::completed) or done with [flowlets](CoreMapper::place) is not recorded.
+
+use super::read::{Decision, MOST_DISPATCHERS, ReadError, Reader};
+use serde::Serialize;
+use std::io::BufRead;
+use tailwater_policy::core::{CoreMapper, Load, Notice, Place, Plan, QueuedFlow, View};
+
+/// A plan's outline.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outline {
+    /// Flows to move.
+    pub flows_moved: u32,
+    /// Their packets.
+    pub packets_moved: u32,
+    /// Helpers that they go to.
+    pub helpers: u32,
+    /// Helpers to let go.
+    pub released: u32,
+    /// Flows to split.
+    pub splits: u32,
+    /// Boost mode.
+    pub boost: bool,
+    /// `whale-beyond-split`, `out-of-cores`, or nothing.
+    pub notice: Option<&'static str>,
+}
+
+/// A decision on which two mappers differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Who decided.
+    pub dispatcher: u32,
+    /// When, on the run's clock.
+    pub at_us: f64,
+    /// Packets in the own queue.
+    pub packets: u32,
+    /// Flows there.
+    pub flows: u32,
+    /// What the record says.
+    pub recorded: Outline,
+    /// What the mapper says.
+    pub replayed: Outline,
+}
+
+/// In what decisions differ; one may differ in several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Differences {
+    /// Where flows go.
+    pub places: u64,
+    /// Helpers let go.
+    pub releases: u64,
+    /// Flows split.
+    pub splits: u64,
+    /// Boost mode.
+    pub boost: u64,
+    /// What the operator is told.
+    pub notice: u64,
+}
+
+/// What a replay came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Replay {
+    /// Recorded decisions.
+    pub decisions: u64,
+    /// Of those, how many the mapper would not have been asked for at that time.
+    pub not_due: u64,
+    /// Those whose queue was too long to be recorded whole. The mapper is shown flows that are nearly
+    /// alike in place of those left out, and not compared.
+    pub partial: u64,
+    /// Decisions that are missing in between.
+    pub missing: u64,
+    /// Equal plans.
+    pub same: u64,
+    /// Plans that are not.
+    pub different: u64,
+    /// In what.
+    pub differences: Differences,
+    /// Packets that the recorded plans move, of all that are compared.
+    pub packets_moved_recorded: u64,
+    /// Packets that the mapper's plans move.
+    pub packets_moved_replayed: u64,
+    /// The first differences.
+    pub first: Vec<Difference>,
+}
+
+/// One dispatcher's.
+struct Replayed {
+    mapper: Box<dyn CoreMapper>,
+    next: u64,
+}
+
+/// Shows a record's views to mappers, one for each dispatcher, and compares what they say. Keeps the
+/// first `most` differences.
+///
+/// # Errors
+/// What is wrong with the record.
+pub fn replay(
+    reader: &mut Reader<impl BufRead>,
+    make: &dyn Fn() -> Box<dyn CoreMapper>,
+    most: usize,
+) -> Result<Replay, ReadError> {
+    let mut outcome = Replay::default();
+    let mut mappers: Vec<Option<Replayed>> = Vec::new();
+    mappers.resize_with(MOST_DISPATCHERS as usize, || None);
+    let (mut queued, mut plan) = (Vec::new(), Plan::default());
+    while let Some(decision) = reader.next_decision()? {
+        outcome.decisions += 1;
+        let dispatcher = &mut mappers[decision.dispatcher as usize];
+        let replayed = dispatcher.get_or_insert_with(|| Replayed {
+            mapper: make(),
+            next: 0,
+        });
+        outcome.missing += decision.sequence.saturating_sub(replayed.next);
+        replayed.next = decision.sequence.saturating_add(1);
+        fill(&mut queued, decision);
+        let view = View {
+            now: decision.now,
+            oldest: decision.oldest,
+            queued: &queued,
+            packets: decision.queue.packets,
+            helpers: &decision.helpers,
+        };
+        if !replayed.mapper.due(view.now, view.packets) {
+            outcome.not_due += 1;
+            continue;
+        }
+        plan.clear(queued.len());
+        replayed.mapper.decide(&view, &mut plan);
+        if !decision.is_whole() {
+            outcome.partial += 1;
+            continue;
+        }
+        compare(decision, &plan, most, &mut outcome);
+    }
+    Ok(outcome)
+}
+
+/// The queue as the mapper saw it; or, of a queue that is not listed whole, one of as many flows and
+/// packets with the same largest flows.
+fn fill(queued: &mut Vec<QueuedFlow>, decision: &Decision) {
+    let Load { flows, packets } = decision.queue;
+    let listed: u32 = decision.listed.iter().map(|flow| flow.packets).sum();
+    let others = flows - decision.listed.len() as u32;
+    let rest = packets - listed;
+    queued.clear();
+    // The first of them have a packet more than the others, so that all are there.
+    queued.extend((0..flows).map(|_| QueuedFlow {
+        packets: rest.checked_div(others).unwrap_or(0),
+        bound: false,
+    }));
+    let mut more = rest.checked_rem(others).unwrap_or(0);
+    let mut listed = decision.listed.iter().peekable();
+    for (at, flow) in queued.iter_mut().enumerate() {
+        if let Some(known) = listed.next_if(|known| known.position as usize == at) {
+            (flow.packets, flow.bound) = (known.packets, known.bound);
+        } else if more > 0 {
+            flow.packets += 1;
+            more -= 1;
+        }
+    }
+}
+
+fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) {
+    let listed = decision.listed.iter();
+    let places = listed
+        .zip(&plan.places)
+        .any(|(flow, place)| flow.place != *place);
+    let differs = [
+        (places, &mut outcome.differences.places),
+        (
+            decision.release != plan.release,
+            &mut outcome.differences.releases,
+        ),
+        (
+            decision.splits != plan.splits,
+            &mut outcome.differences.splits,
+        ),
+        (decision.boost != plan.boost, &mut outcome.differences.boost),
+        (
+            decision.notice != plan.notice,
+            &mut outcome.differences.notice,
+        ),
+    ];
+    let mut different = false;
+    for (differs, count) in differs {
+        *count += u64::from(differs);
+        different |= differs;
+    }
+    let recorded = outline(
+        decision
+            .listed
+            .iter()
+            .map(|flow| (flow.packets, flow.place)),
+        (decision.release, decision.splits.len()),
+        (decision.boost, decision.notice),
+    );
+    let flows = decision.listed.iter().zip(&plan.places);
+    let replayed = outline(
+        flows.map(|(flow, place)| (flow.packets, *place)),
+        (plan.release, plan.splits.len()),
+        (plan.boost, plan.notice),
+    );
+    outcome.packets_moved_recorded += u64::from(recorded.packets_moved);
+    outcome.packets_moved_replayed += u64::from(replayed.packets_moved);
+    if !different {
+        outcome.same += 1;
+        return;
+    }
+    outcome.different += 1;
+    if outcome.first.len() < most {
+        outcome.first.push(Difference {
+            dispatcher: decision.dispatcher,
+            at_us: decision.now.as_micros_f64(),
+            packets: decision.queue.packets,
+            flows: decision.queue.flows,
+            recorded,
+            replayed,
+        });
+    }
+}
+
+fn outline(
+    flows: impl Iterator<Item = (u32, Place)>,
+    (release, splits): (u64, usize),
+    (boost, notice): (bool, Option<Notice>),
+) -> Outline {
+    let mut outline = Outline {
+        released: release.count_ones(),
+        splits: splits as u32,
+        boost,
+        notice: notice.map(|notice| match notice {
+            Notice::WhaleBeyondSplit { .. } => "whale-beyond-split",
+            Notice::OutOfCores { .. } => "out-of-cores",
+        }),
+        ..Outline::default()
+    };
+    let mut helpers = 0_u64;
+    for (packets, place) in flows {
+        if let Some(helper) = place.as_helper() {
+            outline.flows_moved += 1;
+            outline.packets_moved = outline.packets_moved.saturating_add(packets);
+            helpers |= 1 << helper;
+        }
+    }
+    outline.helpers = helpers.count_ones();
+    outline
+}

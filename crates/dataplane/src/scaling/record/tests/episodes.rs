@@ -1,0 +1,120 @@
+//! What a record is said to come to.
+
+use super::*;
+
+#[test]
+fn episodes_tell_what_was_too_much_and_what_was_done() {
+    let flow = |packets| QueuedFlow {
+        packets,
+        bound: false,
+    };
+    let at = Nanos::from_micros;
+    let busy = |packets| Helper {
+        recruited: true,
+        load: Load { flows: 1, packets },
+        ..Helper::default()
+    };
+    let mut situations = vec![
+        Situation::quiet(at(1000), vec![flow(10), flow(20)]),
+        // A whale; from the second decision on a helper works.
+        Situation::quiet(at(1080), vec![flow(60), flow(500), flow(40)]),
+        Situation::quiet(at(1160), vec![flow(90)]),
+        Situation::quiet(at(1240), vec![flow(5)]),
+        // Minnows, which wait for longer than the objective, and are not over.
+        Situation::quiet(at(5000), vec![flow(4); 50]),
+        Situation::quiet(at(5080), vec![flow(4); 60]),
+    ];
+    situations[2].helpers[0] = busy(500);
+    situations[3].helpers[0] = Helper {
+        recruited: true,
+        ..Helper::default()
+    };
+    situations[5].oldest = at(4800);
+    let (bytes, plans) = recorded(&situations, netblaze(100), "");
+    assert!(plans[1].notice.is_some());
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 10);
+    while let Some(decision) = reader.next_decision().unwrap() {
+        explainer.add(decision);
+    }
+    let Explanation {
+        summary, episodes, ..
+    } = explainer.finish();
+    assert_eq!(
+        (summary.decisions, summary.dispatchers, summary.missing),
+        (6, 1, 0)
+    );
+    assert_eq!(summary.span_us, 4080.0);
+    assert_eq!(
+        (summary.episodes, summary.episodes_late, summary.whales),
+        (2, 1, 1)
+    );
+    assert_eq!((summary.recruited, summary.whales_beyond_split), (1, 1));
+    assert_eq!(summary.longest_wait_us, 280.0);
+    let moved = plans.iter().flat_map(|plan| &plan.places);
+    let moved = moved.filter(|place| **place != Place::HERE).count();
+    assert_eq!(summary.flows_moved, moved as u64);
+
+    let [minnows, whale] = &*episodes else {
+        panic!("{episodes:?}");
+    };
+    assert_eq!(
+        (minnows.kind, minnows.late, minnows.over),
+        (Kind::Minnows, true, false)
+    );
+    assert_eq!((minnows.start_us, minnows.length_us), (4950.0, 130.0));
+    assert_eq!((minnows.peak_packets, minnows.peak_flows), (240, 60));
+    assert_eq!(minnows.first_move_us, Some(50.0));
+    assert_eq!(
+        (whale.kind, whale.late, whale.over),
+        (Kind::Whale, false, true)
+    );
+    assert_eq!(
+        (whale.start_us, whale.length_us, whale.decisions),
+        (1030.0, 210.0, 2)
+    );
+    assert_eq!((whale.peak_packets, whale.largest_flow_packets), (600, 500));
+    assert_eq!((whale.recruited, whale.most_helpers), (1, 1));
+    assert_eq!((whale.whales_beyond_split, whale.out_of_cores), (1, 0));
+}
+
+#[test]
+fn only_the_worst_episodes_are_kept() {
+    let flow = QueuedFlow {
+        packets: 1,
+        bound: false,
+    };
+    let situations: Vec<_> = (0..100u64)
+        .map(|i| {
+            let flows = if i % 2 == 0 {
+                101 + (i * 37 % 50) as usize
+            } else {
+                1
+            };
+            Situation::quiet(Nanos::from_micros(100 + 80 * i), vec![flow; flows])
+        })
+        .collect();
+    let (bytes, _) = recorded(&situations, netblaze(100), "");
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 3);
+    while let Some(decision) = reader.next_decision().unwrap() {
+        explainer.add(decision);
+    }
+    let Explanation {
+        summary, episodes, ..
+    } = explainer.finish();
+    assert_eq!(summary.episodes, 50);
+    let peaks: Vec<u32> = episodes
+        .iter()
+        .map(|episode| episode.peak_packets)
+        .collect();
+    let mut all: Vec<u32> = (0..100).step_by(2).map(|i| 101 + i * 37 % 50).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    assert_eq!(peaks, all[..3]);
+    let mut none = Explainer::new(&header(""), EpochFrontier::constant(100), 0);
+    decisions(&bytes)
+        .unwrap()
+        .iter()
+        .for_each(|decision| none.add(decision));
+    assert_eq!(none.finish().episodes, []);
+}
