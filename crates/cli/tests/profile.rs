@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
@@ -299,6 +300,45 @@ fn wrong_input_is_refused() {
     capacity(&[chain, "-o", chain], "would overwrite the input");
     capacity(&[chain, "-o", "/nonexistent/x.yaml"], "cannot write");
     assert!(!folder.path("chain.profile.yaml").exists());
+}
+
+/// Flags in a text, such as `--cores`.
+fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let words = lines.flat_map(|line| line.split([' ', '`', ',', '|', '\\']));
+    words
+        .filter(|word| word.starts_with("--") && word.len() > 2)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_flag_is_documented_and_every_documented_flag_is_there() {
+    for (command, page) in [
+        (&["run"][..], include_str!("../../../docs/run.md")),
+        (
+            &["profile", "capacity"],
+            include_str!("../../../docs/profile.md"),
+        ),
+    ] {
+        let output = tailwater().arg("help").args(command).output().unwrap();
+        assert!(output.status.success());
+        let help = text(&output.stdout);
+        // An option's line begins with its names.
+        let options = help.lines().filter_map(|line| {
+            let line = line.trim_start();
+            let names = line.strip_prefix('-').map(|_| line);
+            names.map(|names| names.split("  ").next().unwrap_or_default())
+        });
+        let mut found = flags(options);
+        assert!(found.remove("--help"), "{help}");
+        let (_, section) = page.split_once("## Flags").expect("the heading");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let column = section
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .filter_map(|line| line.split(" | ").next());
+        assert_eq!(found, flags(column), "{command:?}");
+    }
 }
 
 #[test]

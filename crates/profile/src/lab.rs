@@ -50,6 +50,7 @@ impl Lab<'_> {
             not_matched: 0,
             seed: self.seed,
             scaling,
+            server: None,
         };
         let report = run(spec, trace, &config, self.stop, |_| {})?;
         // A run that was cut short shows nothing.

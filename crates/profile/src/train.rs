@@ -12,6 +12,7 @@ use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, RateFrontier, SplitPoint, SplitProfile,
 };
 use tailwater_policy::catalog::epoch;
+use tailwater_policy::core::Load;
 use tailwater_policy::netblaze::NetBlazeError;
 use tailwater_traffic::generate::FrameSize;
 use tailwater_traffic::{Trace, TrafficError};
@@ -61,12 +62,11 @@ pub enum TrainError {
     #[error(transparent)]
     Traffic(#[from] TrafficError),
     /// The caller said so.
-    #[error("stopped")]
+    #[error("measuring was stopped")]
     Stopped,
-    /// No epoch showed a capacity.
+    /// A packet takes longer than an epoch.
     #[error(
-        "the chain processes no packet in an epoch of {epoch}, or the core was never its own for so \
-         long: expected a longer latency objective, or a quieter machine"
+        "the chain processes no packet in an epoch of {epoch}: expected a longer latency objective"
     )]
     NoCapacity {
         /// The epoch.
@@ -149,6 +149,12 @@ pub fn train_capacity(
     let mut frontier = EpochFrontier::new();
     training.minnows(rate, &mut frontier)?;
     training.bursts(traffic, sustained, &mut frontier)?;
+    if frontier.is_empty() {
+        // The epochs are long, or the machine is busy. Throughput shows in shorter windows.
+        let packets = (rate.min(sustained) * epoch.as_secs_f64()) as u32;
+        let flows = FEW_FLOWS.min(packets);
+        frontier.insert(Load { flows, packets });
+    }
     if frontier.is_empty() {
         return Err(TrainError::NoCapacity { epoch });
     }

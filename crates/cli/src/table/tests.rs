@@ -1,10 +1,17 @@
 //! The table of made-up reports.
 
-use super::report;
+use super::{capacity, report};
+use std::path::Path;
 use tailwater_dataplane::report::{
     ArrivalReport, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
     TimelineReport, WindowsReport,
 };
+use tailwater_dataplane::scaling::ScalingCounters;
+use tailwater_net::Nanos;
+use tailwater_policy::capacity::{
+    CapacityProfile, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
+};
+use tailwater_policy::core::Load;
 
 fn latencies(scale: f64) -> LatencyReport {
     LatencyReport {
@@ -59,6 +66,7 @@ fn example() -> RunReport {
         ]
         .into(),
         scaling: None,
+        server: None,
         flows: Some(FlowReport {
             active: 81_000,
             opened: 91_000,
@@ -122,6 +130,100 @@ windows             10 of 300 ms
 ";
     let found = report(&example());
     assert_eq!(found, expected, "\n{found}");
+}
+
+#[test]
+fn what_was_handed_over_is_told() {
+    let mut scaled = example();
+    scaled.cores.auxiliary_avg = 0.214;
+    scaled.scaling = Some(ScalingCounters {
+        flows_moved: 9_000,
+        packets_handed: 120_000,
+        recruited: 345,
+        boosts: 2,
+        out_of_cores: 1_671,
+        ..ScalingCounters::default()
+    });
+    let found = report(&scaled);
+    let expected = "\
+cores               1 dedicated, 0.21 auxiliary on average
+handed over         120,000 packets (20 %), 9,000 flows out of the queue
+                    recruited 345 times, boost mode 2 times
+                    1,671 times there was more than all cores could do
+flows ";
+    assert!(found.contains(expected), "{found}");
+}
+
+#[test]
+fn a_whole_profile() {
+    let mut profile = CapacityProfile {
+        chain: "acl-nat".to_owned(),
+        machine: "edge-3 (Some Processor)".to_owned(),
+        slo: Nanos::from_micros(200),
+        epoch: Nanos::from_micros(80),
+        costs: Some(ServiceCosts {
+            batch: 110.4,
+            packet: 42.5,
+            byte: 0.023,
+            new_flow: 1234.0,
+        }),
+        ..CapacityProfile::default()
+    };
+    for (flows, packets) in [(1, 1352), (310, 96)] {
+        profile.frontier.insert(Load { flows, packets });
+    }
+    profile.rates.insert(64, 2_140_000.0);
+    profile.splits.insert(SplitPoint {
+        last_functions: 1,
+        first: 512,
+        last: 700,
+    });
+    let expected = "\
+chain               acl-nat
+machine             edge-3 (Some Processor)
+objective           latency within 200us
+profile             acl-nat.profile.yaml
+
+one core in 80us             packets  of at most so many flows
+                               1,352  1
+                                  96  310
+
+rates in time              packets/s  of at most so many flows
+                               2.14M  64
+
+one flow, two cores          packets  in 80us, by how the chain is cut
+                                 512  last 1 moved: first core 512, second 700
+
+costs                             ns
+  batch                          110  however many packets
+  packet                          42
+  byte                          0.02
+  new flow                      1234  more than any packet
+";
+    let file = Path::new("acl-nat.profile.yaml");
+    let found = capacity(&profile, file);
+    assert_eq!(found, expected, "\n{found}");
+
+    // The first and the last step of many, and nothing that was not measured.
+    for step in 0..100 {
+        let (flows, packets) = (400 + step, 95 - step.min(94));
+        profile.frontier.insert(Load { flows, packets });
+    }
+    profile.rates = RateFrontier::new();
+    (profile.splits, profile.costs) = (SplitProfile::new(), None);
+    let found = capacity(&profile, file);
+    for part in [
+        "1,352  1\n",
+        "1  499\n",
+        "(12 of ",
+        "rates in time       none",
+    ] {
+        assert!(found.contains(part), "{part} is not in\n{found}");
+    }
+    assert!(
+        !found.contains("costs") && !found.contains("two cores"),
+        "{found}"
+    );
 }
 
 #[test]
