@@ -79,6 +79,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         not_matched: loaded.not_matched,
         seed: args.load.seed,
         scaling: placing.scaling(args, &spec, &loaded.trace, &stop)?,
+        server: None,
     };
     let chain = Chain {
         name: spec.name.clone(),

@@ -31,6 +31,10 @@ pub trait PortQueue: PortSender {
     /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
 
+    /// Every packet for this queue that arrives before then has been received; [`Nanos::MAX`] once nothing
+    /// is left.
+    fn received_before(&self) -> Nanos;
+
     /// Lets nothing more arrive; what is in the ring can still be received.
     fn stop(&mut self);
 

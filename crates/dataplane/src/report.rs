@@ -6,6 +6,7 @@ pub(crate) use collector::{Collector, NOT_DRAINED, RING_FULL};
 
 use crate::histogram::LatencyHistogram;
 use crate::scaling::ScalingCounters;
+use crate::scaling::buckets::ServerReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -41,6 +42,8 @@ pub struct RunReport {
     pub late_by_cause: BTreeMap<&'static str, u64>,
     /// What was handed to auxiliary cores, if there are any.
     pub scaling: Option<ScalingCounters>,
+    /// What the server mapper did, if there is one.
+    pub server: Option<ServerReport>,
     /// The flow table, if the chain has one.
     pub flows: Option<FlowReport>,
     /// The run cut into windows, to tell the machine's hiccups from the chain's.

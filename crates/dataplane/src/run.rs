@@ -5,11 +5,13 @@ use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::port::{PortQueue, PortSender, RetaError, round_robin};
 use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
+use crate::scaling::buckets::{BucketCounters, ServerReport};
 use crate::scaling::helper::AuxiliaryWorker;
+use crate::scaling::server::{self, ServerConfig};
 use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
-use crate::trace_nic::{TraceNic, TraceNicConfig};
-use crate::worker::{Worker, WorkerConfig};
+use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,9 @@ pub struct RunConfig {
     /// How flows are handed to auxiliary cores; without it every packet is processed where it is
     /// received.
     pub scaling: Option<ScalingConfig>,
+    /// How RSS buckets move between `cores`. With one core or without pace they have nowhere to go or
+    /// no time at which to move, and stay.
+    pub server: Option<ServerConfig>,
 }
 
 /// Why a run cannot start, or ended without a report.
@@ -153,6 +158,12 @@ pub fn run(
         Some(scaling) => scaling.buffers.clamp(2 * MAX_BATCH as u32, MOST_BUFFERS),
         None => 2 * MAX_BATCH as u32,
     };
+    let server = config.server.as_ref();
+    let server = server.filter(|_| queues > 1 && config.nic.pacing != Pacing::Saturate);
+    let buffers = match server {
+        Some(_) => buffers.max(server::BUFFERS),
+        None => buffers,
+    };
     let pools = chains
         .iter()
         .map(|_| BufferPool::new(buffers, frame_bytes).map_err(RunError::Buffers))
@@ -174,6 +185,13 @@ pub fn run(
     let scaling = config.scaling.as_ref();
     let (dispatches, helpers) = scaling::connect(scaling, &pools, chains.first());
     let mut dispatches = dispatches.into_iter();
+    // Loads are averages over the epochs of core mappers, which last half the objective; but the server
+    // mapper is not to wait for a long one.
+    let epoch = Nanos(spec.slo.latency.0 / 2).min(server::LONGEST_EPOCH);
+    let connected =
+        server.map(|config| server::connect(config, &reta, &pools, epoch, clock.clone()));
+    let (server, buckets) = connected.unzip();
+    let mut buckets = buckets.into_iter().flatten();
     let mut auxiliaries = Vec::new();
     for ((helper, core), sender) in helpers.into_iter().zip(auxiliary).zip(helper_senders) {
         let mut port = nic.sender();
@@ -214,20 +232,26 @@ pub fn run(
             Some(dispatch) => worker.dispatching(dispatch),
             None => worker,
         };
+        let worker = match buckets.next() {
+            Some(buckets) => worker.moving(buckets),
+            None => worker,
+        };
         workers.push((config.cores[i], worker));
     }
     // Set when a worker cannot start, so that those that did end.
     let failed = AtomicBool::new(false);
-    let finished: Result<Vec<Chain>, RunError> = std::thread::scope(|scope| {
+    // Set when all workers have ended.
+    let over = AtomicBool::new(false);
+    let finished: Result<(Vec<Finished>, u64), RunError> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut error = None;
         for (core, worker) in workers {
             let (failed, stop) = (&failed, Both(stop, &failed));
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{core}"))
-                .spawn_scoped(scope, move || -> Result<Chain, CoreError> {
+                .spawn_scoped(scope, move || -> Result<Finished, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-                    Ok(worker.run(|| stop.is_set()))
+                    Ok(worker.run_with_buckets(|| stop.is_set()))
                 });
             match thread {
                 Ok(thread) => threads.push(thread),
@@ -242,11 +266,11 @@ pub fn run(
             let failed = &failed;
             let thread = std::thread::Builder::new()
                 .name(format!("helper-{core}"))
-                .spawn_scoped(scope, move || -> Result<Chain, CoreError> {
+                .spawn_scoped(scope, move || -> Result<Finished, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                     // It sleeps when it has nothing to do; when it has, it goes before others.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
-                    Ok(worker.run())
+                    Ok((worker.run(), None))
                 });
             match thread {
                 Ok(thread) => threads.push(thread),
@@ -257,6 +281,16 @@ pub fn run(
                 }
             }
         }
+        let server = server.and_then(|server| {
+            let (nic, over) = (&nic, &over);
+            let thread = std::thread::Builder::new()
+                .name("server-mapper".to_owned())
+                .spawn_scoped(scope, move || server.run(nic, start, over));
+            thread
+                .inspect_err(|_| failed.store(true, Ordering::Relaxed))
+                .map_err(|source| error = Some(RunError::Thread(source)))
+                .ok()
+        });
         while receiver
             .receive(PROGRESS, |window| collector.add(window))
             .is_ok()
@@ -264,16 +298,30 @@ pub fn run(
             let elapsed = clock.now().saturating_sub(start);
             progress(&snapshot(&collector, &reasons, elapsed, duration, config));
         }
+        over.store(true, Ordering::Relaxed);
+        let decisions = server.map_or(0, |thread| {
+            thread.thread().unpark();
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
         let chains = threads.into_iter().map(|thread| {
-            let chain = thread
+            let finished = thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok(chain?)
+            Ok(finished?)
         });
-        let chains = chains.collect();
-        error.map_or(chains, Err)
+        let chains: Result<Vec<Finished>, RunError> = chains.collect();
+        error.map_or(chains, Err).map(|chains| (chains, decisions))
     });
-    let chains = finished?;
+    let (finished, decisions) = finished?;
+    let chains = finished.into_iter().map(|(mut chain, buckets)| {
+        if let Some(buckets) = buckets {
+            buckets.finish(&mut chain);
+        }
+        chain
+    });
+    let chains: Vec<Chain> = chains.collect();
     let elapsed = clock.now().saturating_sub(start);
     let recorded = capture.map(CaptureFile::finish).transpose();
     let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
@@ -319,6 +367,10 @@ pub fn run(
         },
         late_by_cause: collector.late_by_cause(),
         scaling: config.scaling.as_ref().map(|_| collector.total.scaling),
+        server: config
+            .server
+            .as_ref()
+            .map(|_| server_report(decisions, &collector.total.buckets)),
         flows,
         windows: collector.windows(),
         timeline: collector.timeline(&reasons, lasted),
@@ -332,6 +384,15 @@ pub fn run(
             source,
             report: Box::new(report),
         }),
+    }
+}
+
+fn server_report(decisions: u64, buckets: &BucketCounters) -> ServerReport {
+    ServerReport {
+        decisions,
+        buckets_moved: buckets.moved,
+        packets_kept_back: buckets.kept_back,
+        longest_move_us: buckets.longest_move.as_micros_f64(),
     }
 }
 

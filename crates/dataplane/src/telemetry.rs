@@ -4,6 +4,7 @@ use crate::arrivals::ArrivalBins;
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
 use crate::scaling::ScalingCounters;
+use crate::scaling::buckets::BucketCounters;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tailwater_net::Nanos;
 
@@ -48,6 +49,8 @@ pub struct Window {
     pub auxiliary: Nanos,
     /// What the worker did as a dispatcher.
     pub scaling: ScalingCounters,
+    /// What became of RSS buckets that moved to this worker.
+    pub buckets: BucketCounters,
     /// When the last packet had been sent, on the clock.
     pub last_sent: Nanos,
     /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end,
@@ -98,6 +101,7 @@ impl Window {
         self.busy += other.busy;
         self.auxiliary += other.auxiliary;
         self.scaling.merge(&other.scaling);
+        self.buckets.merge(&other.buckets);
         self.last_sent = self.last_sent.max(other.last_sent);
     }
 }

@@ -201,6 +201,12 @@ impl Ring {
         self.put = self.put.wrapping_add(1);
     }
 
+    /// The packet that has waited longest.
+    #[inline]
+    fn first(&self) -> Option<&Arrived> {
+        (self.len() > 0).then(|| &self.slots[self.taken & (self.slots.len() - 1)])
+    }
+
     /// The packet that has waited longest. The ring must not be empty.
     #[inline]
     fn pop(&mut self) -> Arrived {
@@ -404,6 +410,17 @@ impl PortQueue for TraceQueue {
             lost_since,
             waiting: self.ring.len(),
             ended: self.exhausted,
+        }
+    }
+
+    fn received_before(&self) -> Nanos {
+        if let Some(first) = self.ring.first() {
+            return first.arrival;
+        }
+        // The trace is read in order of arrival, other queues' packets too.
+        match self.image.descriptors.get(self.next) {
+            Some(next) if !self.exhausted => self.lap.start + next.arrival,
+            _ => Nanos::MAX,
         }
     }
 

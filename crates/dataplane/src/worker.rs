@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::meter::Meter;
 use crate::port::{PortQueue, Received};
+use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
 use tailwater_net::Nanos;
@@ -27,6 +28,9 @@ pub struct WorkerConfig {
 /// a user who pressed Ctrl-C waits.
 const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
 
+/// What is left of a worker.
+pub(crate) type Finished = (Chain, Option<Box<Buckets>>);
+
 /// A worker, ready to run on the thread it is moved to.
 pub struct Worker {
     queue: Box<dyn PortQueue>,
@@ -38,6 +42,8 @@ pub struct Worker {
     meter: Meter,
     /// Without it every packet is processed here.
     dispatch: Option<Box<Dispatch>>,
+    /// Without it the worker keeps the RSS buckets it has.
+    buckets: Option<Box<Buckets>>,
 }
 
 impl Worker {
@@ -59,6 +65,7 @@ impl Worker {
             clock,
             config,
             dispatch: None,
+            buckets: None,
         }
     }
 
@@ -68,9 +75,20 @@ impl Worker {
         self
     }
 
+    /// Lets RSS buckets come and go.
+    pub(crate) fn moving(mut self, buckets: Buckets) -> Worker {
+        self.buckets = Some(Box::new(buckets));
+        self
+    }
+
     /// Runs until the port ends or `stop` says so, then drains the queue. Returns
     /// the chain, for its counters.
-    pub fn run(mut self, stop: impl Fn() -> bool) -> Chain {
+    pub fn run(self, stop: impl Fn() -> bool) -> Chain {
+        self.run_with_buckets(stop).0
+    }
+
+    /// As [`run`](Worker::run); buckets that arrive after the end can still be taken over.
+    pub(crate) fn run_with_buckets(mut self, stop: impl Fn() -> bool) -> Finished {
         let mut now = self.clock.now();
         // How long ago the loop last knew what it was doing. A worker that got its core only after
         // the first arrival has been off it since.
@@ -82,7 +100,16 @@ impl Worker {
                 self.queue.stop();
                 drain_until = Some(now + drain);
             }
-            let mut received = self.queue.receive(now, &mut self.pool, &mut self.batch);
+            if let Some(buckets) = &mut self.buckets {
+                let (queue, dispatch) = (&*self.queue, self.dispatch.as_deref());
+                buckets.turn(now, queue, &mut self.chain, dispatch);
+            }
+            let mut received = receive(
+                (&mut *self.queue, self.buckets.as_deref_mut()),
+                now,
+                &mut self.pool,
+                &mut self.batch,
+            );
             self.meter.note_arrivals(received, last, now);
             let busy = if self.dispatches(received) {
                 last = self.dispatch(&mut received, now);
@@ -101,7 +128,7 @@ impl Worker {
                 std::hint::spin_loop();
             }
             if received.ended {
-                if received.waiting == 0 && self.is_quiet() {
+                if received.waiting == 0 && self.is_quiet() && self.may_end() {
                     break;
                 }
                 drain_until = drain_until.or(Some(now + drain));
@@ -117,8 +144,11 @@ impl Worker {
         if let Some(dispatch) = &mut self.dispatch {
             dispatch.release_all();
         }
+        if let Some(buckets) = &mut self.buckets {
+            buckets.report(&mut self.meter.window().buckets);
+        }
         self.meter.finish(&self.chain);
-        self.chain
+        (self.chain, self.buckets)
     }
 
     /// Whether no packet is in the system but those in the port's ring.
@@ -128,13 +158,30 @@ impl Worker {
             .is_none_or(|dispatch| dispatch.is_quiet())
     }
 
-    /// Counts what is still in the ring, in the own queue or with helpers as lost.
+    /// Whether no RSS bucket that is on its way needs this worker.
+    fn may_end(&self) -> bool {
+        self.buckets
+            .as_ref()
+            .is_none_or(|buckets| buckets.may_end())
+    }
+
+    /// Counts what is still in the ring, kept back, in the own queue or with helpers as lost.
     fn give_up(&mut self, now: Nanos) {
         let meter = &mut self.meter;
         self.queue.discard(&mut |arrival, rss_hash| {
             meter.note_arrival(arrival);
             meter.note_undrained(arrival, rss_hash, now);
         });
+        if let Some(buckets) = &mut self.buckets {
+            while buckets.take_rest(&mut self.batch) {
+                for packet in self.batch.iter() {
+                    let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+                    meter.note_arrival(arrival);
+                    meter.note_undrained(arrival, rss_hash, now);
+                }
+                self.batch.release(&mut self.pool);
+            }
+        }
         let Some(dispatch) = &mut self.dispatch else {
             return;
         };
@@ -200,13 +247,19 @@ impl Worker {
             }
             let before = time;
             time = self.clock.now();
-            *received = self.queue.receive(time, &mut self.pool, &mut self.batch);
+            *received = receive(
+                (&mut *self.queue, self.buckets.as_deref_mut()),
+                time,
+                &mut self.pool,
+                &mut self.batch,
+            );
             self.meter.note_arrivals(*received, before.max(time), time);
         }
         dispatch.decide(time);
         dispatch.flush(time);
         self.meter.window().auxiliary += dispatch.charge(time);
-        if dispatch.processes(received.waiting > 0) {
+        // Without buffers nothing more can be received before something is processed.
+        if dispatch.processes(received.waiting > 0 && self.pool.available() > 0) {
             let more = dispatch.take(&mut self.batch);
             let packets = self.batch.len();
             if packets > 0 {
@@ -223,6 +276,9 @@ impl Worker {
                 self.meter
                     .note_sent(&self.batch, packets, lost, [began, time]);
                 dispatch.learn(packets, new, time.saturating_sub(now));
+                if let Some(buckets) = &mut self.buckets {
+                    buckets.note_batch(time.saturating_sub(began));
+                }
                 dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             }
         }
@@ -252,8 +308,25 @@ impl Worker {
         let lost = self.chain.lost() - lost_before;
         self.meter
             .note_sent(&self.batch, packets, lost, [received, sent]);
+        if let Some(buckets) = &mut self.buckets {
+            buckets.note_batch(sent.saturating_sub(received));
+        }
         self.batch.release(&mut self.pool);
         self.chain.expire(sent);
         sent
+    }
+}
+
+/// Receives from the port, and what was kept back for want of its RSS bucket.
+#[inline]
+fn receive(
+    (queue, buckets): (&mut dyn PortQueue, Option<&mut Buckets>),
+    now: Nanos,
+    pool: &mut BufferPool,
+    batch: &mut Batch,
+) -> Received {
+    match buckets {
+        None => queue.receive(now, pool, batch),
+        Some(buckets) => buckets.receive(queue, now, pool, batch),
     }
 }

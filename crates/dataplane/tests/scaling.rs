@@ -165,6 +165,7 @@ fn run_through(functions: &str, packets: u32, scaling: Option<ScalingConfig>) ->
         not_matched: 0,
         seed: 1,
         scaling,
+        server: None,
     };
     let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();
     Outcome {

@@ -135,6 +135,7 @@ fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
         not_matched: 0,
         seed: 1,
         scaling: None,
+        server: None,
     }
 }
 

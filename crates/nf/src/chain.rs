@@ -150,6 +150,12 @@ impl Chain {
         }
     }
 
+    /// Gives an RSS bucket's flows away, for another instance to [adopt](Chain::adopt); `None` if this one
+    /// does not hold them, or there is no flow table. No packet of theirs may be in the system here.
+    pub fn release(&mut self, bucket: u16) -> Option<Partition> {
+        self.table.as_mut()?.release(bucket)
+    }
+
     /// RSS buckets whose flows this instance holds.
     pub fn buckets(&self) -> usize {
         self.table.as_ref().map_or(0, FlowTable::buckets)

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use tailwater_handover::owner::{Owner, Place as OwnerPlace};
 use tailwater_net::Nanos;
+use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_nf::batch::{Batch, Packet};
 use tailwater_nf::chain::{ActiveFlow, Chain};
 use tailwater_nf::parcel::{PacketStore, Parcel};
@@ -53,6 +54,12 @@ impl Flow {
     }
 }
 
+/// The RSS bucket of a hash of which the lower half is known: it is told by fewer bits than that.
+#[inline]
+fn bucket_of_low(hash: u16) -> usize {
+    usize::from(bucket_of(u32::from(hash)))
+}
+
 /// Numbers for flows without a flow table: by the lower half of their RSS hash. Flows that share it
 /// share their place, which keeps order all the same.
 type ByHash = Box<[u16; 1 << 16]>;
@@ -78,6 +85,8 @@ pub(crate) struct Backlog {
     free: Vec<u16>,
     /// Flows with packets in the system.
     active: u32,
+    /// Of those, flows of each RSS bucket.
+    active_in: Box<[u32; BUCKETS]>,
     by_hash: Option<ByHash>,
     /// The own queue's front, last packet first.
     front: Vec<Parcel>,
@@ -106,6 +115,7 @@ impl Backlog {
         Backlog {
             flows: vec![Flow::new(0); most],
             active: 0,
+            active_in: Box::new([0; BUCKETS]),
             free: (0..most as u16).rev().collect(),
             by_hash: (!has_flows).then(|| Box::new([NONE; 1 << 16])),
             front: Vec::with_capacity(most),
@@ -135,6 +145,11 @@ impl Backlog {
         self.active == 0
     }
 
+    /// Whether no packet of this RSS bucket is in the system.
+    pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
+        self.active_in[usize::from(bucket)] == 0
+    }
+
     /// When the packet that has waited longest in the own queue arrived.
     pub(crate) fn oldest(&self, store: &PacketStore) -> Option<Nanos> {
         let oldest = self.front.last().or(self.lists[OWN].first());
@@ -159,6 +174,7 @@ impl Backlog {
             flows,
             free,
             active,
+            active_in,
             by_hash,
             queued,
             listed,
@@ -180,6 +196,7 @@ impl Backlog {
                     // There are as many numbers as buffers.
                     let number = free.pop()?;
                     *active += 1;
+                    active_in[bucket_of_low(hash)] += 1;
                     let flow = &mut flows[usize::from(number)];
                     *flow = Flow::new(hash);
                     match by_hash {
@@ -387,6 +404,7 @@ impl Backlog {
             Some(by_hash) => by_hash[usize::from(flow.hash)] = NONE,
         }
         self.active -= 1;
+        self.active_in[bucket_of_low(flow.hash)] -= 1;
         flow.over = true;
         if flow.at == UNLISTED {
             self.free.push(number);

@@ -72,6 +72,11 @@ impl Dispatch {
         self.backlog.is_empty() && !self.boost
     }
 
+    /// Whether no packet of this RSS bucket waits or is with a helper.
+    pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
+        self.backlog.is_free_of(bucket)
+    }
+
     /// Whether a helper is recruited.
     #[inline]
     pub(crate) fn has_helpers(&self) -> bool {

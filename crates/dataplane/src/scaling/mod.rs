@@ -11,15 +11,21 @@
 //! - [`dispatch`]: the dispatcher's side;
 //! - [`helper`]: the auxiliary worker;
 //! - [`link`]: the two rings, and who has recruited whom;
+//! - [`server`]: the server mapper's thread, which has whole RSS buckets moved between dispatchers;
+//! - [`buckets`]: how a worker lets buckets go and takes others over;
+//! - [`load`]: what workers tell the server mapper of their load;
 //! - [`record`]: decisions recorded, explained, replayed;
 //! - [`overhead`]: what a decision costs, for benchmarks.
 
 pub(crate) mod backlog;
+pub mod buckets;
 pub(crate) mod dispatch;
 pub(crate) mod helper;
 pub(crate) mod link;
+pub(crate) mod load;
 #[doc(hidden)]
 pub mod overhead;
+pub mod server;
 pub mod record;
 
 use dispatch::Dispatch;

@@ -1,0 +1,314 @@
+//! What a worker tells the server mapper of its load.
+//!
+//! The worker counts in memory of its own, and once an epoch adds that to a *board* that the mapper's
+//! thread reads when it likes. Nobody waits for anybody, and a board's numbers only grow, so that a
+//! reader takes differences. Flows are counted without remembering them: within an epoch each sets one
+//! of 64 bits of its bucket, chosen by its hash, and how many bits are set tells how many flows there
+//! were (linear counting), well enough up to some 200 in a bucket.
+
+use crate::port::Received;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::{BUCKETS, bucket_of};
+
+/// Bits for a bucket's flows in an epoch.
+const BITS: usize = 64;
+
+/// Published flow counts are in these parts of a flow.
+pub(crate) const FLOW: f64 = 256.0;
+
+/// Batch durations are counted in quarters of octaves.
+const DURATIONS: usize = 4 * 63;
+
+/// What one worker has published. Only it writes, only the mapper's thread reads; every number is of
+/// use without the others, so none is ordered.
+#[derive(Debug)]
+pub(crate) struct LoadBoard {
+    /// By bucket: packets received.
+    pub(crate) packets: Box<[AtomicU64; BUCKETS]>,
+    /// By bucket: active flows, summed over epochs, in parts of a [`FLOW`].
+    pub(crate) flows: Box<[AtomicU64; BUCKETS]>,
+    /// Packets received, and lost because the ring was full.
+    pub(crate) received: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    /// Nanoseconds spent on packets.
+    pub(crate) busy: AtomicU64,
+    /// The longest that the ring was since the reader last took this.
+    pub(crate) longest_queue: AtomicU32,
+    /// For how many epochs on end the worker has not been through with its packets.
+    pub(crate) behind: AtomicU32,
+    /// Batches by duration.
+    durations: Box<[AtomicU64; DURATIONS]>,
+}
+
+impl Default for LoadBoard {
+    fn default() -> Self {
+        let counts = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        LoadBoard {
+            packets: counts(),
+            flows: counts(),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            longest_queue: AtomicU32::new(0),
+            behind: AtomicU32::new(0),
+            durations: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
+        }
+    }
+}
+
+/// Adds to a number that nobody else writes.
+#[inline]
+fn add(to: &AtomicU64, more: u64) {
+    to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+/// The quarter of an octave that a duration is in.
+#[inline]
+fn quarter(duration: u64) -> usize {
+    match duration.checked_ilog2() {
+        Some(octave @ 2..) => (octave as usize - 1) * 4 + (duration >> (octave - 2) & 3) as usize,
+        _ => duration as usize,
+    }
+}
+
+/// The first duration of a quarter.
+fn first_of(quarter: usize) -> u64 {
+    match quarter {
+        0..4 => quarter as u64,
+        _ => (4 + quarter as u64 % 4) << (quarter / 4 - 1),
+    }
+}
+
+/// Batch durations up to some time, for the differences between two.
+#[derive(Clone, Debug)]
+pub(crate) struct Durations(Box<[u64; DURATIONS]>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Durations(Box::new([0; DURATIONS]))
+    }
+}
+
+impl Durations {
+    /// The 99th percentile of the batches since the last call, to a quarter; zero without any.
+    pub(crate) fn p99(&mut self, board: &LoadBoard) -> Nanos {
+        let mut new = [0; DURATIONS];
+        for ((new, before), now) in new.iter_mut().zip(&mut *self.0).zip(&*board.durations) {
+            let now = now.load(Ordering::Relaxed);
+            *new = now - std::mem::replace(before, now);
+        }
+        let above = new.iter().sum::<u64>() / 100;
+        let mut seen = 0;
+        for (quarter, count) in new.iter().enumerate().rev() {
+            seen += count;
+            if seen > above {
+                return Nanos(first_of(quarter + 1).wrapping_sub(1));
+            }
+        }
+        Nanos::ZERO
+    }
+}
+
+/// What a bucket brought in the epoch under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    /// A bit for each flow, though flows may share one.
+    seen: u64,
+    packets: u64,
+}
+
+/// The worker's side.
+#[derive(Debug)]
+pub(crate) struct Account {
+    board: Arc<LoadBoard>,
+    counts: Box<[Count; BUCKETS]>,
+    /// Buckets with packets in the epoch; behind them anything. As long as the next power of two that
+    /// has room for one more than all, so that no index needs a check.
+    touched: Box<[u16; 2 * BUCKETS]>,
+    count: usize,
+    /// How many flows so many bits stand for, in parts of a [`FLOW`].
+    flows_of: Box<[u64; BITS + 1]>,
+    epoch: Nanos,
+    /// When it is over.
+    next: Nanos,
+    received: u64,
+    lost: u64,
+    busy: Nanos,
+    longest_queue: usize,
+    /// Packets in the ring when it was last polled.
+    waiting: usize,
+    /// Whether the worker was through with its packets at some time in the epoch.
+    was_through: bool,
+    behind: u32,
+}
+
+impl Account {
+    /// An account that is published on `board` at each end of an epoch.
+    pub(crate) fn new(board: Arc<LoadBoard>, epoch: Nanos) -> Account {
+        let flows = |bits: usize| {
+            // With all bits set nobody can tell; there are more than with all but one.
+            let unset = (BITS as f64 - bits as f64).max(0.5);
+            (BITS as f64 * (BITS as f64 / unset).ln() * FLOW) as u64
+        };
+        Account {
+            board,
+            counts: Box::new([Count::default(); BUCKETS]),
+            touched: Box::new([0; 2 * BUCKETS]),
+            count: 0,
+            flows_of: Box::new(std::array::from_fn(flows)),
+            epoch: epoch.max(Nanos(1)),
+            next: Nanos::ZERO,
+            received: 0,
+            lost: 0,
+            busy: Nanos::ZERO,
+            longest_queue: 0,
+            waiting: 0,
+            was_through: false,
+            behind: 0,
+        }
+    }
+
+    /// Counts a packet that was received. Says whose it is.
+    #[inline]
+    pub(crate) fn packet(&mut self, rss_hash: u32) -> usize {
+        let bucket = usize::from(bucket_of(rss_hash));
+        let count = &mut self.counts[bucket];
+        // Each bucket is noted once. Without a branch: whether it was is anybody's guess.
+        self.touched[self.count % (2 * BUCKETS)] = bucket as u16;
+        self.count += usize::from(count.seen == 0);
+        // The low bits of all flows in a bucket are the same.
+        count.seen |= 1 << (rss_hash as usize / BUCKETS % BITS);
+        count.packets += 1;
+        bucket
+    }
+
+    /// Counts what the port said.
+    #[inline]
+    pub(crate) fn received(&mut self, received: &Received, packets: usize) {
+        self.received += packets as u64;
+        self.lost += received.lost_ring_full;
+        self.longest_queue = self.longest_queue.max(received.waiting);
+        self.waiting = received.waiting;
+    }
+
+    /// Counts a batch that took so long.
+    #[inline]
+    pub(crate) fn batch(&mut self, took: Nanos) {
+        self.busy += took;
+        add(&self.board.durations[quarter(took.0) % DURATIONS], 1);
+    }
+
+    /// Notes a turn of the worker's loop, in which no packets wait but in the ring, or some do; publishes
+    /// at an epoch's end.
+    #[inline]
+    pub(crate) fn turn(&mut self, now: Nanos, quiet: bool) {
+        self.was_through |= quiet && self.waiting == 0;
+        if now >= self.next {
+            self.publish(now);
+        }
+    }
+
+    #[cold]
+    fn publish(&mut self, now: Nanos) {
+        self.next = now + self.epoch;
+        let board = &*self.board;
+        for &bucket in &self.touched[..self.count] {
+            let bucket = usize::from(bucket);
+            let Count { seen, packets } = std::mem::take(&mut self.counts[bucket]);
+            add(&board.packets[bucket], packets);
+            add(
+                &board.flows[bucket],
+                self.flows_of[seen.count_ones() as usize],
+            );
+        }
+        self.count = 0;
+        add(&board.received, std::mem::take(&mut self.received));
+        add(&board.lost, std::mem::take(&mut self.lost));
+        add(&board.busy, std::mem::take(&mut self.busy).0);
+        let longest = std::mem::take(&mut self.longest_queue);
+        board
+            .longest_queue
+            .fetch_max(longest as u32, Ordering::Relaxed);
+        self.behind = match std::mem::take(&mut self.was_through) {
+            true => 0,
+            false => self.behind + 1,
+        };
+        board.behind.store(self.behind, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quarters_of_octaves_cover_all_durations() {
+        let mut next = 0;
+        for step in 0..DURATIONS {
+            assert_eq!(first_of(step), next);
+            assert_eq!(quarter(next), step);
+            next = match step {
+                _ if step + 1 == DURATIONS => break,
+                _ => first_of(step + 1),
+            };
+            assert_eq!(quarter(next - 1), step);
+        }
+        assert_eq!(quarter(u64::MAX), DURATIONS - 1);
+    }
+
+    #[test]
+    fn packets_and_flows_are_published_by_bucket() {
+        let board = Arc::new(LoadBoard::default());
+        let mut account = Account::new(Arc::clone(&board), Nanos(100));
+        account.turn(Nanos(0), true);
+        // Twenty flows of five packets in bucket 3, one of a packet in each other one.
+        for packet in 0..100u32 {
+            let flow = packet % 20;
+            assert_eq!(account.packet(flow << 9 | 3), 3);
+        }
+        for bucket in (0..BUCKETS as u32).filter(|bucket| *bucket != 3) {
+            account.packet(bucket);
+        }
+        let received = Received {
+            lost_ring_full: 7,
+            waiting: 9,
+            ..Received::default()
+        };
+        account.received(&received, 100 + BUCKETS - 1);
+        account.turn(Nanos(99), true);
+        assert_eq!(board.received.load(Ordering::Relaxed), 0, "not yet");
+        account.turn(Nanos(100), true);
+        let packets = |bucket: usize| board.packets[bucket].load(Ordering::Relaxed);
+        let flows = |bucket: usize| board.flows[bucket].load(Ordering::Relaxed) as f64 / FLOW;
+        assert_eq!((packets(3), packets(4), packets(511)), (100, 1, 1));
+        assert!((18.0..30.0).contains(&flows(3)), "{}", flows(3));
+        assert!((1.0..1.05).contains(&flows(4)), "{}", flows(4));
+        assert_eq!(board.lost.load(Ordering::Relaxed), 7);
+        assert_eq!(board.longest_queue.load(Ordering::Relaxed), 9);
+        assert_eq!(board.behind.load(Ordering::Relaxed), 1, "nine waited");
+        account.turn(Nanos(200), true);
+        assert_eq!(packets(3), 100, "nothing is published twice");
+        assert_eq!(board.behind.load(Ordering::Relaxed), 2);
+        account.received(&Received::default(), 0);
+        account.turn(Nanos(300), true);
+        assert_eq!(board.behind.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn batches_have_a_99th_percentile() {
+        let board = Arc::new(LoadBoard::default());
+        let mut account = Account::new(Arc::clone(&board), Nanos(100));
+        let mut durations = Durations::default();
+        assert_eq!(durations.p99(&board), Nanos::ZERO);
+        (0..985).for_each(|_| account.batch(Nanos(1000)));
+        (0..15).for_each(|_| account.batch(Nanos(50_000)));
+        let p99 = durations.p99(&board).0;
+        assert!((50_000..60_000).contains(&p99), "{p99}");
+        // Only what came since.
+        account.batch(Nanos(1000));
+        let p99 = durations.p99(&board).0;
+        assert!((1000..1280).contains(&p99), "{p99}");
+    }
+}

@@ -1,0 +1,272 @@
+//! The server mapper's thread: looks at all dedicated workers once a period, and has buckets moved.
+//!
+//! It is an ordinary thread on no dedicated core. What it says reaches the workers through the NIC's
+//! bucket table and a ring of orders to each (see [`buckets`](super::buckets)).
+
+use super::buckets::{BucketLinks, Buckets, Moves, Order};
+use super::load::{Account, Durations, FLOW, LoadBoard};
+use crate::clock::Clock;
+use crate::port::Reta;
+use crate::trace_nic::TraceNic;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tailwater_handover::ring::{Producer, ring};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerMapper, ServerView};
+
+/// How buckets are mapped to a run's dedicated cores.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Makes the server mapper. It is asked once its period is over and all buckets that it moved
+    /// before have arrived.
+    pub mapper: Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>,
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConfig").finish_non_exhaustive()
+    }
+}
+
+/// Buffers of a worker that may have to keep packets back.
+pub(crate) const BUFFERS: u32 = 4096;
+
+/// The longest time over which workers count flows before they publish them.
+pub(crate) const LONGEST_EPOCH: Nanos = Nanos::from_millis(1);
+
+/// Buckets that fit into the ring from one worker to another: more take more turns.
+const IN_A_RING: usize = 64;
+
+/// How often the thread looks whether buckets have arrived.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// A backlog that has lasted so many epochs is an overload.
+const OVERLOAD: u32 = 4;
+
+/// What is known of a core from before.
+#[derive(Debug, Default)]
+struct Before {
+    lost: u64,
+    received: u64,
+    busy: u64,
+    durations: Durations,
+}
+
+/// The server mapper, ready to run on the thread that it is moved to.
+pub(crate) struct Server {
+    mapper: Box<dyn ServerMapper>,
+    clock: Clock,
+    epoch: Nanos,
+    /// The newest bucket table.
+    reta: Reta,
+    moves: Arc<Moves>,
+    orders: Vec<Producer<Order>>,
+    boards: Vec<Arc<LoadBoard>>,
+    before: Vec<Before>,
+    /// By bucket: packets and flows published before, all workers' together.
+    counted: Box<[[u64; 2]; BUCKETS]>,
+    buckets: Vec<BucketLoad>,
+    cores: Vec<CoreLoad>,
+    plan: Vec<Move>,
+}
+
+/// Connects the workers that own the `pools` with each other and with a server mapper. At the start
+/// they hold the buckets that `reta` gives them. Loads are averages over epochs.
+pub(crate) fn connect(
+    config: &ServerConfig,
+    reta: &Reta,
+    pools: &[BufferPool],
+    epoch: Nanos,
+    clock: Clock,
+) -> (Server, Vec<Buckets>) {
+    let moves = Arc::new(Moves::default());
+    let workers = pools.len();
+    let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
+    let mut from: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
+    for (i, to) in to.iter_mut().enumerate() {
+        for (j, from) in from.iter_mut().enumerate() {
+            let ends = (i != j).then(|| ring(IN_A_RING));
+            let (near, far) = ends.unzip();
+            to.push(near);
+            from.extend(far);
+        }
+    }
+    let boards: Vec<Arc<LoadBoard>> = pools.iter().map(|_| Arc::default()).collect();
+    let mut producers = Vec::new();
+    let ends = to.into_iter().zip(from).zip(pools).zip(&boards).enumerate();
+    let buckets = ends.map(|(worker, (((to, from), pool), board))| {
+        let (orders, consumer) = ring(BUCKETS);
+        producers.push(orders);
+        let links = BucketLinks {
+            orders: consumer,
+            to,
+            from,
+        };
+        let held = |bucket: usize| usize::from(reta[bucket]) == worker;
+        let account = Account::new(Arc::clone(board), epoch);
+        Buckets::new(held, pool, Arc::clone(&moves), links, account)
+    });
+    let buckets = buckets.collect();
+    let server = Server {
+        mapper: (config.mapper)(),
+        clock,
+        epoch,
+        reta: *reta,
+        moves,
+        orders: producers,
+        boards,
+        before: (0..workers).map(|_| Before::default()).collect(),
+        counted: Box::new([[0; 2]; BUCKETS]),
+        buckets: vec![BucketLoad::default(); BUCKETS],
+        cores: vec![CoreLoad::default(); workers],
+        plan: Vec::with_capacity(BUCKETS),
+    };
+    (server, buckets)
+}
+
+impl Server {
+    /// Runs from `start` until a worker sees the run's end, or `over` is set and the thread unparked.
+    /// Returns how often the mapper was asked.
+    pub(crate) fn run(mut self, nic: &TraceNic, start: Nanos, over: &AtomicBool) -> u64 {
+        let is_over = |moves: &Moves| over.load(Ordering::Relaxed) || moves.is_over();
+        let (mut last, mut decisions) = (start, 0);
+        loop {
+            self.wait(last, &is_over);
+            if is_over(&self.moves) {
+                return decisions;
+            }
+            let now = self.clock.now();
+            self.look(last, now);
+            last = now;
+            decisions += 1;
+            self.plan.clear();
+            let view = ServerView {
+                now,
+                buckets: &self.buckets,
+                cores: &self.cores,
+            };
+            self.mapper.remap(&view, &mut self.plan);
+            let delay = self.mapper.enforcement_delay();
+            if delay > Nanos::ZERO && !self.plan.is_empty() {
+                let until = now + delay;
+                while self.clock.now() < until && !is_over(&self.moves) {
+                    std::thread::park_timeout(Duration::from_nanos(delay.0));
+                }
+            }
+            if !self.enforce(nic) {
+                return decisions;
+            }
+        }
+    }
+
+    /// Waits until the mapper is to be asked again, the last time having been `last`.
+    fn wait(&self, last: Nanos, is_over: &impl Fn(&Moves) -> bool) {
+        let due = last + self.mapper.period();
+        // A backlog counts if it began after the last time.
+        let overload = Nanos(self.epoch.0 * u64::from(OVERLOAD));
+        while !is_over(&self.moves) {
+            let now = self.clock.now();
+            let mut left = Duration::from_nanos(due.saturating_sub(now).0);
+            if self.mapper.on_overload() && now >= last + overload {
+                let behind = |board: &Arc<LoadBoard>| board.behind.load(Ordering::Relaxed);
+                if self.boards.iter().any(|board| behind(board) >= OVERLOAD) {
+                    left = Duration::ZERO;
+                }
+            }
+            if left == Duration::ZERO {
+                if self.moves.is_done() {
+                    return;
+                }
+                left = LOOK;
+            } else if self.mapper.on_overload() {
+                left = left.min(Duration::from_nanos(self.epoch.0));
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+
+    /// Takes stock of what came from `last` to `now`.
+    fn look(&mut self, last: Nanos, now: Nanos) {
+        let elapsed = now.saturating_sub(last).0.max(1);
+        let seconds = Nanos(elapsed).as_secs_f64();
+        let epochs = elapsed as f64 / self.epoch.0.max(1) as f64;
+        // What each core's losses add to its packets.
+        let mut more = [1.0; BUCKETS];
+        for (number, board) in self.boards.iter().enumerate() {
+            let before = &mut self.before[number];
+            let since = |now: u64, before: &mut u64| now - std::mem::replace(before, now);
+            let received = since(board.received.load(Ordering::Relaxed), &mut before.received);
+            let lost = since(board.lost.load(Ordering::Relaxed), &mut before.lost);
+            let busy = since(board.busy.load(Ordering::Relaxed), &mut before.busy);
+            self.cores[number] = CoreLoad {
+                dedicated: self.reta.iter().any(|&owner| usize::from(owner) == number),
+                busy: (busy as f64 / elapsed as f64).min(1.0),
+                lost,
+                batch_p99: before.durations.p99(board),
+                longest_queue: board.longest_queue.swap(0, Ordering::Relaxed),
+            };
+            if received > 0 {
+                // A full ring does not say whose packets it lost: each bucket's in proportion.
+                let share = 1.0 + lost as f64 / received as f64;
+                let owners = more.iter_mut().zip(&self.reta);
+                owners
+                    .filter(|(_, owner)| usize::from(**owner) == number)
+                    .for_each(|(more, _)| *more = share);
+            }
+        }
+        for (bucket, load) in self.buckets.iter_mut().enumerate() {
+            let mut sums = [0; 2];
+            for board in &self.boards {
+                sums[0] += board.packets[bucket].load(Ordering::Relaxed);
+                sums[1] += board.flows[bucket].load(Ordering::Relaxed);
+            }
+            let before = std::mem::replace(&mut self.counted[bucket], sums);
+            *load = BucketLoad {
+                flows: (sums[1] - before[1]) as f64 / FLOW / epochs,
+                rate: (sums[0] - before[0]) as f64 / seconds * more[bucket],
+                core: self.reta[bucket],
+            };
+        }
+    }
+
+    /// Has the plan's buckets moved: all in one table. `false` if nothing will move any more.
+    fn enforce(&mut self, nic: &TraceNic) -> bool {
+        let mut reta = self.reta;
+        for &Move { bucket, to } in &self.plan {
+            reta[usize::from(bucket)] = to;
+        }
+        let old = &self.reta;
+        let moved = || (0..BUCKETS).filter(|&bucket| reta[bucket] != old[bucket]);
+        let count = moved().count() as u32;
+        if count == 0 {
+            return true;
+        }
+        if !self.moves.announce(count) {
+            return false;
+        }
+        let effective = match nic.set_reta(&reta) {
+            Ok(effective) => effective,
+            Err(error) => {
+                // A mapper's mistake: it names a core that is not there.
+                self.moves.withdraw(count);
+                panic!("the server mapper's plan cannot be carried out: {error}");
+            }
+        };
+        for bucket in moved() {
+            let order = Order {
+                bucket: bucket as u16,
+                to: reta[bucket],
+                effective,
+            };
+            // Every earlier order has been carried out, and there is room for one for each bucket.
+            let pushed = self.orders[usize::from(old[bucket])].push(order);
+            assert!(pushed.is_ok(), "a ring of orders is full");
+        }
+        self.reta = reta;
+        true
+    }
+}
