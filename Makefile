@@ -8,7 +8,7 @@ TRAFFIC ?= bursty
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test loom check bench bench-chains bench-functions clean
+.PHONY: help deps build demo test loom check bench bench-chains bench-functions bench-scaling clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,12 @@ bench: bench-functions bench-chains ## the short set of benchmarks: a JSON line 
 bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
+
+bench-scaling: ## policies live on two cores, and what a decision costs
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench epoch_end
+	@cargo bench --locked -p tailwater-handover --bench ring
+	@cargo bench --locked -p tailwater-profile --bench scaling
 
 bench-functions: ## single functions: the ACL's classifier
 	@tools/deps.sh build bench

@@ -22,6 +22,12 @@ pub struct Received {
 
 /// A transmit queue of a port. A worker owns it.
 pub trait PortSender: Send {
+    /// Makes the frames of packets of this port whole that it gave to a worker without the end of
+    /// their payload.
+    fn complete(&mut self, batch: &mut Batch) {
+        let _ = batch;
+    }
+
     /// Sends every packet of the batch, which keeps the buffers.
     fn transmit(&mut self, batch: &Batch);
 }

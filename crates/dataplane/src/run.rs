@@ -134,7 +134,12 @@ pub fn run(
     let mut builder = ChainBuilder::new(spec, &rss, config.seed)?;
     let traffic = trace.name().to_owned();
     let duration = config.nic.duration.unwrap_or(trace.duration());
-    let nic = TraceNic::new(trace, rss, queues, &reta, config.nic.clone(), clock.clone())?;
+    let nic_config = TraceNicConfig {
+        // What is handed over is copied by who processes it.
+        in_parts: config.nic.in_parts || config.scaling.is_some(),
+        ..config.nic.clone()
+    };
+    let nic = TraceNic::new(trace, rss, queues, &reta, nic_config, clock.clone())?;
     let frame_bytes = nic.longest_frame();
     let chains: Vec<Chain> = (0..queues)
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))

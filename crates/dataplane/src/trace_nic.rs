@@ -47,6 +47,10 @@ pub struct TraceNicConfig {
     pub duration: Option<Nanos>,
     /// Whether a trace that starts over has its flows renumbered, so that they are new ones.
     pub renumber: bool,
+    /// Whether the worker that receives a packet copies only its first two cache lines, and the one
+    /// that processes it the rest. A NIC's DMA takes no core's time; here each core pays for what
+    /// it processes.
+    pub in_parts: bool,
 }
 
 impl Default for TraceNicConfig {
@@ -57,6 +61,7 @@ impl Default for TraceNicConfig {
             reta_delay: Nanos::from_millis(2),
             duration: None,
             renumber: true,
+            in_parts: false,
         }
     }
 }
@@ -127,6 +132,7 @@ impl TraceNic {
     /// A transmit queue, for a worker that receives nothing.
     pub fn sender(&self) -> TraceSender {
         TraceSender {
+            image: self.config.in_parts.then(|| Arc::clone(&self.image)),
             capture: None,
             clock: self.clock.clone(),
         }
@@ -242,6 +248,8 @@ pub struct TraceQueue {
 /// A transmit queue of a [`TraceNic`]: packets that reach it are sent.
 #[derive(Debug)]
 pub struct TraceSender {
+    /// Where the rest of packets is, if they come in parts.
+    image: Option<Arc<Image>>,
     capture: Option<CaptureTap>,
     clock: Clock,
 }
@@ -254,6 +262,13 @@ impl TraceSender {
 }
 
 impl PortSender for TraceSender {
+    #[inline]
+    fn complete(&mut self, batch: &mut Batch) {
+        if let Some(image) = &self.image {
+            batch.complete(|rest, frame| image.write_rest(rest, frame));
+        }
+    }
+
     fn transmit(&mut self, batch: &Batch) {
         if let Some(capture) = &mut self.capture {
             let now = self.clock.now();
@@ -293,6 +308,7 @@ impl TraceQueue {
             }
         };
         let (mut packets, saturate) = (due.iter(), self.saturate);
+        let in_parts = self.sender.image.is_some();
         let taken = batch.fill(pool, due.len(), move |room| {
             let Some(packet) = packets.next() else {
                 unreachable!("the batch fills no more than it was told");
@@ -301,7 +317,7 @@ impl TraceQueue {
                 false => lap.start + packet.arrival,
                 true => now,
             };
-            image.write(packet, &lap, arrival, room)
+            image.write(packet, &lap, arrival, room, in_parts)
         });
         self.next += taken;
         self.wrap();
@@ -370,6 +386,10 @@ impl TraceQueue {
 }
 
 impl PortSender for TraceQueue {
+    fn complete(&mut self, batch: &mut Batch) {
+        self.sender.complete(batch);
+    }
+
     fn transmit(&mut self, batch: &Batch) {
         self.sender.transmit(batch);
     }
@@ -390,8 +410,10 @@ impl PortQueue for TraceQueue {
             image,
             ring,
             taking,
+            sender,
             ..
         } = self;
+        let in_parts = sender.image.is_some();
         // A packet is copied into a fresh buffer, as a NIC does by DMA.
         batch.fill(pool, ring.len(), |room| {
             let Arrived {
@@ -402,7 +424,8 @@ impl PortQueue for TraceQueue {
             if lap != taking.number {
                 *taking = Lap::new(image, lap, Nanos::ZERO);
             }
-            image.write(&image.descriptors[index as usize], taking, arrival, room)
+            let descriptor = &image.descriptors[index as usize];
+            image.write(descriptor, taking, arrival, room, in_parts)
         });
         Received {
             offered: direct as u64 + admitted,

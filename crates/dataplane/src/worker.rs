@@ -231,6 +231,7 @@ impl Worker {
                 let gone = functions - self.batch.len();
                 if gone < packets {
                     // Those that the functions are not to see, and those lost for want of room.
+                    self.queue.complete(&mut self.batch);
                     self.chain.run(&mut self.batch, time);
                     self.queue.transmit(&self.batch);
                     let sent = self.clock.now();
@@ -269,6 +270,7 @@ impl Worker {
                 let new = self.batch.iter().filter(|packet| packet.is_new()).count();
                 let lost_before = self.chain.lost();
                 let began = self.clock.now();
+                self.queue.complete(&mut self.batch);
                 self.chain.run(&mut self.batch, began);
                 self.queue.transmit(&self.batch);
                 time = self.clock.now();
@@ -302,6 +304,7 @@ impl Worker {
             self.meter.note_backlog(&self.batch, received);
         }
         let lost_before = self.chain.lost();
+        self.queue.complete(&mut self.batch);
         self.chain.process(&mut self.batch, received);
         self.queue.transmit(&self.batch);
         let sent = self.clock.now();

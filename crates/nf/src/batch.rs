@@ -45,6 +45,8 @@ pub struct Packet {
     pub(crate) opened: bool,
     /// The number that the flow's dispatcher gave it, if the packet went through a queue.
     pub(crate) number: u16,
+    /// Where the port finds the rest of the frame, which is not in the buffer yet; 0 if all is.
+    rest: u32,
     /// Where the frame starts in the buffer.
     start: u16,
     length: u16,
@@ -59,6 +61,9 @@ pub struct Incoming {
     pub arrival: Nanos,
     /// Its RSS hash.
     pub rss_hash: u32,
+    /// 0, or a number by which the port finds the rest of the frame when it is to
+    /// [complete](Batch::complete) it. All headers must be in the buffer by now.
+    pub rest: u32,
 }
 
 /// A packet with its buffer: apart, so that metadata and frame can be borrowed together.
@@ -174,6 +179,7 @@ impl Batch {
                 length,
                 arrival,
                 rss_hash,
+                rest,
             } = write(room);
             assert!(
                 length <= most,
@@ -188,6 +194,7 @@ impl Batch {
                 settled: false,
                 opened: false,
                 number: 0,
+                rest,
                 start: HEADROOM as u16,
                 length: length as u16,
             };
@@ -216,6 +223,7 @@ impl Batch {
                 length,
                 arrival,
                 rss_hash,
+                rest: 0,
             }
         });
         added == 1
@@ -355,6 +363,18 @@ impl Batch {
             let (packet, frame) = slot.split(memory);
             each(packet, frame);
         }
+    }
+
+    /// Has `copy` write the rest of every frame that is not whole yet, given its number, before
+    /// functions see it.
+    #[inline]
+    pub fn complete(&mut self, mut copy: impl FnMut(u32, &mut [u8])) {
+        self.for_each(|packet, frame| {
+            let rest = std::mem::take(&mut packet.rest);
+            if rest != 0 {
+                copy(rest, frame);
+            }
+        });
     }
 
     /// Takes the packets that are not to go on out of the batch, in order, and reports each drop's
@@ -567,6 +587,7 @@ mod tests {
             length: 3,
             arrival: Nanos::ZERO,
             rss_hash: 0,
+            rest: 0,
         };
         assert_eq!(wide.fill(&mut pool, 8, |_| incoming), 1);
         batch.release(&mut pool);

@@ -86,7 +86,11 @@ impl Dispatch {
     /// How long helpers have been recruited since the last call, all together.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
-        let span = now.saturating_sub(self.charged);
+        let since = match self.charged {
+            Nanos::ZERO => now,
+            charged => charged,
+        };
+        let span = now.saturating_sub(since);
         self.charged = now;
         let recruited = self.helpers.iter().filter(|helper| helper.recruited);
         Nanos(span.0 * recruited.count() as u64)

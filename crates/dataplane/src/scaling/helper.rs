@@ -124,6 +124,7 @@ impl AuxiliaryWorker {
             self.meter.note_backlog(batch, now);
         }
         let lost_before = self.chain.lost();
+        self.port.complete(batch);
         self.chain.run(batch, now);
         self.port.transmit(batch);
         let sent = self.clock.now();

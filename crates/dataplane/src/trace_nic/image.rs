@@ -1,7 +1,7 @@
 //! A trace as the trace NIC reads it: passes through it, and what each packet's descriptor says.
 
 use tailwater_net::Nanos;
-use tailwater_net::parse::parse;
+use tailwater_net::parse::{Network, parse};
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::batch::Incoming;
 use tailwater_traffic::Trace;
@@ -16,7 +16,12 @@ pub(super) struct Descriptor {
     line: u32,
     length: u32,
     pub(super) renumbering: Renumbering,
+    /// Whether all headers are in the packet's first bytes, so that the rest may follow later.
+    divisible: bool,
 }
+
+/// How much of a packet is copied at once when the rest may follow later: two cache lines.
+const FIRST: usize = 128;
 
 const _: () = assert!(size_of::<Descriptor>() == 32);
 
@@ -44,6 +49,11 @@ impl Image {
                     line: trace.line(i),
                     length: trace.length(i) as u32,
                     renumbering: headers.as_ref().map_or(Renumbering::NONE, Renumbering::of),
+                    divisible: headers.as_ref().is_some_and(|headers| {
+                        headers.network != Network::NotIp
+                            && usize::from(headers.payload_offset) <= FIRST
+                            && trace.length(i) > FIRST
+                    }),
                 }
             })
             .collect();
@@ -56,7 +66,7 @@ impl Image {
         }
     }
 
-    /// Writes a packet into its buffer, as it is in `lap`.
+    /// Writes a packet into its buffer, as it is in `lap`; if `in_parts`, perhaps without its end.
     // The heart of two loops; a call for each packet would cost as much as the copy.
     #[inline(always)]
     pub(super) fn write(
@@ -65,10 +75,15 @@ impl Image {
         lap: &Lap,
         arrival: Nanos,
         room: &mut [u8],
+        in_parts: bool,
     ) -> Incoming {
         let length = descriptor.length as usize;
+        let (first, rest) = match in_parts && descriptor.divisible {
+            true => (FIRST, descriptor.line + 1),
+            false => (length, 0),
+        };
         let lines = self.trace.lines().get(descriptor.line as usize..);
-        copy_lines(lines.unwrap_or_default(), length, room);
+        copy_lines(lines.unwrap_or_default(), first, room);
         if lap.mask != 0
             && let Some(frame) = room.get_mut(..length)
         {
@@ -78,6 +93,18 @@ impl Image {
             length,
             arrival,
             rss_hash: lap.rss_hash(descriptor),
+            rest,
+        }
+    }
+
+    /// Writes the end of a packet whose first bytes [`write`](Image::write) wrote.
+    #[inline]
+    pub(super) fn write_rest(&self, rest: u32, frame: &mut [u8]) {
+        let start = (rest as usize - 1) * 64 + FIRST;
+        let end = start + frame.len().saturating_sub(FIRST);
+        let from = self.trace.lines().as_flattened().get(start..end);
+        if let (Some(from), Some(to)) = (from, frame.get_mut(FIRST..)) {
+            to.copy_from_slice(from);
         }
     }
 }
