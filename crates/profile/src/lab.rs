@@ -22,6 +22,8 @@ const WANTED: usize = 16;
 const RUNS: usize = 4;
 /// Undisturbed windows that are enough to judge by.
 const ENOUGH: usize = 3;
+/// Packets that the core's own queue holds where that does not matter.
+pub(crate) const BUFFERS: u32 = 4096;
 /// The most epochs of a run that are noted.
 const MOST_EPOCHS: usize = 1 << 17;
 
@@ -94,12 +96,13 @@ impl Lab<'_> {
 
     /// Whether the chain keeps its objective with this traffic, for `duration`: in more than half of
     /// the windows that count. On a busy machine, several runs are made until there are enough of
-    /// them.
+    /// them. What waits passes a queue from which it could be handed over, as it does in real runs.
     pub fn keeps(
         &self,
         spec: &ChainSpec,
         trace: impl Fn() -> Result<Trace, TrafficError>,
         duration: Nanos,
+        epoch: Nanos,
     ) -> Result<bool, TrainError> {
         let (mut met, mut of) = (0, 0);
         for _ in 0..RUNS {
@@ -107,7 +110,8 @@ impl Lab<'_> {
                 duration: Some(duration),
                 ..TraceNicConfig::default()
             };
-            let report = self.run(spec, trace()?, nic, WINDOW, None)?;
+            let scaling = unmoved(&TrainingNotes::new(0), epoch, BUFFERS);
+            let report = self.run(spec, trace()?, nic, WINDOW, Some(scaling))?;
             let windows = judged(&report);
             met += windows.iter().filter(|window| window.slo_met).count();
             of += windows.len();
@@ -127,14 +131,7 @@ impl Lab<'_> {
         load: &EpochLoad,
     ) -> Result<Vec<Observation>, TrainError> {
         let notes = TrainingNotes::new(MOST_EPOCHS);
-        let shared = notes.clone();
-        let scaling = ScalingConfig {
-            // It would move nothing: there is no need for a core to move it to.
-            auxiliary: Vec::new(),
-            mapper: Arc::new(move || Box::new(shared.mapper(epoch))),
-            park: Mode::Sleep,
-            buffers: load.buffers,
-        };
+        let scaling = unmoved(&notes, epoch, load.buffers);
         let nic = TraceNicConfig {
             ring: load.ring,
             duration: load.duration,
@@ -142,6 +139,17 @@ impl Lab<'_> {
         };
         self.run(spec, trace, nic, WINDOW, Some(scaling))?;
         Ok(notes.take())
+    }
+}
+
+/// Everything but flow migration: nothing is moved, so there is no need for a core to move it to.
+fn unmoved(notes: &TrainingNotes, epoch: Nanos, buffers: u32) -> ScalingConfig {
+    let notes = notes.clone();
+    ScalingConfig {
+        auxiliary: Vec::new(),
+        mapper: Arc::new(move || Box::new(notes.mapper(epoch))),
+        park: Mode::Sleep,
+        buffers,
     }
 }
 

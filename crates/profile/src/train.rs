@@ -1,7 +1,7 @@
 //! Training: which runs are made, and what becomes of their results.
 
 use crate::costs::{Sample, fit};
-use crate::lab::{EpochLoad, Lab};
+use crate::lab::{BUFFERS, EpochLoad, Lab};
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
 use std::sync::atomic::AtomicBool;
@@ -256,7 +256,8 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let load = EpochLoad {
                 // Nothing is lost, so that the order of packets is as it was made.
                 ring: trace.len(),
-                buffers: (4 * in_epoch).clamp(512, 8192),
+                // About what a policy lets wait: many more would leave the caches.
+                buffers: in_epoch.clamp(512, 8192),
                 duration: None,
             };
             for mut seen in self.lab.epochs(&self.spec, trace, self.epoch, &load)? {
@@ -284,7 +285,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         let trace = at_rate(traffic, packets, sustained * TRACE_LOAD)?;
         let load = EpochLoad {
             ring: 4096,
-            buffers: 4096,
+            buffers: BUFFERS,
             duration: Some(Nanos::from_millis(millis)),
         };
         for seen in self.lab.epochs(&self.spec, trace, self.epoch, &load)? {
@@ -304,12 +305,18 @@ impl<P: FnMut(Step)> Training<'_, P> {
                 .lab
                 .saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            if !self.lab.keeps(&self.spec, || copy(low), LENGTH)? {
+            if !self
+                .lab
+                .keeps(&self.spec, || copy(low), LENGTH, self.epoch)?
+            {
                 continue;
             }
             for _ in 0..HALVINGS {
                 let middle = (low + high) / 2.0;
-                match self.lab.keeps(&self.spec, || copy(middle), LENGTH)? {
+                match self
+                    .lab
+                    .keeps(&self.spec, || copy(middle), LENGTH, self.epoch)?
+                {
                     true => low = middle,
                     false => high = middle,
                 }
