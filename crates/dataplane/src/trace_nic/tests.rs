@@ -146,12 +146,20 @@ fn every_packet_goes_to_one_queue_under_changing_tables() {
     rig.queues = rig.nic.queues(start);
     let mut seen = Vec::new();
     let mut effective = Vec::new();
+    let mut promised = [0; 3];
     for step in 0..60u64 {
         // The clock that updates go by is real; polls happen at it, queues in changing order.
         let now = rig.nic.clock.now().0;
         for queue in 0..3 {
             let queue = (queue + step as usize) % 3;
-            let (_, packets) = rig.poll(queue, now);
+            let (received, packets) = rig.poll(queue, now);
+            let first = packets.iter().map(|(_, arrival)| *arrival).min();
+            assert!(
+                first.is_none_or(|first| first >= promised[queue]),
+                "arrived before what was said to be there"
+            );
+            promised[queue] = rig.queues[queue].received_before().0;
+            assert_eq!(received.waiting == 0, promised[queue] > now, "what waits");
             seen.extend(
                 packets
                     .into_iter()
