@@ -38,6 +38,9 @@ pub enum Command {
     /// Measure what a chain can do on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),
+    /// Tell what the policy of a recorded run saw and did
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
     /// Look at traffic, or make some
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -120,6 +123,9 @@ pub struct RunArgs {
     /// Also write the report as a page with charts
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Record what the policy sees and decides, for `tailwater explain`
+    #[arg(long, value_name = "FILE", requires = "auxiliary")]
+    pub record: Option<PathBuf>,
     /// Record the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
@@ -200,6 +206,35 @@ pub struct CapacityArgs {
     /// Leave out empty and too long packets, do not refuse them
     #[arg(long)]
     pub skip_bad_packets: bool,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+const EXPLAIN_EXAMPLES: &str = "\
+Told are the worst episodes: times with more to do than one core can do in an epoch. What waited,
+and what was done about it, and when.
+
+Examples:
+  tailwater run chain.yaml --cores 1 --auxiliary 0 --record run.decisions
+  tailwater explain run.decisions
+  tailwater explain run.decisions --late 3 --policy netblaze
+      Also what another policy would have said to the same queues.";
+
+/// What `tailwater explain` is told.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A file that `tailwater run --record` wrote
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tell of so many episodes, the worst
+    #[arg(long, value_name = "N", default_value = "10")]
+    #[arg(value_parser = clap::value_parser!(u16).range(..=1000))]
+    pub late: u16,
+    /// Show what was seen to another policy, and tell where it differs
+    #[arg(long, value_name = "NAME", value_parser = values::policy)]
+    pub policy: Option<Policy>,
     /// A table for people, or JSON for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]

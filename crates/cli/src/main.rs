@@ -2,6 +2,7 @@
 
 mod args;
 mod error;
+mod explain;
 mod html;
 mod input;
 mod matching;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
+        Command::Explain(args) => explain::explain(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),

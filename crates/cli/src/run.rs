@@ -6,7 +6,7 @@ use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
 use crate::scaling::Placing;
-use crate::{complain, html, print, table};
+use crate::{complain, explain, html, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -40,6 +40,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
             )));
         }
     }
+    if let Some(path) = &args.record {
+        check_output("--record", path, &args.chain, &traffic)?;
+        let others = [
+            ("--report", &args.report),
+            ("--capture-out", &args.capture_out),
+            ("--profile", &args.profile),
+        ];
+        for (flag, other) in others {
+            if other.as_ref().is_some_and(|other| same_place(other, path)) {
+                return Err(CliError::Input(format!(
+                    "--record and {flag} are both {}",
+                    path.display()
+                )));
+            }
+        }
+    }
     for function in &spec.functions {
         if let FunctionConfig::Accounting(accounting) = &function.config
             && let Some(export) = &accounting.export
@@ -62,8 +78,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         .iter()
         .for_each(|notice| complain("notice", notice));
     let stop = stop_on_signals()?;
+    let dedicated = placing.dedicated.clone();
+    let (scaling, recorder) = placing.scaling(args, &spec, &loaded.trace, &stop)?;
     let config = RunConfig {
-        cores: placing.dedicated.clone(),
+        cores: dedicated,
         nic: TraceNicConfig {
             pacing: if args.saturate {
                 Pacing::Saturate
@@ -78,7 +96,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         capture_out: args.capture_out.clone(),
         not_matched: loaded.not_matched,
         seed: args.load.seed,
-        scaling: placing.scaling(args, &spec, &loaded.trace, &stop)?,
+        scaling,
         server: None,
     };
     let chain = Chain {
@@ -99,6 +117,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     });
     drop(live);
     drop(endpoint);
+    let decisions = recorder.map_or(Ok(()), |recorder| explain::finish(&recorder));
     // Even if recording failed, the report is worth having.
     let (report, recording) = match report {
         Err(RunError::Recording { source, report }) => (*report, Some(source)),
@@ -118,6 +137,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     if let Some(source) = recording {
         return Err(source.into());
     }
+    decisions?;
     Ok(match args.check_slo && !report.slo_met {
         true => ExitCode::from(SLO_MISSED),
         false => ExitCode::SUCCESS,

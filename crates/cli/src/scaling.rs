@@ -3,14 +3,16 @@
 use crate::args::RunArgs;
 use crate::complain;
 use crate::error::CliError;
+use crate::explain::recorder;
 use crate::profile::{beside, train};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use tailwater_dataplane::cores::{available, default_core};
+use tailwater_dataplane::cores::{KeepOff, available, default_core};
 use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::scaling::record::Recorder;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::CapacityProfile;
@@ -75,6 +77,12 @@ impl Placing {
                  cannot also help"
             )));
         }
+        if args.record.is_some() && !policy.scales() {
+            return Err(CliError::Input(format!(
+                "--record: --policy {} never decides anything",
+                policy.name()
+            )));
+        }
         let profile = args.profile.as_deref().map(|path| named(path, spec));
         if policy.scales() {
             epoch(spec.slo.latency).map_err(|error| CliError::Input(error.to_string()))?;
@@ -87,14 +95,14 @@ impl Placing {
         })
     }
 
-    /// How the run scales; measures the chain first if nobody has.
+    /// How the run scales, and where that is recorded; measures the chain first if nobody has.
     pub fn scaling(
         self,
         args: &RunArgs,
         spec: &ChainSpec,
         traffic: &Trace,
         stop: &AtomicBool,
-    ) -> Result<Option<ScalingConfig>, CliError> {
+    ) -> Result<(Option<ScalingConfig>, Option<Recorder>), CliError> {
         let profile = match self.profile {
             Some(profile) => profile,
             None if !self.policy.scales() => CapacityProfile::default(),
@@ -107,12 +115,27 @@ impl Placing {
             .policy
             .mappers(spec.slo.latency, &profile)
             .map_err(|error| CliError::Input(error.to_string()))?;
-        Ok(mappers.map(|mapper| ScalingConfig {
+        let Some(mut mapper) = mappers else {
+            return Ok((None, None));
+        };
+        let recorder = match &args.record {
+            Some(path) => {
+                let helpers = self.auxiliary.len();
+                // The thread that writes leaves the workers' cores alone, if there are others.
+                let _elsewhere = KeepOff::new(&self.dedicated);
+                let recorder = recorder(path, spec, (self.policy, helpers), &profile)?;
+                mapper = recorder.recording(mapper);
+                Some(recorder)
+            }
+            None => None,
+        };
+        let scaling = ScalingConfig {
             auxiliary: self.auxiliary,
             mapper,
             park: args.wait,
             buffers: BUFFERS,
-        }))
+        };
+        Ok((Some(scaling), recorder))
     }
 }
 

@@ -25,8 +25,8 @@ pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]
 pub mod overhead;
-pub mod server;
 pub mod record;
+pub mod server;
 
 use dispatch::Dispatch;
 use helper::HelperEnds;

@@ -7,7 +7,7 @@
 //!
 //! - [`Recorder`] writes a file, after a [`Header`];
 //! - [`Reader`] reads it, within bounds;
-//! - [`replay()`] tells what another mapper would have said to the same views;
+//! - [`Replayer`] tells what another mapper would have said to the same views;
 //! - [`Explainer`] tells when there was more to do than could be done in time, and what was done.
 //!
 //! **The file** is binary: a mapper may decide two hundred thousand times a second, with hundreds of
@@ -41,7 +41,7 @@ mod tests;
 pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
 pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
 pub use read::{Decision, ListedFlow, Problem, ReadError, Reader};
-pub use replay::{Difference, Differences, Outline, Replay, replay};
+pub use replay::{Difference, Differences, Outline, Replay, Replayer};
 
 use format::{Encoder, MOST_WORDS};
 use std::fs::File;

@@ -11,7 +11,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, Place, Split};
 
 /// Most dispatchers that a file may name.
-pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
+const MOST_DISPATCHERS: u64 = 1 << 10;
 
 /// Most flows of a queue: no dispatcher has more buffers.
 const MOST_FLOWS: u64 = MOST_BUFFERS as u64;

@@ -5,9 +5,10 @@
 //! a run with the other would have gone. A mapper is shown queues only: what it would have learnt
 //! from [batches](CoreMapper::completed) or done with [flowlets](CoreMapper::place) is not recorded.
 
-use super::read::{Decision, MOST_DISPATCHERS, ReadError, Reader};
+use super::read::Decision;
 use serde::Serialize;
-use std::io::BufRead;
+use std::collections::BTreeMap;
+use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::core::{CoreMapper, Load, Notice, Place, Plan, QueuedFlow, View};
 
 /// A plan's outline.
@@ -27,6 +28,8 @@ pub struct Outline {
     pub boost: bool,
     /// `whale-beyond-split`, `out-of-cores`, or nothing.
     pub notice: Option<&'static str>,
+    /// The packets that it is about.
+    pub notice_packets: u32,
 }
 
 /// A decision on which two mappers differ.
@@ -93,50 +96,65 @@ struct Replayed {
     next: u64,
 }
 
-/// Shows a record's views to mappers, one for each dispatcher, and compares what they say. Keeps the
-/// first `most` differences.
-///
-/// # Errors
-/// What is wrong with the record.
-pub fn replay(
-    reader: &mut Reader<impl BufRead>,
-    make: &dyn Fn() -> Box<dyn CoreMapper>,
+/// Shows recorded views to mappers, one for each dispatcher, and compares what they say.
+pub struct Replayer {
+    make: MakeMapper,
     most: usize,
-) -> Result<Replay, ReadError> {
-    let mut outcome = Replay::default();
-    let mut mappers: Vec<Option<Replayed>> = Vec::new();
-    mappers.resize_with(MOST_DISPATCHERS as usize, || None);
-    let (mut queued, mut plan) = (Vec::new(), Plan::default());
-    while let Some(decision) = reader.next_decision()? {
+    outcome: Replay,
+    mappers: BTreeMap<u32, Replayed>,
+    queued: Vec<QueuedFlow>,
+    plan: Plan,
+}
+
+impl Replayer {
+    /// With mappers of `make`. Keeps the first `most` differences.
+    pub fn new(make: MakeMapper, most: usize) -> Replayer {
+        Replayer {
+            make,
+            most,
+            outcome: Replay::default(),
+            mappers: BTreeMap::new(),
+            queued: Vec::new(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// Shows a decision's view, after all that its dispatcher saw before.
+    pub fn add(&mut self, decision: &Decision) {
+        let Replayer { outcome, plan, .. } = self;
         outcome.decisions += 1;
-        let dispatcher = &mut mappers[decision.dispatcher as usize];
-        let replayed = dispatcher.get_or_insert_with(|| Replayed {
-            mapper: make(),
+        let dispatcher = self.mappers.entry(decision.dispatcher);
+        let replayed = dispatcher.or_insert_with(|| Replayed {
+            mapper: (self.make)(),
             next: 0,
         });
-        outcome.missing += decision.sequence.saturating_sub(replayed.next);
+        let missing = decision.sequence.saturating_sub(replayed.next);
+        outcome.missing = outcome.missing.saturating_add(missing);
         replayed.next = decision.sequence.saturating_add(1);
-        fill(&mut queued, decision);
+        fill(&mut self.queued, decision);
         let view = View {
             now: decision.now,
             oldest: decision.oldest,
-            queued: &queued,
+            queued: &self.queued,
             packets: decision.queue.packets,
             helpers: &decision.helpers,
         };
         if !replayed.mapper.due(view.now, view.packets) {
             outcome.not_due += 1;
-            continue;
+            return;
         }
-        plan.clear(queued.len());
-        replayed.mapper.decide(&view, &mut plan);
-        if !decision.is_whole() {
-            outcome.partial += 1;
-            continue;
+        plan.clear(view.queued.len());
+        replayed.mapper.decide(&view, plan);
+        match decision.is_whole() {
+            true => compare(decision, plan, self.most, outcome),
+            false => outcome.partial += 1,
         }
-        compare(decision, &plan, most, &mut outcome);
     }
-    Ok(outcome)
+
+    /// What it came to.
+    pub fn finish(self) -> Replay {
+        self.outcome
+    }
 }
 
 /// The queue as the mapper saw it; or, of a queue that is not listed whole, one of as many flows and
@@ -228,14 +246,17 @@ fn outline(
     (release, splits): (u64, usize),
     (boost, notice): (bool, Option<Notice>),
 ) -> Outline {
+    let (notice, notice_packets) = match notice {
+        None => (None, 0),
+        Some(Notice::WhaleBeyondSplit { packets }) => (Some("whale-beyond-split"), packets),
+        Some(Notice::OutOfCores { packets }) => (Some("out-of-cores"), packets),
+    };
     let mut outline = Outline {
         released: release.count_ones(),
         splits: splits as u32,
         boost,
-        notice: notice.map(|notice| match notice {
-            Notice::WhaleBeyondSplit { .. } => "whale-beyond-split",
-            Notice::OutOfCores { .. } => "out-of-cores",
-        }),
+        notice,
+        notice_packets,
         ..Outline::default()
     };
     let mut helpers = 0_u64;

@@ -258,9 +258,18 @@ fn of_a_long_queue_the_largest_flows_are_recorded() {
     // It is shown to another mapper, but not compared.
     let mut reader = Reader::new(&*bytes).unwrap();
     let make = anything();
-    let outcome = replay(&mut reader, &|| make(), 8).unwrap();
+    let outcome = replay(&mut reader, &make, 8);
     assert_eq!((outcome.decisions, outcome.partial), (1, 1));
     assert_eq!((outcome.same, outcome.different), (0, 0));
+}
+
+/// What a mapper says to all that is left in a record.
+fn replay(reader: &mut Reader<&[u8]>, make: &MakeMapper, most: usize) -> Replay {
+    let mut replayer = Replayer::new(Arc::clone(make), most);
+    while let Some(decision) = reader.next_decision().unwrap() {
+        replayer.add(decision);
+    }
+    replayer.finish()
 }
 
 fn netblaze(packets: u32) -> MakeMapper {
@@ -281,7 +290,7 @@ fn a_deterministic_mapper_says_the_same_again_and_another_does_not() {
     assert!(plans.iter().any(|plan| plan.notice.is_some()));
     let mut reader = Reader::new(&*bytes).unwrap();
     let make = netblaze(500);
-    let outcome = replay(&mut reader, &|| make(), 8).unwrap();
+    let outcome = replay(&mut reader, &make, 8);
     assert_eq!(reader.lost(), Some(0));
     assert_eq!((outcome.decisions, outcome.same), (300, 300));
     assert_eq!(
@@ -295,7 +304,7 @@ fn a_deterministic_mapper_says_the_same_again_and_another_does_not() {
 
     let mut reader = Reader::new(&*bytes).unwrap();
     let make = netblaze(5000);
-    let outcome = replay(&mut reader, &|| make(), 8).unwrap();
+    let outcome = replay(&mut reader, &make, 8);
     assert_eq!(outcome.same + outcome.different, 300);
     assert!(outcome.differences.places > 0 && outcome.differences.boost > 0);
     assert_eq!(outcome.first.len(), 8);
@@ -347,7 +356,7 @@ fn a_slow_writer_costs_decisions_but_no_time() {
     });
     let mut reader = Reader::new(&*bytes).unwrap();
     let make = netblaze(10_000);
-    let outcome = replay(&mut reader, &|| make(), 0).unwrap();
+    let outcome = replay(&mut reader, &make, 0);
     assert_eq!(outcome.decisions, done);
     let lost = recorder.shared.lost.load(Ordering::Relaxed);
     assert_eq!(reader.lost(), Some(lost));
@@ -436,7 +445,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
         CapacityProfile::parse(text.as_bytes(), "record").unwrap(),
         profile
     );
-    let replayed = replay(&mut reader, &|| make(), 8).unwrap();
+    let replayed = replay(&mut reader, &make, 8);
     assert_eq!(replayed.decisions, outcome.decisions);
     if outcome.lost == 0 {
         // Whatever was seen, the same is said again.

@@ -1,0 +1,328 @@
+//! What a recorded run's mapper saw and did, for people.
+
+use super::{Table, share};
+use crate::explain::{Document, Replayed};
+use crate::text::{fixed, one_line, percent, thousands};
+use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
+
+/// The document as text.
+pub fn explanation(document: &Document) -> String {
+    let mut table = Table(String::new());
+    heading(&mut table, document);
+    table.gap();
+    summary(&mut table, &document.explanation.summary);
+    table.gap();
+    episodes(&mut table, &document.explanation);
+    if let Some(replayed) = &document.replay {
+        table.gap();
+        replay(&mut table, replayed);
+    }
+    table.0
+}
+
+/// Microseconds as people read them.
+fn time(us: f64) -> String {
+    match us {
+        us if us >= 1e6 => format!("{} s", fixed(us / 1e6)),
+        us if us >= 1e3 => format!("{} ms", fixed(us / 1e3)),
+        us => format!("{} us", fixed(us)),
+    }
+}
+
+/// `1 flow`, `2 flows`.
+fn count(number: u64, what: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{} {what}{s}", thousands(number))
+}
+
+fn heading(table: &mut Table, document: &Document) {
+    let explanation = &document.explanation;
+    let Summary {
+        decisions,
+        missing,
+        partial,
+        dispatchers,
+        span_us,
+        ..
+    } = explanation.summary;
+    table.line("chain", &one_line(&explanation.chain));
+    table.line("policy", &one_line(&explanation.policy));
+    let text = format!(
+        "{}, in epochs of {}",
+        time(explanation.slo_us),
+        time(explanation.epoch_us)
+    );
+    table.line("objective", &text);
+    let text = format!(
+        "{} of {} with {}, in {}",
+        count(decisions, "decision"),
+        count(dispatchers as u64, "core"),
+        count(explanation.helpers as u64, "helper"),
+        time(span_us)
+    );
+    table.line("record", &text);
+    if document.cut_short {
+        table.line(
+            "",
+            "cut short: the run ended, or was killed, before it was whole",
+        );
+    }
+    let left_out = document.lost.unwrap_or(0).max(missing);
+    if left_out > 0 {
+        let text = format!(
+            "{} left out: the file could not be written in time",
+            thousands(left_out)
+        );
+        table.line("", &text);
+    }
+    if partial > 0 {
+        let text = format!(
+            "{} with too many flows to record all of them",
+            thousands(partial)
+        );
+        table.line("", &text);
+    }
+}
+
+fn summary(table: &mut Table, summary: &Summary) {
+    let text = format!(
+        "{} us on average, {} us at most",
+        fixed(summary.decision_mean_us),
+        fixed(summary.decision_max_us)
+    );
+    table.line("a decision took", &text);
+    let text = format!(
+        "{}, when a decision was made",
+        time(summary.longest_wait_us)
+    );
+    table.line("longest wait", &text);
+    let text = format!(
+        "{} with {}, in {}",
+        count(summary.flows_moved, "flow"),
+        count(summary.packets_moved, "packet"),
+        count(summary.moves, "decision")
+    );
+    table.line("moved", &text);
+    let text = format!(
+        "{}, {} of them with helpers ({})",
+        count(summary.flowlets, "flowlet"),
+        thousands(summary.flowlets_away),
+        percent(share(summary.flowlets_away, summary.flowlets))
+    );
+    table.line("placed", &text);
+    let text = format!(
+        "recruited {} times, let go {} times",
+        thousands(summary.recruited),
+        thousands(summary.released)
+    );
+    table.line("helpers", &text);
+    let text = format!(
+        "{} times, {}",
+        thousands(summary.boosts),
+        time(summary.boost_us)
+    );
+    table.line("boost mode", &text);
+    let text = format!(
+        "{} with a flow in the queue that is too much for one core",
+        count(summary.whales, "decision")
+    );
+    table.line("whales", &text);
+    for (number, what) in [
+        (
+            summary.whales_beyond_split,
+            "times a flow was too much for any split of the chain",
+        ),
+        (
+            summary.out_of_cores,
+            "times there was more than all cores could do",
+        ),
+    ] {
+        if number > 0 {
+            table.line("", &format!("{} {what}", thousands(number)));
+        }
+    }
+}
+
+fn episodes(table: &mut Table, explanation: &Explanation) {
+    let Summary {
+        episodes,
+        episodes_late,
+        ..
+    } = explanation.summary;
+    let text = format!(
+        "{} with more to do than one core can in an epoch,",
+        thousands(episodes)
+    );
+    table.line("episodes", &text);
+    let text = format!(
+        "{} in which packets were late before anybody processed them",
+        thousands(episodes_late)
+    );
+    table.line("", &text);
+    if !explanation.episodes.is_empty() && episodes > explanation.episodes.len() as u64 {
+        let text = format!("the worst {} of them:", explanation.episodes.len());
+        table.line("", &text);
+    }
+    for each in &explanation.episodes {
+        table.gap();
+        episode(table, each);
+    }
+}
+
+fn episode(table: &mut Table, episode: &Episode) {
+    let at = format!("at {} ms", fixed(episode.start_us / 1e3));
+    let end = if episode.over {
+        ""
+    } else {
+        ", not over at the end"
+    };
+    let late = if episode.late { ": late" } else { "" };
+    let text = format!(
+        "core {}, for {}, waits up to {}{late}{end}",
+        episode.dispatcher,
+        time(episode.length_us),
+        time(episode.longest_wait_us)
+    );
+    table.line(&at, &text);
+    let kind = match episode.kind {
+        Kind::Whale => "a whale",
+        Kind::Minnows => "minnows",
+    };
+    let text = format!(
+        "{kind}: {} of {}, the largest has {} ({})",
+        count(u64::from(episode.peak_packets), "packet"),
+        count(u64::from(episode.peak_flows), "flow"),
+        thousands(u64::from(episode.largest_flow_packets)),
+        percent(episode.largest_flow_share)
+    );
+    table.line("", &text);
+    let mut done = Vec::new();
+    if let Some(first) = episode.first_move_us {
+        done.push(format!(
+            "{} ({}) moved, first after {}",
+            count(episode.flows_moved, "flow"),
+            count(episode.packets_moved, "packet"),
+            time(first)
+        ));
+    }
+    if episode.flowlets_away > 0 {
+        let flowlets = count(episode.flowlets_away, "flowlet");
+        done.push(format!("{flowlets} placed with helpers"));
+    }
+    if episode.most_helpers > 0 {
+        let helpers = count(u64::from(episode.most_helpers), "helper");
+        done.push(format!(
+            "{helpers} at work, {} recruited",
+            thousands(episode.recruited)
+        ));
+    }
+    if let Some(first) = episode.first_boost_us {
+        let boost = time(episode.boost_us);
+        done.push(format!(
+            "boost mode for {boost}, first after {}",
+            time(first)
+        ));
+    }
+    if episode.whales_beyond_split > 0 {
+        done.push("told of a whale that no split helps".to_owned());
+    }
+    if episode.out_of_cores > 0 {
+        done.push("told of too few cores".to_owned());
+    }
+    if done.is_empty() {
+        done.push("nothing was done".to_owned());
+    }
+    done.iter().for_each(|done| table.line("", done));
+}
+
+fn replay(table: &mut Table, replayed: &Replayed) {
+    let Replayed { policy, outcome } = replayed;
+    table.line("replayed", &format!("with {policy}"));
+    let text = format!(
+        "the same was said {} times, something else {} times",
+        thousands(outcome.same),
+        thousands(outcome.different)
+    );
+    table.line("", &text);
+    let differences = &outcome.differences;
+    let differences = [
+        (differences.places, "places"),
+        (differences.releases, "releases"),
+        (differences.splits, "splits"),
+        (differences.boost, "boost mode"),
+        (differences.notice, "notices"),
+    ];
+    let differences = differences.iter().filter(|(number, _)| *number > 0);
+    let differences = differences.map(|(number, what)| format!("{what} {}", thousands(*number)));
+    let differences: Vec<String> = differences.collect();
+    if !differences.is_empty() {
+        table.line("", &format!("in: {}", differences.join(", ")));
+    }
+    let text = format!(
+        "{} moved, where the record has {}",
+        count(outcome.packets_moved_replayed, "packet"),
+        thousands(outcome.packets_moved_recorded)
+    );
+    table.line("", &text);
+    for (number, what) in [
+        (outcome.not_due, "times it would not have been asked yet"),
+        (
+            outcome.partial,
+            "queues were not recorded whole, so not compared",
+        ),
+        (outcome.missing, "decisions are missing in between"),
+    ] {
+        if number > 0 {
+            table.line("", &format!("{} {what}", thousands(number)));
+        }
+    }
+    for difference in &outcome.first {
+        table.gap();
+        let at = format!("at {} ms", fixed(difference.at_us / 1e3));
+        let text = format!(
+            "core {}, {} of {}",
+            difference.dispatcher,
+            count(u64::from(difference.packets), "packet"),
+            count(u64::from(difference.flows), "flow")
+        );
+        table.line(&at, &text);
+        for (name, outline) in [
+            ("recorded", &difference.recorded),
+            ("replayed", &difference.replayed),
+        ] {
+            table.line("", &format!("{name}: {}", outline_of(outline)));
+            if let Some(notice) = outline.notice {
+                let packets = count(u64::from(outline.notice_packets), "packet");
+                table.line("", &format!("          {notice}, {packets}"));
+            }
+        }
+    }
+}
+
+fn outline_of(outline: &Outline) -> String {
+    let mut done = Vec::new();
+    if outline.flows_moved > 0 {
+        done.push(format!(
+            "{} ({}) to {}",
+            count(u64::from(outline.flows_moved), "flow"),
+            count(u64::from(outline.packets_moved), "packet"),
+            count(u64::from(outline.helpers), "helper")
+        ));
+    }
+    if outline.released > 0 {
+        done.push(format!(
+            "{} let go",
+            count(u64::from(outline.released), "helper")
+        ));
+    }
+    if outline.splits > 0 {
+        done.push(count(u64::from(outline.splits), "split"));
+    }
+    if outline.boost {
+        done.push("boost mode".to_owned());
+    }
+    match done.is_empty() {
+        true => "nothing".to_owned(),
+        false => done.join(", "),
+    }
+}

@@ -1,0 +1,329 @@
+//! `tailwater run --record` and `tailwater explain`.
+
+mod common;
+
+use common::*;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tailwater_dataplane::cores::available;
+use tailwater_dataplane::scaling::record::{Header, Recorder};
+use tailwater_net::Nanos;
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
+use tailwater_policy::catalog::Policy;
+use tailwater_policy::core::{Helper, Load, Plan, QueuedFlow, View};
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn explain(file: &Path, more: &[&str]) -> Output {
+    let mut command = tailwater();
+    command.args(["explain", name(file)]).args(more);
+    command.output().unwrap()
+}
+
+/// What it prints, which must be all.
+fn explained(file: &Path, more: &[&str]) -> String {
+    let output = explain(file, more);
+    assert_eq!(text(&output.stderr), "");
+    assert!(output.status.success());
+    text(&output.stdout)
+}
+
+fn json(file: &Path, more: &[&str]) -> serde_json::Value {
+    let more = [more, &["--output", "json"]].concat();
+    serde_json::from_str(&explained(file, &more)).unwrap()
+}
+
+/// One line that starts with `error: ` and holds `expected`; exit code 2.
+fn refused(output: &Output, expected: &str) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    assert!(stderr.contains(expected), "{expected} is not in {stderr}");
+    assert!(output.stdout.is_empty());
+}
+
+/// A record of NetBlaze's mapper with two helpers: a whale at 1 ms that one of them takes, and at
+/// 5 ms more minnows than all three cores can do.
+fn record(folder: &Folder) -> PathBuf {
+    let slo = Nanos::from_micros(200);
+    let mut frontier = EpochFrontier::default();
+    for (flows, packets) in [(1, 120), (40, 80)] {
+        frontier.insert(Load { flows, packets });
+    }
+    let profile = CapacityProfile {
+        chain: "edge".to_owned(),
+        slo,
+        epoch: Nanos::from_micros(80),
+        frontier,
+        ..CapacityProfile::default()
+    };
+    let header = Header {
+        chain: "edge".to_owned(),
+        policy: "netblaze".to_owned(),
+        slo,
+        epoch: profile.epoch,
+        helpers: 2,
+        started: Nanos(1),
+        profile: profile.to_string(),
+    };
+    let file = folder.path("run.decisions");
+    let recorder = Recorder::create(&file, &header).unwrap();
+    let policy = Policy::named("netblaze").unwrap();
+    let make = policy.mappers(slo, &profile).unwrap().unwrap();
+    let mut mapper = recorder.recording(make)();
+    let mut plan = Plan::default();
+    let busy = Helper {
+        recruited: true,
+        load: Load {
+            flows: 1,
+            packets: 100,
+        },
+        ..Helper::default()
+    };
+    let idle = Helper::default();
+    for (at, waited, queue, helpers) in [
+        (1_000, 70, vec![100, 10, 5, 15], [idle, idle]),
+        (1_080, 75, vec![20, 10], [busy, idle]),
+        (1_160, 20, vec![8], [idle, idle]),
+        (5_000, 60, vec![9; 50], [idle, idle]),
+        (5_080, 140, vec![9; 60], [busy, busy]),
+        (5_160, 220, vec![9; 70], [busy, busy]),
+        (5_240, 10, vec![9; 2], [idle, idle]),
+    ] {
+        let queued: Vec<QueuedFlow> = queue
+            .into_iter()
+            .map(|packets| QueuedFlow {
+                packets,
+                bound: false,
+            })
+            .collect();
+        let now = Nanos::from_micros(at);
+        let view = View {
+            now,
+            oldest: now - Nanos::from_micros(waited),
+            packets: queued.iter().map(|flow| flow.packets).sum(),
+            queued: &queued,
+            helpers: &helpers,
+        };
+        plan.clear(queued.len());
+        mapper.decide(&view, &mut plan);
+    }
+    drop(mapper);
+    assert_eq!(recorder.finish().unwrap().unwrap().decisions, 7);
+    file
+}
+
+#[test]
+fn the_worst_episodes_are_told() {
+    let folder = Folder::new();
+    let file = record(&folder);
+    let document = json(&file, &[]);
+    assert_eq!(document["chain"], "edge");
+    assert_eq!(document["helpers"], 2);
+    assert_eq!(document["lost"], 0);
+    let summary = &document["summary"];
+    assert_eq!(summary["decisions"], 7);
+    assert_eq!(summary["episodes"], 2);
+    assert_eq!(summary["episodes_late"], 1);
+    assert_eq!(summary["longest_wait_us"], 220.0);
+    let episodes = document["episodes"].as_array().unwrap();
+    assert_eq!(episodes[0]["kind"], "minnows");
+    assert_eq!(episodes[0]["late"], true);
+    assert_eq!(episodes[0]["peak_packets"], 630);
+    assert_eq!(episodes[0]["first_move_us"], 60.0);
+    assert_eq!(episodes[0]["out_of_cores"], 3);
+    assert_eq!(episodes[1]["kind"], "whale");
+    assert_eq!(episodes[1]["late"], false);
+    assert_eq!(episodes[1]["length_us"], 230.0);
+
+    let table = explained(&file, &[]);
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 90),
+        "{table}"
+    );
+    for expected in [
+        "200.00 us, in epochs of 80.00 us",
+        "2 with more to do",
+        "1 in which packets were late",
+        "a whale: 130 packets of 4 flows, the largest has 100 (76.923 %)",
+        "minnows: 630 packets of 70 flows",
+        "told of too few cores",
+    ] {
+        assert!(table.contains(expected), "{expected} is not in\n{table}");
+    }
+    assert!(!table.contains("the worst"));
+    let table = explained(&file, &["--late", "1"]);
+    assert!(table.contains("the worst 1 of them"), "{table}");
+    assert!(!table.contains("a whale:"), "{table}");
+}
+
+#[test]
+fn another_policy_is_shown_the_same_queues() {
+    let folder = Folder::new();
+    let file = record(&folder);
+    let replay = &json(&file, &["--policy", "netblaze"])["replay"];
+    assert_eq!(replay["policy"], "netblaze");
+    assert_eq!(
+        (&replay["same"], &replay["different"]),
+        (&7.into(), &0.into())
+    );
+
+    let more = ["--policy", "netblaze-core-static-safe"];
+    let replay = &json(&file, &more)["replay"];
+    let count = |name: &str| replay[name].as_u64().unwrap();
+    assert_eq!(count("same") + count("different"), 7);
+    assert!(count("different") > 0);
+    let table = explained(&file, &more);
+    assert!(
+        table.contains("with netblaze-core-static-safe\n"),
+        "{table}"
+    );
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 90),
+        "{table}"
+    );
+
+    refused(
+        &explain(&file, &["--policy", "static"]),
+        "never decides anything",
+    );
+    refused(&explain(&file, &["--policy", "netblase"]), "did you mean");
+}
+
+#[test]
+fn every_field_and_flag_is_documented_and_what_is_documented_is_there() {
+    let folder = Folder::new();
+    let file = record(&folder);
+    let page = include_str!("../../../docs/explain.md");
+    let document = json(&file, &["--policy", "netblaze-core-static-safe"]);
+    assert_eq!(fields(&document, &[]), documented(page, "## JSON"));
+
+    let help = text(
+        &tailwater()
+            .args(["help", "explain"])
+            .output()
+            .unwrap()
+            .stdout,
+    );
+    for flag in ["--late", "--policy", "--output"] {
+        assert!(help.contains(flag), "{help}");
+        assert!(page.contains(&format!("| `{flag} ")), "{flag}");
+    }
+}
+
+#[test]
+fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
+    let folder = Folder::new();
+    refused(&explain(&folder.path("none"), &[]), "none: cannot be read");
+    let chain = folder.forward();
+    refused(
+        &explain(&chain, &[]),
+        "byte 0: expected a record of decisions",
+    );
+    let file = record(&folder);
+    let bytes = std::fs::read(&file).unwrap();
+    let mut newer = bytes.clone();
+    newer[20] = 9;
+    let newer = folder.write("newer", newer);
+    refused(
+        &explain(&newer, &[]),
+        "byte 20: expected a record of version 1, found version 9",
+    );
+    let mut wrong = bytes.clone();
+    let at = bytes
+        .windows(8)
+        .position(|word| word == b"frontier")
+        .unwrap();
+    wrong[at] = b'F';
+    let wrong = folder.write("wrong", wrong);
+    refused(&explain(&wrong, &[]), "the profile in it");
+
+    let part = folder.write("part", &bytes[..bytes.len() - 40]);
+    let output = explain(&part, &["--output", "json"]);
+    assert!(output.status.success());
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with("notice: ") && stderr.contains("cut short"),
+        "{stderr}"
+    );
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["cut_short"], true);
+    assert_eq!(document["lost"], serde_json::Value::Null);
+    assert_eq!(document["summary"]["decisions"], 6);
+    // Nobody's terminal is at risk.
+    let mut escape = bytes;
+    let at = escape.windows(4).position(|word| word == b"edge").unwrap();
+    escape[at] = 0x1b;
+    let escape = folder.write("escape", escape);
+    assert!(!explained(&escape, &[]).contains('\u{1b}'));
+}
+
+#[test]
+fn a_run_is_recorded() {
+    let cores = available();
+    let [dedicated, auxiliary, ..] = cores[..] else {
+        eprintln!("skipped: this machine has one core");
+        return;
+    };
+    let cores = [dedicated, auxiliary].map(|core| core.to_string());
+    let folder = Folder::new();
+    let spec = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\n\
+                spec:\n  functions: [{accounting: }]\n  slo: {latency: 1ms}\n  \
+                flows: {capacity: 4096}\n";
+    let chain = folder.write("chain.yaml", spec);
+    let profile = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
+                   configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 1000000\n\
+                   epochNanoseconds: 480000\nfrontier: [[1, 8], [4, 4]]\n";
+    let profile = folder.write("small.yaml", profile);
+    let packets = mixture(4000).into_iter().enumerate();
+    let packets: Vec<_> = packets
+        .map(|(i, (_, frame))| (i as u64 / 400 * 5_000_000, frame))
+        .collect();
+    let traffic = folder.capture("bursts.pcap", &packets);
+    let file = folder.path("run.decisions");
+    let helped = [
+        "--cores",
+        &cores[0],
+        "--auxiliary",
+        &cores[1],
+        "--record",
+        name(&file),
+    ];
+    let report = report(
+        &chain,
+        &traffic,
+        &[
+            &helped[..],
+            &["--policy", "netblaze", "--profile", name(&profile)],
+        ]
+        .concat(),
+    );
+    let document = json(&file, &["--policy", "netblaze"]);
+    let (decided, lost) = (&report["scaling"]["decisions"], &document["lost"]);
+    let recorded = document["summary"]["decisions"].as_u64().unwrap();
+    assert_eq!(Some(recorded + lost.as_u64().unwrap()), decided.as_u64());
+    assert_eq!(document["policy"], "netblaze");
+    assert_eq!(document["epoch_us"], 480.0);
+    if *lost == 0 {
+        assert_eq!(document["replay"]["different"], 0, "{document}");
+    }
+
+    let run = |args: &[&str]| {
+        let mut command = tailwater();
+        command.args(["run", name(&chain), "--traffic", name(&traffic)]);
+        command.args(args).output().unwrap()
+    };
+    refused(&run(&["--record", name(&file)]), "--auxiliary");
+    refused(
+        &run(&[&helped[..], &["--policy", "static"]].concat()),
+        "never decides anything",
+    );
+    let both = [&helped[..], &["--capture-out", name(&file)]].concat();
+    refused(&run(&both), "--record and --capture-out are both");
+    let mut input = helped;
+    input[5] = name(&traffic);
+    refused(&run(&input), "would overwrite the input");
+}
