@@ -119,7 +119,7 @@ pub struct Episode {
     pub flows_moved: u64,
     /// Their packets.
     pub packets_moved: u64,
-    /// Flowlets placed with helpers when they came, from the second decision on.
+    /// Flowlets placed with helpers when they came, since the decision before.
     pub flowlets_away: u64,
     /// When the first flow was moved out of the queue, after the start.
     pub first_move_us: Option<f64>,
@@ -217,28 +217,29 @@ impl Explainer {
         self.boost = Nanos(self.boost.0.saturating_add(boosted.0));
         self.summary.boosts += u64::from(decision.boost && !known.boost);
 
+        // A dispatcher without packets is not asked: what comes after that is another episode.
+        if silence > self.header.slo && decision.oldest > known.now {
+            self.close(known.open.take(), known.now, true);
+        }
+        let beyond = self.is_beyond(decision);
         if let Some(open) = &mut known.open {
             open.boost = Nanos(open.boost.0.saturating_add(boosted.0));
+            let sum = &mut open.episode.missing;
+            *sum = sum.saturating_add(missing);
+        } else if beyond {
+            known.open = Some(begin(decision));
+        }
+        // What was done since the decision before was done about the packets that wait now.
+        if let Some(open) = &mut known.open {
             open.episode.recruited += recruited;
             let away = &mut open.episode.flowlets_away;
             *away = away.saturating_add(decision.flowlets.away);
-            open.episode.missing += missing;
+            if beyond {
+                go_on(open, decision, at_work, self.header.slo);
+            }
         }
-        let beyond = self.is_beyond(decision);
-        // A dispatcher without packets is not asked: what comes after that is another episode.
-        let quiet = silence > self.header.slo && decision.oldest > known.now;
-        if !beyond || quiet {
-            let end = if quiet { known.now } else { now };
-            let ended = known.open.take();
-            self.close(ended, end, true);
-        }
-        if beyond {
-            let mut open = match known.open.take() {
-                Some(open) => open,
-                None => begin(decision),
-            };
-            go_on(&mut open, decision, at_work, self.header.slo);
-            known.open = Some(open);
+        if !beyond {
+            self.close(known.open.take(), now, true);
         }
         known.recruited = at_work & !released;
         known.boost = decision.boost;

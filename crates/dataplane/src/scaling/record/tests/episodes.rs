@@ -79,6 +79,62 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
 }
 
 #[test]
+fn what_was_done_before_the_first_decision_counts() {
+    let flow = QueuedFlow {
+        packets: 150,
+        bound: false,
+    };
+    let file = TestFile::new();
+    let recorder = Recorder::create(&file.0, &header("")).unwrap();
+    let mut mapper = recorder.recording(anything())();
+    let helpers = [Helper {
+        recruited: true,
+        ..Helper::default()
+    }; HELPERS];
+    let flowlet = Flowlet {
+        arrival: Nanos::ZERO,
+        new: true,
+    };
+    let loads = Loads {
+        now: Nanos::ZERO,
+        here: Load::default(),
+        helpers: &helpers,
+    };
+    // Ten flowlets, three helpers recruited for them, and then too much waits.
+    (0..10).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Place::HERE));
+    let mut situation = Situation::quiet(Nanos::from_millis(1), vec![flow]);
+    situation.helpers = helpers.to_vec();
+    situation.ask(&mut *mapper);
+    // Long after, another burst.
+    situation.now = Nanos::from_millis(9);
+    situation.oldest = Nanos::from_millis(9);
+    (0..4).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Place::HERE));
+    situation.ask(&mut *mapper);
+    drop(mapper);
+    recorder.finish().unwrap();
+    let mut explainer = Explainer::new(&header(""), EpochFrontier::constant(100), 10);
+    let read = decisions(&file.bytes()).unwrap();
+    let placed = read.iter().map(|decision| decision.flowlets);
+    let four = Flowlets { placed: 4, away: 4 };
+    let ten = Flowlets {
+        placed: 10,
+        away: 10,
+    };
+    assert_eq!(placed.collect::<Vec<_>>(), [ten, four]);
+    read.iter().for_each(|decision| explainer.add(decision));
+    let Explanation {
+        summary, episodes, ..
+    } = explainer.finish();
+    assert_eq!((summary.flowlets, summary.flowlets_away), (14, 14));
+    let [first, second] = &*episodes else {
+        panic!("{episodes:?}");
+    };
+    assert_eq!((first.flowlets_away, first.recruited), (10, 3));
+    assert_eq!((first.length_us, first.over), (50.0, true));
+    assert_eq!((second.flowlets_away, second.over), (4, false));
+}
+
+#[test]
 fn only_the_worst_episodes_are_kept() {
     let flow = QueuedFlow {
         packets: 1,
