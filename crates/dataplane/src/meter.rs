@@ -12,6 +12,9 @@ use tailwater_nf::chain::Chain;
 /// A turn of a loop that takes this much longer than it should is a gap.
 const GAP: Nanos = Nanos::from_micros(20);
 
+/// A sleeper wakes up in some 10 us, and within 50 nearly always.
+const KEPT_OFF: Nanos = Nanos::from_micros(150);
+
 /// The measuring side of a worker, dedicated or auxiliary.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -52,9 +55,13 @@ impl Meter {
         self.attribution.idle();
     }
 
-    /// The worker has slept, and woke up so long after it was called.
-    pub(crate) fn woke(&mut self, took: Nanos) {
-        self.attribution.woke(took);
+    /// The worker has slept, and woke up so long after it was called. Much longer than it takes to wake
+    /// up, and it was kept off its core by others.
+    pub(crate) fn woke(&mut self, took: Nanos, now: Nanos) {
+        match took > KEPT_OFF {
+            true => self.note_gap(took, now),
+            false => self.attribution.woke(took),
+        }
     }
 
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.

@@ -207,10 +207,17 @@ impl Ring {
         self.put = self.put.wrapping_add(1);
     }
 
+    /// The packets in the ring, in order.
+    #[inline]
+    fn next(&self) -> impl Iterator<Item = &Arrived> {
+        let mask = self.slots.len() - 1;
+        (0..self.len()).map(move |i| &self.slots[self.taken.wrapping_add(i) & mask])
+    }
+
     /// The packet that has waited longest.
     #[inline]
     fn first(&self) -> Option<&Arrived> {
-        (self.len() > 0).then(|| &self.slots[self.taken & (self.slots.len() - 1)])
+        self.next().next()
     }
 
     /// The packet that has waited longest. The ring must not be empty.
@@ -309,6 +316,9 @@ impl TraceQueue {
         };
         let (mut packets, saturate) = (due.iter(), self.saturate);
         let in_parts = self.sender.image.is_some();
+        if in_parts {
+            due.iter().for_each(|packet| image.prefetch(packet));
+        }
         let taken = batch.fill(pool, due.len(), move |room| {
             let Some(packet) = packets.next() else {
                 unreachable!("the batch fills no more than it was told");
@@ -414,6 +424,10 @@ impl PortQueue for TraceQueue {
             ..
         } = self;
         let in_parts = sender.image.is_some();
+        if in_parts {
+            let next = ring.next().take(batch.room());
+            next.for_each(|arrived| image.prefetch(&image.descriptors[arrived.index as usize]));
+        }
         // A packet is copied into a fresh buffer, as a NIC does by DMA.
         batch.fill(pool, ring.len(), |room| {
             let Arrived {

@@ -270,6 +270,7 @@ impl Worker {
                 let new = self.batch.iter().filter(|packet| packet.is_new()).count();
                 let lost_before = self.chain.lost();
                 let began = self.clock.now();
+                self.chain.prefetch(&self.batch);
                 self.queue.complete(&mut self.batch);
                 self.chain.run(&mut self.batch, began);
                 self.queue.transmit(&self.batch);

@@ -120,12 +120,15 @@ impl CoreMapper for RandomFlows {
 
 const FLOWS: u32 = 300;
 
-/// Time between packets: what is left when they end must be done in half a second, or is lost.
+/// Mean time between packets: what is left when they end must be done in half a second, or is lost.
 const SPACING: Nanos = Nanos(if cfg!(debug_assertions) {
     10_000
 } else {
     2_000
 });
+
+/// Packets that come at once, so that some wait and flows are handed over.
+const BURST: u32 = 256;
 
 /// Packets of [`FLOWS`] flows, each with its number within the flow: in trains, and one by one.
 struct Numbered {
@@ -159,7 +162,7 @@ impl Numbered {
             );
             let payload = [flow.to_be_bytes(), number.to_be_bytes()].concat();
             let frame = FrameBuilder::new(&key).payload(&payload).to_vec().unwrap();
-            packets.push((Nanos(u64::from(i) * SPACING.0), frame));
+            packets.push((Nanos(u64::from(i / BURST * BURST) * SPACING.0), frame));
         }
         Numbered { packets, next: 0 }
     }

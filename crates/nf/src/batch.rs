@@ -3,6 +3,7 @@
 use crate::buffer::{Buffer, BufferMemory, BufferPool, BufferView, HEADROOM, MAX_FRAME};
 use crate::flow_table::FlowIndex;
 use crate::parcel::{PacketStore, Parcel, Receipt};
+use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
 
@@ -434,6 +435,10 @@ impl Batch {
     pub fn take_in(&mut self, store: &PacketStore, parcel: Parcel) {
         assert!(self.room() > 0, "the batch is full");
         let (packet, buffer) = store.take(parcel);
+        // The headers are in another core's cache, or in none, and are needed soon.
+        let frame = self.memory.bytes(&buffer)[usize::from(packet.start)..].as_ptr();
+        prefetch(frame);
+        prefetch(frame.wrapping_add(CACHE_LINE));
         self.packets.push(Slot { packet, buffer });
     }
 

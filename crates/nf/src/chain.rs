@@ -212,6 +212,16 @@ impl Chain {
         }
     }
 
+    /// Starts to fetch the flow state of packets that were looked up a while ago, or on another core.
+    #[inline]
+    pub fn prefetch(&self, batch: &Batch) {
+        if let Some(table) = &self.table {
+            batch
+                .iter()
+                .for_each(|packet| table.prefetch_state(packet.flow));
+        }
+    }
+
     /// The second half of [`process`](Chain::process): runs packets that were looked up through all
     /// functions, in this instance or, if they were handed over, in another one.
     #[inline]

@@ -116,7 +116,14 @@ impl FlowMemory {
     #[inline]
     pub(crate) fn prefetch_state(&self, place: usize) {
         if let Some(states) = &self.states {
-            prefetch(states.base().wrapping_add(place * self.state_bytes));
+            let start = states
+                .base()
+                .wrapping_add(place.wrapping_mul(self.state_bytes));
+            prefetch(start);
+            // Most chains have one line of state; more than two are fetched when they are reached.
+            if self.state_bytes > CACHE_LINE {
+                prefetch(start.wrapping_add(CACHE_LINE));
+            }
         }
     }
 

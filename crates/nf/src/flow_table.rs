@@ -237,6 +237,12 @@ impl FlowTable {
         unsafe { self.memory.state(flow.place()) }
     }
 
+    /// Starts to fetch a flow's state.
+    #[inline]
+    pub(crate) fn prefetch_state(&self, flow: FlowIndex) {
+        self.memory.prefetch_state(flow.place());
+    }
+
     /// The key under which a packet's flow was looked up, whatever functions made of the packet.
     pub(crate) fn key(&self, flow: FlowIndex) -> FlowKey {
         self.check(flow);

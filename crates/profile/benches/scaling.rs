@@ -59,7 +59,7 @@ fn options() -> Options {
         load: 0.75,
         slos: vec![100, 200, 500],
         tries: 3,
-        buffers: 1024,
+        buffers: 2048,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {

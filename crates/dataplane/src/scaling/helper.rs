@@ -13,6 +13,7 @@ use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferMemory;
 use tailwater_nf::chain::Chain;
+use tailwater_nf::parcel::Parcel;
 
 /// The longest that a helper sleeps without looking up: what a lost wake-up would cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
@@ -21,6 +22,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 struct Source {
     link: FromDispatcher,
     batch: Batch,
+    /// On their way from the ring to the batch.
+    parcels: Vec<Parcel>,
 }
 
 /// What a helper works with: the rings from its dispatchers, with the memory of their packets, and
@@ -54,6 +57,7 @@ impl AuxiliaryWorker {
         let source = |(link, memory)| Source {
             link,
             batch: Batch::of_memory(memory, config.batch),
+            parcels: Vec::with_capacity(config.batch),
         };
         AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
@@ -97,7 +101,8 @@ impl AuxiliaryWorker {
             if called {
                 // With several dispatchers, the last call is the one that ended the sleep.
                 let last = self.sources.iter().map(|source| source.link.called()).max();
-                self.meter.woke(now.saturating_sub(last.unwrap_or(now)));
+                self.meter
+                    .woke(now.saturating_sub(last.unwrap_or(now)), now);
             }
             self.meter.roll(now, &self.chain);
         }
@@ -108,7 +113,11 @@ impl AuxiliaryWorker {
     /// Processes a batch of one dispatcher's packets, if there are any.
     #[inline]
     fn serve(&mut self, i: usize) -> bool {
-        let Source { link, batch } = &mut self.sources[i];
+        let Source {
+            link,
+            batch,
+            parcels,
+        } = &mut self.sources[i];
         let waiting = link.parcels.ready(self.most);
         if waiting == 0 {
             return false;
@@ -117,8 +126,16 @@ impl AuxiliaryWorker {
         if link.is_abandoned() {
             return self.discard(i, now);
         }
-        link.parcels
-            .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
+        // What another core wrote comes over in three waves, each fetched before it is read: what is
+        // known of the packets, then their headers and their flows' state.
+        link.parcels.pop_each(self.most, |parcel| {
+            link.store.prefetch(&parcel);
+            parcels.push(parcel);
+        });
+        for parcel in parcels.drain(..) {
+            batch.take_in(&link.store, parcel);
+        }
+        self.chain.prefetch(batch);
         let packets = batch.len();
         if waiting > packets {
             self.meter.note_backlog(batch, now);
@@ -139,7 +156,7 @@ impl AuxiliaryWorker {
     /// Counts a batch as lost.
     #[cold]
     fn discard(&mut self, i: usize, now: Nanos) -> bool {
-        let Source { link, batch } = &mut self.sources[i];
+        let Source { link, batch, .. } = &mut self.sources[i];
         link.parcels
             .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
         for packet in batch.iter() {

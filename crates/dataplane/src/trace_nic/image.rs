@@ -4,6 +4,7 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::batch::Incoming;
+use tailwater_nf::region::prefetch;
 use tailwater_traffic::Trace;
 use tailwater_traffic::renumber::Renumbering;
 
@@ -63,6 +64,18 @@ impl Image {
             descriptors,
             rss,
             renumber,
+        }
+    }
+
+    /// Starts to fetch the first bytes of a packet that is to be written in parts: so few of each do not
+    /// make the stream that a processor fetches by itself.
+    #[inline]
+    pub(super) fn prefetch(&self, descriptor: &Descriptor) {
+        if descriptor.divisible {
+            let lines = self.trace.lines().as_ptr();
+            let first = lines.wrapping_add(descriptor.line as usize);
+            prefetch(first.cast());
+            prefetch(first.wrapping_add(1).cast());
         }
     }
 
