@@ -12,7 +12,8 @@ use tailwater_nf::chain::Chain;
 /// A turn of a loop that takes this much longer than it should is a gap.
 const GAP: Nanos = Nanos::from_micros(20);
 
-/// A sleeper wakes up in some 10 us, and within 50 nearly always.
+/// A sleeper wakes up in some 10 us, and within 50 nearly always; a look at thousands of queued
+/// packets takes less than 50.
 const KEPT_OFF: Nanos = Nanos::from_micros(150);
 
 /// The measuring side of a worker, dedicated or auxiliary.
@@ -78,6 +79,15 @@ impl Meter {
             let (lost, from) = (received.lost_ring_full, received.lost_since);
             self.bins.spread(&mut window.arrivals, lost, from, now);
             window.late[self.attribution.loss(now) as usize] += received.lost_ring_full;
+        }
+    }
+
+    /// Part of a turn in which no function ran lasted so long, until `now`. It takes some
+    /// microseconds; much longer, and the worker was off its core.
+    #[inline]
+    pub(crate) fn note_part(&mut self, took: Nanos, now: Nanos) {
+        if took > KEPT_OFF {
+            self.note_gap(took, now);
         }
     }
 

@@ -248,6 +248,7 @@ impl Worker {
             }
             let before = time;
             time = self.clock.now();
+            self.meter.note_part(time.saturating_sub(before), time);
             *received = receive(
                 (&mut *self.queue, self.buckets.as_deref_mut()),
                 time,
@@ -270,6 +271,7 @@ impl Worker {
                 let new = self.batch.iter().filter(|packet| packet.is_new()).count();
                 let lost_before = self.chain.lost();
                 let began = self.clock.now();
+                self.meter.note_part(began.saturating_sub(time), began);
                 self.chain.prefetch(&self.batch);
                 self.queue.complete(&mut self.batch);
                 self.chain.run(&mut self.batch, began);
@@ -289,6 +291,7 @@ impl Worker {
         if time == now {
             // Nothing was received or processed: time goes on all the same.
             time = self.clock.now();
+            self.meter.note_part(time.saturating_sub(now), time);
         }
         self.chain.expire(time);
         time

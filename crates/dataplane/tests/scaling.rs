@@ -62,7 +62,7 @@ impl CoreMapper for Stalling {
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         self.decisions += 1;
-        if self.decisions == 200 {
+        if self.decisions == 20 {
             std::thread::sleep(Duration::from_millis(40));
         }
         self.random.decide(view, plan);
@@ -138,7 +138,8 @@ impl Numbered {
             // Some so long that their end is copied by the core that processes them.
             payload.extend((0..flow % 3 * 120).map(|i| (i + *number) as u8));
             let frame = FrameBuilder::new(&key).payload(&payload).to_vec().unwrap();
-            packets.push((Nanos(u64::from(i) * 1500), frame));
+            // In bursts of several batches, so that there always is something to hand over.
+            packets.push((Nanos(u64::from(i / 128) * 128 * SPACING), frame));
         }
         Numbered { packets, next: 0 }
     }
@@ -274,10 +275,14 @@ fn order(frames: &[Vec<u8>]) -> BTreeMap<u32, Vec<u32>> {
 }
 
 const PACKETS: u32 = if cfg!(debug_assertions) {
-    60_000
+    30_000
 } else {
     400_000
 };
+
+/// From packet to packet, on average, in nanoseconds: what two cores that others use, too, keep up
+/// with.
+const SPACING: u64 = if cfg!(debug_assertions) { 6000 } else { 1500 };
 
 /// Whatever is handed where: what is sent, in which order within each flow, and what the functions
 /// counted and bound is as on one core.
@@ -352,9 +357,9 @@ fn a_dispatcher_that_stands_still_recovers() {
     assert_eq!(packets.offered, u64::from(PACKETS));
     let known = packets.delivered + packets.dropped_by_nf + packets.lost;
     assert_eq!(packets.offered, known);
-    // At 1.5 us a packet 26,000 come in 40 ms, of which the ring holds 1,024.
-    assert!(packets.lost > 10_000, "{packets:?}");
-    assert!(outcome.report.late_by_cause["descheduled"] > 10_000);
+    // Some 6,000 packets or more come in 40 ms, of which the ring holds 1,024.
+    assert!(packets.lost > 3_000, "{packets:?}");
+    assert!(outcome.report.late_by_cause["descheduled"] > 3_000);
     assert_eq!(outcome.frames.len() as u64, packets.delivered);
     for (flow, numbers) in order(&outcome.frames) {
         assert!(numbers.is_sorted(), "flow {flow} is out of order");
