@@ -21,8 +21,9 @@ use tailwater_policy::core::MAX_HELPERS;
 use tailwater_profile::{Depth, TrainOptions, fingerprint, machine};
 use tailwater_traffic::Trace;
 
-/// Packets of a dispatcher that wait in its own queue or are with helpers, at most.
-const BUFFERS: u32 = 8192;
+/// Packets of a dispatcher that wait in its own queue or are with helpers, at most: about what two cores
+/// do within an objective. More would push each other out of the caches.
+const BUFFERS: u32 = 2048;
 
 /// Cores and policy of a run, checked.
 pub struct Placing {

@@ -89,13 +89,10 @@ impl AuxiliaryWorker {
                 break;
             }
             self.meter.idle();
-            let sources = &self.sources;
-            let ready = || {
-                let link = |source: &Source| {
-                    !source.link.parcels.is_empty() || source.link.parcels.is_closed()
-                };
-                sources.iter().any(link)
-            };
+            let parcels = || self.sources.iter().map(|source| &source.link.parcels);
+            // One closed ring is no cause to stay awake: the others may be open for long.
+            let ready =
+                || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
             let called = self.sleeper.wait(LONGEST_SLEEP, ready);
             let now = self.clock.now();
             if called {
