@@ -2,18 +2,18 @@
 //!
 //! A *dispatcher* is a worker with a queue of the port. It looks every packet's flow up, keeps the
 //! flow's packets in its own queue or hands them to a *helper*, and asks its
-//! [`CoreMapper`](tailwater_policy::core::CoreMapper) which. Between a dispatcher and a helper there
+//! [`CoreMapper`] which. Between a dispatcher and a helper there
 //! are two rings: parcels go out, receipts come back. A flow with packets in the system has one
 //! place, and changes it only while none of its packets is beyond recall, so that packets of a flow
 //! never overtake each other, and no flow state is ever used by two cores.
 //!
-//! - [`backlog`]: the flows with packets in the system, and the dispatcher's own queue;
-//! - [`dispatch`]: the dispatcher's side;
-//! - [`helper`]: the auxiliary worker;
-//! - [`link`]: the two rings, and who has recruited whom;
+//! - `backlog`: the flows with packets in the system, and the dispatcher's own queue;
+//! - `dispatch`: the dispatcher's side;
+//! - `helper`: the auxiliary worker;
+//! - `link`: the two rings, and who has recruited whom;
 //! - [`server`]: the server mapper's thread, which has whole RSS buckets moved between dispatchers;
 //! - [`buckets`]: how a worker lets buckets go and takes others over;
-//! - [`load`]: what workers tell the server mapper of their load;
+//! - `load`: what workers tell the server mapper of their load;
 //! - [`record`]: decisions recorded, explained, replayed;
 //! - [`overhead`]: what a decision costs, for benchmarks.
 
