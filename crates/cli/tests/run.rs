@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tailwater_dataplane::scaling::ScalingCounters;
+use tailwater_dataplane::scaling::buckets::ServerReport;
 
 #[test]
 fn a_small_capture_through_acl_and_nat() {
@@ -363,6 +364,8 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let mut report = report(&folder.acl_nat(), &traffic, &[]);
     // Null in a run without auxiliary cores, and a machine may have one core only.
     report["scaling"] = serde_json::to_value(ScalingCounters::default()).unwrap();
+    // Null as long as no flag chooses a server mapper.
+    report["server"] = serde_json::to_value(ServerReport::default()).unwrap();
     let found = fields(
         &report,
         &[
