@@ -8,7 +8,7 @@
 //!
 //! # Memory
 //!
-//! For up to 65,536 rules the look-up tables take 1.3 MB, plus some 200 bytes for every distinct
+//! For up to 65,536 rules the look-up tables take 0.8 MB, plus some 200 bytes for every distinct
 //! IPv4 prefix. A set of `n` rules takes `8 * (ceil(n / 4096) + w)` bytes, `w` of its
 //! `ceil(n / 64)` words being non-zero. There are at most `2n + 1` sets per field, and at most
 //! 64 MiB of sets for combinations of ports and protocol. ClassBench sets of 8,000 rules take 2 to
