@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_dataplane::telemetry::windows;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
@@ -14,6 +15,9 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
+use tailwater_policy::core::Load;
+use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_traffic::generate::UniformConfig;
 use tailwater_traffic::generate::{Bursty, BurstyConfig, FrameSize, Transport, Uniform};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};
@@ -111,6 +115,27 @@ fn nothing_is_allocated_per_packet() {
             allocations(functions, 100_000),
         );
         assert_eq!(few, many, "{functions}: allocations grow with the packets");
+    }
+}
+
+/// Packets that wait, are handed over and come back: from the look-up to the receipt.
+#[test]
+fn nothing_is_allocated_for_packets_handed_over() {
+    for flows in [1, 32, 310] {
+        let mut frontier = EpochFrontier::default();
+        frontier.insert(Load {
+            flows: u32::MAX,
+            packets: 200,
+        });
+        let options = NetBlazeOptions::new(Nanos::from_micros(200));
+        let mapper = NetBlazeMapper::new(options, &frontier, SplitProfile::default()).unwrap();
+        let mut rig = EpochEnd::new(512, flows, 3, Box::new(mapper));
+        let mut epoch = |number: u64| rig.run(Nanos::from_millis(number)).1;
+        (1..200).for_each(|number| drop(epoch(number)));
+        let mut moved = 0;
+        let info = allocation_counter::measure(|| moved = (200..300).map(&mut epoch).sum());
+        assert_eq!(info.count_total, 0, "{flows} flows");
+        assert_eq!(moved > 0, flows > 1, "{flows} flows");
     }
 }
 

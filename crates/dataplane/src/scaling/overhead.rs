@@ -25,6 +25,7 @@ pub struct EpochEnd {
     pool: BufferPool,
     batch: Batch,
     links: Vec<FromDispatcher>,
+    receipts: Vec<Receipt>,
     frames: Vec<(Vec<u8>, u32)>,
     packets: usize,
     clock: Clock,
@@ -72,6 +73,7 @@ impl EpochEnd {
             chain,
             pool,
             links,
+            receipts: Vec::with_capacity(BUFFERS as usize),
             packets,
             clock: Clock::start(),
         }
@@ -98,11 +100,11 @@ impl EpochEnd {
         let took = self.clock.now() - began;
         let mut moved = 0;
         for link in &mut self.links {
-            let mut receipts: Vec<Receipt> = Vec::new();
+            let receipts = &mut self.receipts;
             moved += link
                 .parcels
                 .pop_each(BUFFERS as usize, |parcel| receipts.push(parcel.discard()));
-            link.receipts.push_from(&mut receipts.into_iter());
+            link.receipts.push_all(receipts);
         }
         self.dispatch.collect(&mut self.pool, &mut self.chain, now);
         while self.dispatch.take(&mut self.batch) || !self.batch.is_empty() {
