@@ -55,10 +55,10 @@ struct Options {
 fn options() -> Options {
     let mut options = Options {
         filters: Vec::new(),
-        seconds: 3.0,
+        seconds: 1.8,
         load: 0.75,
         slos: vec![100, 200, 500],
-        tries: 3,
+        tries: 2,
         buffers: 2048,
     };
     let mut arguments = std::env::args().skip(1);
