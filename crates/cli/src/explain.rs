@@ -104,8 +104,8 @@ pub fn recorder(
     let header = Header {
         chain: spec.name.clone(),
         policy: policy.name().to_owned(),
-        slo: spec.slo.latency,
-        epoch: epoch(spec.slo.latency).unwrap_or(Nanos::ZERO),
+        slo: spec.slo.budget(),
+        epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
         helpers,
         started: Nanos::ZERO,
         profile: profile.to_string(),

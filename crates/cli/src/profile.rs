@@ -31,9 +31,15 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let mut spec = ChainSpec::read(&args.chain)?;
     if let Some(slo) = args.slo {
+        if slo <= spec.slo.network {
+            return Err(CliError::Input(format!(
+                "--slo: expected more than the {} that the network takes (spec.slo.network), found {slo}",
+                spec.slo.network
+            )));
+        }
         spec.slo.latency = slo;
     }
-    epoch(spec.slo.latency).map_err(|error| CliError::Input(error.to_string()))?;
+    epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     let traffic = Traffic::named(&args.traffic)?;
     let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
     check_output("--file", &file, &args.chain, &traffic)?;

@@ -86,7 +86,7 @@ impl Placing {
         }
         let profile = args.profile.as_deref().map(|path| named(path, spec));
         if policy.scales() {
-            epoch(spec.slo.latency).map_err(|error| CliError::Input(error.to_string()))?;
+            epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
         }
         Ok(Placing {
             dedicated,
@@ -114,7 +114,7 @@ impl Placing {
         };
         let mappers = self
             .policy
-            .mappers(spec.slo.latency, &profile)
+            .mappers(spec.slo.budget(), &profile)
             .map_err(|error| CliError::Input(error.to_string()))?;
         let Some(mut mapper) = mappers else {
             return Ok((None, None));
@@ -157,7 +157,7 @@ fn misfits(profile: &CapacityProfile, spec: &ChainSpec) -> Vec<&'static str> {
             profile.configuration == fingerprint(spec),
         ),
         ("machine", profile.machine == machine()),
-        ("latency objective", profile.slo == spec.slo.latency),
+        ("latency objective", profile.slo == spec.slo.budget()),
     ];
     let misfits = fits.into_iter().filter(|(_, fits)| !fits);
     misfits.map(|(what, _)| what).collect()
@@ -166,13 +166,13 @@ fn misfits(profile: &CapacityProfile, spec: &ChainSpec) -> Vec<&'static str> {
 /// The profile that the user names: used if at all possible, with a notice of what does not fit.
 fn named(path: &Path, spec: &ChainSpec) -> Result<CapacityProfile, CliError> {
     let profile = read(path)?;
-    if Ok(profile.epoch) != epoch(spec.slo.latency) {
+    if Ok(profile.epoch) != epoch(spec.slo.budget()) {
         return Err(CliError::Input(format!(
             "{}: is for a latency objective of {}, with epochs of {}; the chain's objective is {}",
             path.display(),
             profile.slo,
             profile.epoch,
-            spec.slo.latency
+            spec.slo.budget()
         )));
     }
     let misfits = misfits(&profile, spec);

@@ -287,10 +287,6 @@ fn wrong_input_is_refused() {
         refused(&args, expected);
     };
     capacity(&["missing.yaml"], "missing.yaml: cannot be read");
-    capacity(
-        &[chain, "--slo", "40us"],
-        "above the network allowance of 40us",
-    );
     capacity(&[chain, "--slo", "200"], "the unit is missing");
     capacity(&[chain, "--core", "99999"], "is not available");
     capacity(

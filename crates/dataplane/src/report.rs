@@ -59,9 +59,11 @@ pub struct RunReport {
 /// The objective.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SloReport {
-    /// Latency, in microseconds.
+    /// Latency on this server, in microseconds: the chain's objective without what the network takes.
     pub latency_us: f64,
-    /// The percentile of packets that must keep it.
+    /// What the network takes of the chain's objective, in microseconds.
+    pub network_us: f64,
+    /// The percentile of packets that must keep the latency.
     pub percentile: f64,
 }
 

@@ -177,13 +177,13 @@ pub fn run(
     let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     let worker_config = WorkerConfig {
-        slo: spec.slo.latency,
+        slo: spec.slo.budget(),
         window: config.window,
         start,
         batch,
     };
     let mut collector = Collector::new(
-        (spec.slo.latency, spec.slo.percentile),
+        (spec.slo.budget(), spec.slo.percentile),
         config.window,
         workers,
     );
@@ -355,7 +355,8 @@ pub fn run(
         chain: spec.name.clone(),
         traffic,
         slo: SloReport {
-            latency_us: spec.slo.latency.as_micros_f64(),
+            latency_us: spec.slo.budget().as_micros_f64(),
+            network_us: spec.slo.network.as_micros_f64(),
             percentile: spec.slo.percentile,
         },
         slo_met: collector.slo_met(),

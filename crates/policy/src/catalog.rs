@@ -95,8 +95,9 @@ impl Policy {
         !matches!(self, Policy::Static | Policy::NetBlazeNoCoreMapper)
     }
 
-    /// Makes mappers for a latency objective from what was measured, which only matters to policies
-    /// that [scale](Policy::scales); `None` for [`Policy::Static`].
+    /// Makes mappers for a latency objective, of which the network takes nothing any more, from what
+    /// was measured, which only matters to policies that [scale](Policy::scales); `None` for
+    /// [`Policy::Static`].
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
@@ -105,7 +106,7 @@ impl Policy {
         slo: Nanos,
         profile: &CapacityProfile,
     ) -> Result<Option<MakeMapper>, NetBlazeError> {
-        let mut options = NetBlazeOptions::new(slo);
+        let mut options = netblaze(slo);
         match self {
             Policy::Static => return Ok(None),
             Policy::Tailwater => return tailwater(slo, profile).map(Some),
@@ -130,10 +131,19 @@ impl Policy {
     }
 }
 
+/// NetBlaze's options where the network has had its part of the objective.
+fn netblaze(slo: Nanos) -> NetBlazeOptions {
+    NetBlazeOptions {
+        network_allowance: Nanos::ZERO,
+        ..NetBlazeOptions::new(slo)
+    }
+}
+
 /// Makes Tailwater's own mapper. What can be wrong is what can be wrong with NetBlaze's.
 fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBlazeError> {
     let options = TailwaterOptions {
         costs: profile.costs,
+        network_allowance: Nanos::ZERO,
         ..TailwaterOptions::new(slo)
     };
     let splits = profile.splits.clone();
@@ -147,15 +157,17 @@ fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBla
     }))
 }
 
-/// The epoch that mappers use for a latency objective, and that a profile is trained for: half of
-/// what NetBlaze's allowance for the network leaves.
+/// The epoch that mappers use for a latency objective, of which the network takes nothing any more,
+/// and that a profile is trained for: half of it.
 ///
 /// # Errors
-/// It leaves nothing.
+/// That is nothing.
 pub fn epoch(slo: Nanos) -> Result<Nanos, NetBlazeError> {
-    let allowance = NetBlazeOptions::new(slo).network_allowance;
-    let epoch = Nanos(slo.saturating_sub(allowance).0 / 2);
-    match epoch {
+    let NetBlazeOptions {
+        network_allowance: allowance,
+        ..
+    } = netblaze(slo);
+    match Nanos(slo.0 / 2) {
         Nanos::ZERO => Err(NetBlazeError::NoEpoch { slo, allowance }),
         epoch => Ok(epoch),
     }
@@ -197,11 +209,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_says_why() {
-        let slo = Nanos::from_micros(40);
+        let slo = Nanos(1);
         assert!(epoch(slo).is_err());
-        assert_eq!(epoch(Nanos::from_micros(200)), Ok(Nanos::from_micros(80)));
+        assert_eq!(epoch(Nanos::from_micros(200)), Ok(Nanos::from_micros(100)));
         assert!(Policy::NetBlaze.mappers(slo, &profile()).is_err());
-        assert!(Policy::Tailwater.mappers(slo, &profile()).is_err());
+        assert!(Policy::Tailwater.mappers(Nanos::ZERO, &profile()).is_err());
         let empty = CapacityProfile::default();
         let slo = Nanos::from_micros(200);
         assert!(Policy::NetBlaze.mappers(slo, &empty).is_err());
@@ -210,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_epoch_is_the_mappers_own() {
-        let options = NetBlazeOptions::new(Nanos::from_micros(500));
+        let options = netblaze(Nanos::from_micros(500));
         let mapper = NetBlazeMapper::new(options, &profile().frontier, profile().splits).unwrap();
         assert_eq!(epoch(options.slo), Ok(mapper.epoch()));
     }

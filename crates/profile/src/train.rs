@@ -102,7 +102,8 @@ const SMALL_BATCH: u16 = 4;
 /// Flows of steady traffic for costs: few enough to be in the caches.
 const FEW_FLOWS: u32 = 64;
 
-/// Measures what the chain can do on one core of this machine within its objective, `spec.slo`.
+/// Measures what the chain can do on one core of this machine within its
+/// [budget](tailwater_nf::spec::Slo::budget).
 ///
 /// `traffic` is what the chain will see, or something like it: its mean rate does not matter, since it
 /// is replayed so fast that its bursts exceed the core. Packets of synthetic traffic have its mean
@@ -118,7 +119,7 @@ pub fn train_capacity(
     stop: &AtomicBool,
     progress: impl FnMut(Step),
 ) -> Result<CapacityProfile, TrainError> {
-    let epoch = epoch(spec.slo.latency)?;
+    let epoch = epoch(spec.slo.budget())?;
     let mut measured = spec.clone();
     for function in &mut measured.functions {
         if let FunctionConfig::Accounting(accounting) = &mut function.config {
@@ -168,7 +169,7 @@ pub fn train_capacity(
         chain: spec.name.clone(),
         configuration: fingerprint(spec),
         machine: machine(),
-        slo: spec.slo.latency,
+        slo: spec.slo.budget(),
         epoch,
         frontier,
         rates,

@@ -68,6 +68,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         traffic: format!("{name}.pcap"),
         slo: SloReport {
             latency_us: 200.0,
+            network_us: 0.0,
             percentile: 99.0,
         },
         slo_met: false,

@@ -92,7 +92,7 @@ impl Run {
         let help = "Latency that the objective allows";
         encoder
             .encode_descriptor("slo_latency", help, Some(&Unit::Seconds), MetricType::Gauge)?
-            .encode_gauge(&slo.latency.as_secs_f64())?;
+            .encode_gauge(&slo.budget().as_secs_f64())?;
         let help = "Share of packets that must keep the objective's latency";
         encoder
             .encode_descriptor("slo_share", help, Some(&Unit::Ratios), MetricType::Gauge)?
@@ -199,6 +199,7 @@ mod tests {
             traffic: "a \"quoted\"\nname".to_owned(),
             slo: Slo {
                 latency: Nanos::from_micros(200),
+                network: Nanos::ZERO,
                 percentile: 99.0,
                 throughput: None,
             },

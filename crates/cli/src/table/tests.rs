@@ -42,6 +42,7 @@ fn example() -> RunReport {
         traffic: "bursty".to_owned(),
         slo: SloReport {
             latency_us: 200.0,
+            network_us: 0.0,
             percentile: 99.0,
         },
         slo_met: true,

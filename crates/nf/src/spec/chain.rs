@@ -85,10 +85,19 @@ pub struct FunctionSpec {
 pub struct Slo {
     /// Latency from a packet's arrival to its departure, at the percentile: 1 us to 10 s.
     pub latency: Nanos,
+    /// What of it the network before and behind this server takes: less than the latency.
+    pub network: Nanos,
     /// The percentile of packets that must keep the latency: above 0, below 100.
     pub percentile: f64,
     /// The traffic the chain must carry, if promised.
     pub throughput: Option<Throughput>,
+}
+
+impl Slo {
+    /// What the network leaves of the latency to this server.
+    pub fn budget(&self) -> Nanos {
+        self.latency.saturating_sub(self.network)
+    }
 }
 
 /// The flow table of a chain.
@@ -294,10 +303,15 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
 }
 
 fn slo(node: &Located<'_>) -> Result<Slo, SpecError> {
-    let fields = node.fields(&["latency", "percentile", "throughput"])?;
+    let fields = node.fields(&["latency", "network", "percentile", "throughput"])?;
     let latency = fields.required("latency", "a duration such as 200us")?;
+    let latency = duration(&latency, LATENCY)?;
     Ok(Slo {
-        latency: duration(&latency, LATENCY)?,
+        latency,
+        network: match fields.optional("network") {
+            None => Nanos::ZERO,
+            Some(node) => duration(&node, Nanos::ZERO..=Nanos(latency.0 - 1))?,
+        },
         percentile: match fields.optional("percentile") {
             None => 99.0,
             Some(node) => percentile(&node)?,

@@ -228,3 +228,21 @@ fn fields_of_an_error_are_apart() {
     assert_eq!(error.path, "spec.slo.latncy");
     assert_eq!(error.suggestion.as_deref(), Some("latency"));
 }
+
+#[test]
+fn the_network_takes_less_than_the_objective() {
+    let with = |network: &str| {
+        let text = FULL.replace(
+            "    latency: 1.5ms\n",
+            &format!("    latency: 1.5ms\n    {network}\n"),
+        );
+        assert_ne!(text, FULL);
+        ChainSpec::parse(&text, "a.yaml", Path::new(""))
+    };
+    assert_eq!(with("").unwrap().slo.budget(), Nanos::from_micros(1500));
+    let slo = with("network: 40us").unwrap().slo;
+    assert_eq!(slo.latency, Nanos::from_micros(1500));
+    assert_eq!(slo.budget(), Nanos::from_micros(1460));
+    let error = with("network: 1.5ms").unwrap_err().to_string();
+    assert!(error.contains("spec.slo.network"), "{error}");
+}
