@@ -40,8 +40,12 @@ pub struct Packet {
     /// packet keeps this true.
     pub headers: Headers,
     pub(crate) flow: FlowIndex,
-    /// Whether every function of the chain has seen the flow under its present version.
+    /// Whether every function of the chain's segment has seen the flow under its present version.
     pub(crate) settled: bool,
+    /// Whether a function of a segment in front rekeyed the flow, which those to come do not know.
+    pub(crate) rekeyed: bool,
+    /// The segment of the chain that processes it next, if it is on its way to one.
+    pub(crate) segment: u8,
     /// Whether the look-up opened the flow for this packet.
     pub(crate) opened: bool,
     /// The number that the flow's dispatcher gave it, if the packet went through a queue.
@@ -193,6 +197,8 @@ impl Batch {
                 headers: Headers::default(),
                 flow: FlowIndex::NONE,
                 settled: false,
+                rekeyed: false,
+                segment: 0,
                 opened: false,
                 number: 0,
                 rest,

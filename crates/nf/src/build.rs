@@ -3,7 +3,7 @@
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
-use crate::chain::{Chain, InputPolicy, state_bytes};
+use crate::chain::{Chain, Cuts, InputPolicy, state_bytes_with_cuts};
 use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
@@ -202,6 +202,7 @@ fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr
 pub struct ChainBuilder {
     functions: Vec<(String, Shared)>,
     input: InputPolicy,
+    cuts: Cuts,
     /// The flow table's first view, and the partitions nobody holds yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
 }
@@ -213,6 +214,20 @@ impl ChainBuilder {
     /// # Errors
     /// If an access list or the flow table is too large.
     pub fn new(spec: &ChainSpec, rss: &RssHasher, seed: u64) -> Result<ChainBuilder, BuildError> {
+        ChainBuilder::with_cuts(spec, rss, seed, Cuts::NONE)
+    }
+
+    /// As [`new`](ChainBuilder::new), for a chain that may be cut so, where a flow is too much for one
+    /// core. Each cut may cost each flow a cache line.
+    ///
+    /// # Errors
+    /// As [`new`](ChainBuilder::new).
+    pub fn with_cuts(
+        spec: &ChainSpec,
+        rss: &RssHasher,
+        seed: u64,
+        cuts: Cuts,
+    ) -> Result<ChainBuilder, BuildError> {
         let functions = spec
             .functions
             .iter()
@@ -228,9 +243,10 @@ impl ChainBuilder {
         let mut builder = ChainBuilder {
             functions,
             input,
+            cuts,
             flows: None,
         };
-        let state_bytes = state_bytes(&builder.instances());
+        let state_bytes = state_bytes_with_cuts(&builder.instances(), cuts);
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
                 capacity: spec.flows.capacity as usize,
@@ -307,26 +323,26 @@ impl ChainBuilder {
     pub fn instance(&mut self, owns: impl Fn(u16) -> bool) -> Chain {
         let functions = self.instances();
         let Some((table, free)) = &mut self.flows else {
-            return Chain::new(functions, None, self.input);
+            return Chain::with_cuts(functions, None, self.input, self.cuts);
         };
         let mut view = table.sharing();
         free.extract_if(.., |partition| owns(partition.bucket()))
             .for_each(|partition| view.adopt(partition));
-        Chain::new(functions, Some(view), self.input)
+        Chain::with_cuts(functions, Some(view), self.input, self.cuts)
     }
 
     /// An instance for a core that is handed packets which another instance has
     /// [looked up](Chain::look_up).
     ///
     /// # Safety
-    /// While a packet is [run](Chain::run) in it, no other instance runs a packet of the same flow, and
-    /// what other instances did with the flow before happened before. The flow is
-    /// [active](Chain::activate) with the instance that looked it up.
+    /// While a packet is run in it from one of the [segments](Chain::segments) on, no other instance runs
+    /// a packet of the same flow through these segments, and what other instances did with the flow
+    /// there happened before. The flow is [active](Chain::activate) with the instance that looked it up.
     pub unsafe fn helper_instance(&self) -> Chain {
         let table = self.flows.as_ref();
         // SAFETY: the caller's word.
         let table = table.map(|(table, _)| unsafe { table.of_handed_flows() });
-        Chain::new(self.instances(), table, self.input)
+        Chain::with_cuts(self.instances(), table, self.input, self.cuts)
     }
 }
 

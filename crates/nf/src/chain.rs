@@ -1,13 +1,16 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
+mod segment;
 mod stage;
 
+pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, NetworkFunction, NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::spec::Fate;
+use segment::{Layout, Segment};
 use stage::Stage;
 use std::ops::Range;
 use tailwater_net::Nanos;
@@ -30,50 +33,23 @@ pub struct InputPolicy {
     pub non_ip: Fate,
 }
 
-/// Where each function's piece of a flow's state lies, and how many bytes all take.
-///
-/// First stands the [settled version](Chain::settled_version), then the functions' versions, then
-/// their own bytes, each aligned to 8. All of one chain segment's state of a flow is contiguous and
-/// starts a cache line.
-fn layout(functions: &[(String, Box<dyn NetworkFunction>)]) -> (Vec<Option<StateSlot>>, usize) {
-    let stateful = functions
-        .iter()
-        .filter(|(_, function)| function.state_bytes() > 0)
-        .count();
-    if stateful == 0 {
-        return (functions.iter().map(|_| None).collect(), 0);
-    }
-    let mut end = SETTLED.end + 4 * stateful;
-    let mut versions = SETTLED.end;
-    let slots = functions
-        .iter()
-        .map(|(_, function)| {
-            let bytes = function.state_bytes();
-            (bytes > 0).then(|| {
-                let start = end.next_multiple_of(8);
-                end = start + bytes;
-                versions += 4;
-                StateSlot {
-                    version: versions - 4,
-                    state: start..end,
-                }
-            })
-        })
-        .collect();
-    (slots, end)
-}
-
-/// Where in a flow's state the settled version stands.
-const SETTLED: Range<usize> = 0..4;
-
 /// Bytes of flow state that these functions need together.
 pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
-    layout(functions).1
+    state_bytes_with_cuts(functions, Cuts::NONE)
+}
+
+/// Bytes of flow state that these functions need together, in a chain that is cut so.
+pub fn state_bytes_with_cuts(
+    functions: &[(String, Box<dyn NetworkFunction>)],
+    cuts: Cuts,
+) -> usize {
+    Layout::new(functions, cuts).bytes
 }
 
 /// One worker's instance of a chain.
 pub struct Chain {
     stages: Vec<Stage>,
+    segments: Vec<Segment>,
     table: Option<FlowTable>,
     ends: EndedFlows,
     input: InputPolicy,
@@ -82,11 +58,8 @@ pub struct Chain {
     no_place: u64,
     foreign: u64,
     lost: u64,
-    opens_companions: bool,
     /// Packets, by place in the batch, whose flows a function has not seen.
     unseen: Vec<u16>,
-    /// The settled version at the last look-up, if some function opens companions.
-    settled: u32,
 }
 
 /// A flow with packets in the system, as [`Chain::activate`] gives it.
@@ -99,7 +72,7 @@ impl ActiveFlow {
 }
 
 impl Chain {
-    /// A chain of named functions. `table` is a view of the flow table made for
+    /// A chain of named functions, of one segment. `table` is a view of the flow table made for
     /// [`state_bytes`] of these functions; without it no flow is looked up.
     ///
     /// # Panics
@@ -110,7 +83,24 @@ impl Chain {
         table: Option<FlowTable>,
         input: InputPolicy,
     ) -> Chain {
-        let (slots, bytes) = layout(&functions);
+        Chain::with_cuts(functions, table, input, Cuts::NONE)
+    }
+
+    /// As [`new`](Chain::new), cut into segments; `table` is for [`state_bytes_with_cuts`].
+    ///
+    /// # Panics
+    /// As [`new`](Chain::new).
+    pub fn with_cuts(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        mut table: Option<FlowTable>,
+        input: InputPolicy,
+        cuts: Cuts,
+    ) -> Chain {
+        let Layout {
+            segments,
+            slots,
+            bytes,
+        } = Layout::new(&functions, cuts);
         let room = table.as_ref().map_or(0, FlowTable::state_bytes);
         assert!(
             bytes <= room,
@@ -119,9 +109,10 @@ impl Chain {
         let wanted = functions
             .iter()
             .any(|(_, function)| function.wants_flow_ends());
-        let opens_companions = functions
-            .iter()
-            .any(|(_, function)| function.opens_companions());
+        // Other segments' state may be another core's: who processes a packet fetches it.
+        if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
+            table.fetch_at_look_up(first.bytes.clone());
+        }
         let stages = functions
             .into_iter()
             .zip(slots)
@@ -129,6 +120,7 @@ impl Chain {
             .collect();
         Chain {
             stages,
+            segments,
             ends: EndedFlows::new(room, wanted),
             table,
             input,
@@ -137,9 +129,7 @@ impl Chain {
             no_place: 0,
             foreign: 0,
             lost: 0,
-            opens_companions,
             unseen: Vec::with_capacity(MAX_BATCH),
-            settled: 0,
         }
     }
 
@@ -179,6 +169,9 @@ impl Chain {
     /// Runs the batch through all functions. What is left in it is to be sent.
     pub fn process(&mut self, batch: &mut Batch, now: Nanos) {
         self.look_up(batch, now);
+        if self.segments.len() > 1 {
+            self.prefetch_segments(1..self.segments.len(), batch);
+        }
         self.run(batch, now);
     }
 
@@ -187,8 +180,10 @@ impl Chain {
     #[inline]
     pub fn look_up(&mut self, batch: &mut Batch, now: Nanos) {
         self.classify(batch);
-        if self.opens_companions {
-            self.settled = self.settled_version();
+        for segment in 0..self.segments.len() {
+            if self.segments[segment].opens_companions {
+                self.segments[segment].settled = self.settled_version(segment);
+            }
         }
         if let Some(table) = &mut self.table {
             table.lookup(batch.slots_mut(), now, &mut self.ends);
@@ -212,13 +207,45 @@ impl Chain {
         }
     }
 
-    /// Starts to fetch the flow state of packets that were looked up a while ago, or on another core.
+    /// Into how many segments the chain is cut: at least 1 if it has a function.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The segment that begins with the last so many functions; `None` if none does, or it is the first.
+    pub fn segment_of_last(&self, functions: usize) -> Option<usize> {
+        let first = self.stages.len().checked_sub(functions)?;
+        let mut segments = self.segments.iter().skip(1);
+        Some(1 + segments.position(|segment| segment.stages.start == first)?)
+    }
+
+    /// Whether a function in front of this segment [needs](NetworkFunction::needs_payload) whole frames.
+    pub fn needs_payload_before(&self, segment: usize) -> bool {
+        let end = self.segments[segment].stages.start;
+        let mut stages = self.stages[..end].iter();
+        stages.any(|stage| stage.function.needs_payload())
+    }
+
+    /// Starts to fetch the flow state of packets that were looked up a while ago, or on another core,
+    /// for this segment and those behind.
     #[inline]
-    pub fn prefetch(&self, batch: &Batch) {
+    pub fn prefetch_from(&self, segment: usize, batch: &Batch) {
+        self.prefetch_segments(segment..self.segments.len(), batch);
+    }
+
+    /// As [`prefetch_from`](Chain::prefetch_from), for the segments in front of this one.
+    #[inline]
+    pub fn prefetch_before(&self, segment: usize, batch: &Batch) {
+        self.prefetch_segments(0..segment, batch);
+    }
+
+    #[inline]
+    fn prefetch_segments(&self, segments: Range<usize>, batch: &Batch) {
         if let Some(table) = &self.table {
-            batch
-                .iter()
-                .for_each(|packet| table.prefetch_state(packet.flow));
+            for segment in &self.segments[segments] {
+                let packets = batch.iter();
+                packets.for_each(|packet| table.prefetch_state(packet.flow, &segment.bytes));
+            }
         }
     }
 
@@ -226,13 +253,40 @@ impl Chain {
     /// functions, in this instance or, if they were handed over, in another one.
     #[inline]
     pub fn run(&mut self, batch: &mut Batch, now: Nanos) {
-        let unsettled = self.mark_settled(batch);
-        for i in 0..self.stages.len() {
+        self.run_from(0, batch, now);
+    }
+
+    /// Runs packets that were looked up through the functions in front of a segment. Those that are left
+    /// are to go [on](Chain::run_from) there, perhaps in another instance; all that is known of
+    /// them goes with them.
+    #[inline]
+    pub fn run_before(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        for before in 0..segment {
+            self.run_segment(before, batch, now);
+        }
+        for packet in batch.iter_mut() {
+            packet.segment = segment as u8;
+        }
+    }
+
+    /// Runs packets that have been through the functions in front of a segment through the others.
+    #[inline]
+    pub fn run_from(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        for segment in segment..self.segments.len() {
+            self.run_segment(segment, batch, now);
+        }
+        batch.rejoin_bypass();
+    }
+
+    #[inline]
+    fn run_segment(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        let unsettled = self.mark_settled(segment, batch);
+        for i in self.segments[segment].stages.clone() {
             if batch.is_empty() {
                 break;
             }
             if unsettled {
-                self.open_new_flows(i, batch, now);
+                self.open_new_flows(i, segment, batch, now);
             }
             let stage = &mut self.stages[i];
             let slot = stage.slot.as_ref();
@@ -255,9 +309,8 @@ impl Chain {
             self.lost += stage.compact(batch);
         }
         if unsettled {
-            self.settle(batch);
+            self.settle(segment, batch);
         }
-        batch.rejoin_bypass();
     }
 
     /// The number that a packet's flow has among those with packets in the system, if it has one.
@@ -294,12 +347,11 @@ impl Chain {
     /// for each flow, and this flow has not been opened.
     #[inline]
     pub fn is_bound(&mut self, packet: &Packet) -> bool {
-        if !self.opens_companions {
+        let Some(table) = &mut self.table else {
             return false;
-        }
-        let version = self.settled.to_ne_bytes();
-        let table = self.table.as_mut();
-        table.is_some_and(|table| table.state(packet.flow)[SETTLED] != version)
+        };
+        let mut opening = self.segments.iter().filter(|s| s.opens_companions);
+        opening.any(|segment| *table.word(packet.flow, segment.settled_at()) != segment.settled)
     }
 
     /// Forgets idle flows; a little in every turn of the worker's loop.
@@ -375,12 +427,13 @@ impl Chain {
         }
     }
 
-    /// One number for the versions of all functions with state. A flow that all of them have seen
-    /// under their present versions bears it, so that for nearly every packet one look tells that
-    /// there is nothing to open. Never 0. Every instance of a chain comes to the same number.
+    /// One number for the versions of all functions of a segment with state. A flow that all of them
+    /// have seen under their present versions bears it, so that for nearly every packet one look
+    /// tells that there is nothing to open. Never 0. Every instance of a chain comes to the same number.
     #[inline]
-    fn settled_version(&self) -> u32 {
-        let stages = self.stages.iter().filter(|stage| stage.slot.is_some());
+    fn settled_version(&self, segment: usize) -> u32 {
+        let stages = &self.stages[self.segments[segment].stages.clone()];
+        let stages = stages.iter().filter(|stage| stage.slot.is_some());
         let mixed = stages.fold(0u32, |mixed, stage| {
             // Odd, so that no change of one version is lost.
             (mixed ^ stage.function.version()).wrapping_mul(0x9e37_79b1)
@@ -388,44 +441,72 @@ impl Chain {
         mixed.max(1)
     }
 
-    /// Notes which packets' flows all functions have seen. Whether there are others.
+    /// Notes which packets' flows all functions of a segment have seen. Whether there are others.
     #[inline]
-    fn mark_settled(&mut self, batch: &mut Batch) -> bool {
-        let version = self.settled_version();
-        let Some(table) = self.table.as_mut().filter(|table| table.state_bytes() > 0) else {
+    fn mark_settled(&mut self, segment: usize, batch: &mut Batch) -> bool {
+        if !self.segments[segment].has_state() {
+            return false;
+        }
+        if segment > 0 && batch.iter().any(|packet| packet.rekeyed) {
+            self.learn_of_rekeyed(segment, batch);
+        }
+        let version = self.settled_version(segment);
+        let at = self.segments[segment].settled_at();
+        let Some(table) = self.table.as_mut() else {
             return false;
         };
         let mut unsettled = false;
         for packet in batch.iter_mut() {
-            let settled = table.state(packet.flow)[SETTLED] == version.to_ne_bytes();
+            let settled = *table.word(packet.flow, at) == version;
             packet.settled = settled;
             unsettled |= !settled;
         }
         unsettled
     }
 
-    /// Notes the flows that all functions have seen by now: those of the packets that none dropped.
-    fn settle(&mut self, batch: &mut Batch) {
-        let version = self.settled_version();
+    /// Has the functions of a segment be shown again the flows that one in front of it rekeyed.
+    #[cold]
+    fn learn_of_rekeyed(&mut self, segment: usize, batch: &mut Batch) {
+        let segment = &self.segments[segment];
+        let stages = &self.stages[segment.stages.clone()];
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        for packet in batch.iter_mut().filter(|packet| packet.rekeyed) {
+            packet.rekeyed = false;
+            segment.show_again(with_state(stages), table, packet.flow);
+        }
+    }
+
+    /// Notes the flows that all functions of a segment have seen by now: those of the packets that
+    /// none dropped. The packets tell the segments behind what these have to know.
+    fn settle(&mut self, segment: usize, batch: &mut Batch) {
+        let version = self.settled_version(segment);
+        let segment = &self.segments[segment];
+        let stages = &self.stages[segment.stages.clone()];
         let Some(table) = &mut self.table else {
             return;
         };
         for packet in batch.iter_mut().filter(|packet| !packet.settled) {
-            let state = table.state(packet.flow);
-            let mut slots = self.stages.iter().filter_map(|stage| {
-                let slot = stage.slot.as_ref()?;
-                Some((slot, stage.function.version()))
-            });
+            if let Some(pending) = segment.pending() {
+                packet.rekeyed = std::mem::take(table.word(packet.flow, pending)) != 0;
+            }
             // A version may have changed since the flow was opened under the last.
-            if slots.all(|(slot, version)| slot.seen_version(state) == version) {
-                state[SETTLED].copy_from_slice(&version.to_ne_bytes());
+            let seen = with_state(stages).all(|(function, slot)| {
+                *table.word(packet.flow, slot.version) == function.version()
+            });
+            if seen {
+                *table.word(packet.flow, segment.settled_at()) = version;
             }
         }
     }
 
-    /// Shows function `i` the flows that it has not seen under its present version.
-    fn open_new_flows(&mut self, i: usize, batch: &mut Batch, now: Nanos) {
-        let Some((Stage { function, slot, .. }, later)) = self.stages[i..].split_first_mut() else {
+    /// Shows function `i`, which is of this segment, the flows that it has not seen under its present
+    /// version.
+    fn open_new_flows(&mut self, i: usize, segment: usize, batch: &mut Batch, now: Nanos) {
+        let segment = &self.segments[segment];
+        let stages = self.stages[i..segment.stages.end].split_first_mut();
+        let Some((Stage { function, slot, .. }, later)) = stages else {
             return;
         };
         let (Some(slot), Some(table)) = (slot, &mut self.table) else {
@@ -438,7 +519,7 @@ impl Chain {
         );
         self.unseen.clear();
         for (at, packet) in batch.iter().enumerate() {
-            if !packet.settled && slot.seen_version(table.state(packet.flow)) != version {
+            if !packet.settled && *table.word(packet.flow, slot.version) != version {
                 self.unseen.push(at as u16);
             }
         }
@@ -449,7 +530,7 @@ impl Chain {
         let mut refused = false;
         for &at in &self.unseen {
             let (packet, frame) = batch.packet_mut(usize::from(at));
-            let seen = slot.seen_version(table.state(packet.flow));
+            let seen = *table.word(packet.flow, slot.version);
             if seen == version {
                 // An earlier packet of the batch has opened the flow.
                 continue;
@@ -467,7 +548,7 @@ impl Chain {
             let verdict = function.new_flow(packet, frame, &mut flow);
             // Nobody behind has seen a flow that is new here, so there is nothing to show again.
             if flow.rekeyed && seen != UNSEEN {
-                show_again(later, table.state(packet.flow));
+                segment.show_again(with_state(later), table, packet.flow);
             }
             match verdict {
                 Verdict::Drop(reason) => {
@@ -475,7 +556,7 @@ impl Chain {
                     refused = true;
                 }
                 Verdict::Forward | Verdict::Bypass => {
-                    slot.set_seen_version(table.state(packet.flow), version);
+                    *table.word(packet.flow, slot.version) = version;
                 }
             }
         }
@@ -525,20 +606,14 @@ impl Chain {
     }
 }
 
-/// Has the functions behind one that rekeyed a flow be shown it again, now or, if something drops the
-/// packet before, with a later one.
-#[cold]
-fn show_again(later: &[Stage], state: &mut [u8]) {
-    // Until then the flow is unsettled, whatever versions come.
-    state[SETTLED].fill(0);
-    for Stage { function, slot, .. } in later {
-        if let Some(slot) = slot
-            && !function.opens_companions()
-            && slot.seen_version(state) != UNSEEN
-        {
-            slot.set_seen_version(state, SHOWN_BEFORE);
-        }
-    }
+/// The functions that have state, with where it is.
+fn with_state(stages: &[Stage]) -> impl Iterator<Item = (&dyn NetworkFunction, &StateSlot)> {
+    stages.iter().filter_map(|stage| {
+        Some((
+            &*stage.function as &dyn NetworkFunction,
+            stage.slot.as_ref()?,
+        ))
+    })
 }
 
 /// Tells the functions which flows have left the table.

@@ -7,6 +7,7 @@
 use crate::region::{CACHE_LINE, Region, prefetch};
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use tailwater_net::FlowKey;
 
 /// One flow: a cache line, in two parts with separate rights. Who holds the partition writes both, but
@@ -113,15 +114,17 @@ impl FlowMemory {
         prefetch(self.entries.base().wrapping_add(place * CACHE_LINE));
     }
 
+    /// Fetches these bytes of a flow's state.
     #[inline]
-    pub(crate) fn prefetch_state(&self, place: usize) {
-        if let Some(states) = &self.states {
-            let start = states
-                .base()
-                .wrapping_add(place.wrapping_mul(self.state_bytes));
+    pub(crate) fn prefetch_state(&self, place: usize, bytes: &Range<usize>) {
+        if let Some(states) = &self.states
+            && !bytes.is_empty()
+        {
+            let start = place.wrapping_mul(self.state_bytes) + bytes.start;
+            let start = states.base().wrapping_add(start);
             prefetch(start);
             // Most chains have one line of state; more than two are fetched when they are reached.
-            if self.state_bytes > CACHE_LINE {
+            if bytes.len() > CACHE_LINE {
                 prefetch(start.wrapping_add(CACHE_LINE));
             }
         }
@@ -196,22 +199,27 @@ impl FlowMemory {
         unsafe { &mut (*self.first().add(place)).links }
     }
 
-    /// The state of one flow, as bytes aligned to a cache line.
+    /// These bytes of the state of one flow, which as a whole is aligned to a cache line.
     ///
     /// # Safety
-    /// `place` is below the number of places; the caller owns the flow: it holds the partition and has
-    /// handed none of the flow's packets to another core, or it is the one they were handed to. No
-    /// other reference to the state lives.
+    /// `place` is below the number of places; the caller owns these bytes of the flow: it holds the
+    /// partition and has handed none of the flow's packets to another core, or none to one that
+    /// touches these bytes, or it is the one they were handed to. No other reference to them lives.
+    ///
+    /// # Panics
+    /// If the state has not so many bytes.
     #[inline]
     #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn state(&self, place: usize) -> &mut [u8] {
+    pub(crate) unsafe fn state(&self, place: usize, bytes: &Range<usize>) -> &mut [u8] {
         debug_assert!(place < self.places);
+        let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
+        assert!(inside, "bytes of the flow's state");
         match &self.states {
-            // SAFETY: the region has `places * state_bytes` bytes; initialised; exclusive by the
-            // caller's word.
+            // SAFETY: the region has `places * state_bytes` bytes, and these are among the place's by
+            // the assertion; initialised; exclusive by the caller's word.
             Some(states) => unsafe {
-                let start = states.base().add(place * self.state_bytes);
-                std::slice::from_raw_parts_mut(start, self.state_bytes)
+                let start = states.base().add(place * self.state_bytes + bytes.start);
+                std::slice::from_raw_parts_mut(start, bytes.end - bytes.start)
             },
             None => &mut [],
         }

@@ -28,6 +28,7 @@ use crate::flow_wheel::Wheel;
 use crate::region::CACHE_LINE;
 use partition::{NEIGHBOURHOOD, PartitionParts};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
@@ -109,6 +110,8 @@ pub struct FlowTable {
     cursor: usize,
     /// Whether packets bring their flows with them.
     handed: bool,
+    /// What of a flow's state a look-up fetches.
+    fetched: Range<usize>,
 }
 
 impl FlowTable {
@@ -125,6 +128,7 @@ impl FlowTable {
             .ilog2();
         let places = BUCKETS << shift;
         let state_lines = config.state_bytes.div_ceil(CACHE_LINE);
+        let fetched = 0..state_lines * CACHE_LINE;
         let memory = Arc::new(FlowMemory::new(places, state_lines)?);
         let longest = ticks(config.timeouts.longest());
         let partitions = (0..BUCKETS as u16)
@@ -148,6 +152,7 @@ impl FlowTable {
             counters: FlowCounters::default(),
             cursor: 0,
             handed: false,
+            fetched,
         };
         Ok((table, partitions))
     }
@@ -164,6 +169,7 @@ impl FlowTable {
             counters: FlowCounters::default(),
             cursor: 0,
             handed: false,
+            fetched: self.fetched.clone(),
         }
     }
 
@@ -171,9 +177,9 @@ impl FlowTable {
     /// finds their state, and can neither look up nor open flows.
     ///
     /// # Safety
-    /// While a packet is processed with this view, no other core processes one of the same flow or
-    /// otherwise touches the flow's state, and what the core did that had the flow before happens
-    /// before. The flow has a [number](FlowTable::set_active), so that it stays.
+    /// While a packet is processed with this view, no other core touches the bytes of the flow's state
+    /// that this one does, and what the core did that had them before happens before. The flow has
+    /// a [number](FlowTable::set_active), so that it stays.
     pub(crate) unsafe fn of_handed_flows(&self) -> FlowTable {
         FlowTable {
             handed: true,
@@ -227,20 +233,43 @@ impl FlowTable {
         self.memory.state_bytes()
     }
 
-    /// A flow's state.
+    /// These bytes of a flow's state.
+    ///
+    /// # Panics
+    /// If there are not so many, or the flow is not in this table.
     #[inline]
-    pub(crate) fn state(&mut self, flow: FlowIndex) -> &mut [u8] {
+    pub(crate) fn state(&mut self, flow: FlowIndex, bytes: &Range<usize>) -> &mut [u8] {
         self.check(flow);
         // SAFETY: the place is in range. This table holds its partition and the dispatcher keeps the
-        // packets of flows that are elsewhere out of its chain, or the flow was handed to it with the
-        // packet ([`FlowTable::of_handed_flows`]). `&mut self` makes the reference the only one.
-        unsafe { self.memory.state(flow.place()) }
+        // packets of flows that are elsewhere out of its chain, and out of those of its segments that
+        // run elsewhere; or the flow was handed to it with the packet, for the segments whose bytes these
+        // are ([`FlowTable::of_handed_flows`]). `&mut self` makes the reference the only one.
+        unsafe { self.memory.state(flow.place(), bytes) }
     }
 
-    /// Starts to fetch a flow's state.
+    /// All of a flow's state.
+    pub(crate) fn whole_state(&mut self, flow: FlowIndex) -> &mut [u8] {
+        self.state(flow, &(0..self.state_bytes()))
+    }
+
+    /// A number in a flow's state, at an offset that is a multiple of its size.
+    ///
+    /// # Panics
+    /// As [`state`](FlowTable::state).
     #[inline]
-    pub(crate) fn prefetch_state(&self, flow: FlowIndex) {
-        self.memory.prefetch_state(flow.place());
+    pub(crate) fn word(&mut self, flow: FlowIndex, at: usize) -> &mut u32 {
+        bytemuck::from_bytes_mut(self.state(flow, &(at..at + size_of::<u32>())))
+    }
+
+    /// Has look-ups fetch these bytes of the flows' state, instead of all.
+    pub(crate) fn fetch_at_look_up(&mut self, bytes: Range<usize>) {
+        self.fetched = bytes;
+    }
+
+    /// Starts to fetch these bytes of a flow's state.
+    #[inline]
+    pub(crate) fn prefetch_state(&self, flow: FlowIndex, bytes: &Range<usize>) {
+        self.memory.prefetch_state(flow.place(), bytes);
     }
 
     /// The key under which a packet's flow was looked up, whatever functions made of the packet.
@@ -326,7 +355,7 @@ impl FlowTable {
             let near = self.links(FlowIndex(home)).near;
             if near & 1 != 0 && *self.key_of(FlowIndex(home)) == slot.packet.headers.key {
                 slot.packet.flow = FlowIndex(home);
-                self.memory.prefetch_state(home as usize);
+                self.memory.prefetch_state(home as usize, &self.fetched);
                 self.links_mut(FlowIndex(home)).last_seen = tick;
             } else {
                 self.prefetch_near(home, near & !1);
@@ -346,7 +375,7 @@ impl FlowTable {
                 packet.flow = flow;
                 packet.opened = found.is_none();
                 self.links_mut(flow).last_seen = tick;
-                self.memory.prefetch_state(flow.place());
+                self.memory.prefetch_state(flow.place(), &self.fetched);
             }
         }
     }
@@ -518,7 +547,7 @@ impl FlowTable {
         links.active = 0;
         // SAFETY: in range as in `links`; the place was free, so no packet of a flow there is anywhere.
         unsafe { self.memory.set_key(flow.place(), key) };
-        self.state(flow).fill(0);
+        self.whole_state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol()));
         let (partition, mut flows) = self.partition(bucket)?;
         let place = flow.0 & mask;
@@ -563,7 +592,7 @@ impl FlowTable {
 
     fn remove(&mut self, flow: FlowIndex, ends: &mut EndedFlows) {
         let key = *self.key_of(flow);
-        ends.push(&key, self.state(flow));
+        ends.push(&key, self.whole_state(flow));
         let mask = self.mask();
         let bucket = (flow.0 >> self.shift) as usize;
         let distance = u32::from(self.links(flow).distance);

@@ -28,6 +28,10 @@ impl NetworkFunction for Forward {
         "Forward"
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, _flows: &mut FlowStates<'_>) {
         if self.source.is_none() && self.destination.is_none() {
             return;

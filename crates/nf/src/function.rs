@@ -1,7 +1,7 @@
 //! The trait that every network function implements, and what it sees of the flow table.
 
 use crate::batch::{Batch, Packet, Verdict};
-use crate::flow_table::{EndedFlows, FlowTable, NoCompanion};
+use crate::flow_table::{EndedFlows, FlowIndex, FlowTable, NoCompanion};
 use bytemuck::Pod;
 use std::ops::Range;
 use tailwater_net::toeplitz::bucket_of;
@@ -111,6 +111,13 @@ pub trait NetworkFunction: Send {
         false
     }
 
+    /// Whether it reads, writes or moves anything of a frame besides the headers. In front of functions
+    /// that do not, a frame may lack the end of its payload, which is copied by who comes to the
+    /// first that does.
+    fn needs_payload(&self) -> bool {
+        true
+    }
+
     /// Whether [`flow_ended`](NetworkFunction::flow_ended) is to be called.
     fn wants_flow_ends(&self) -> bool {
         false
@@ -149,24 +156,19 @@ pub(crate) struct StateSlot {
 }
 
 impl StateSlot {
-    #[inline]
+    /// The version in a copy of all of a flow's state.
     pub(crate) fn seen_version(&self, state: &[u8]) -> u32 {
         bytemuck::pod_read_unaligned(&state[self.version..self.version + 4])
     }
 
-    #[inline]
-    pub(crate) fn set_seen_version(&self, state: &mut [u8], version: u32) {
-        state[self.version..self.version + 4].copy_from_slice(bytemuck::bytes_of(&version));
-    }
-
-    /// The function's piece as its own type.
+    /// The function's piece of a flow's state, as its own type.
     ///
     /// # Panics
     /// If the type is larger than what the function declared, or its alignment above 8.
     #[inline]
-    fn typed<'a, T: Pod>(&self, state: &'a mut [u8]) -> &'a mut T {
+    fn typed<'a, T: Pod>(&self, table: &'a mut FlowTable, flow: FlowIndex) -> &'a mut T {
         const { assert!(align_of::<T>() <= 8, "flow state is aligned to 8 bytes") };
-        bytemuck::from_bytes_mut(&mut state[self.state.clone()][..size_of::<T>()])
+        bytemuck::from_bytes_mut(&mut table.state(flow, &self.state)[..size_of::<T>()])
     }
 }
 
@@ -190,7 +192,7 @@ impl FlowStates<'_> {
             .table
             .as_mut()
             .expect("only functions with state ask for it");
-        self.slot.typed(table.state(packet.flow))
+        self.slot.typed(table, packet.flow)
     }
 
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
@@ -239,7 +241,7 @@ impl NewFlow<'_> {
     /// The function's state of this flow.
     #[inline]
     pub fn state<T: Pod>(&mut self) -> &mut T {
-        self.slot.typed(self.table.state(self.packet.flow))
+        self.slot.typed(self.table, self.packet.flow)
     }
 
     /// The function will from now on give the flow's packets other addresses or ports than before: what
@@ -270,8 +272,7 @@ impl NewFlow<'_> {
             self.now,
             self.ends,
         )?;
-        let state = self.table.state(companion);
-        self.slot.set_seen_version(state, self.version);
-        Ok(self.slot.typed(state))
+        *self.table.word(companion, self.slot.version) = self.version;
+        Ok(self.slot.typed(self.table, companion))
     }
 }

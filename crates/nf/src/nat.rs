@@ -232,6 +232,10 @@ impl NetworkFunction for Nat {
         }
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         batch.for_each(|packet, frame| {
             let translation = *flows.state::<Translation>(packet);

@@ -124,6 +124,14 @@ impl PacketStore {
         unsafe { (*self.place(&parcel.0)).assume_init_ref().arrival }
     }
 
+    /// The [segment](crate::chain::Chain::segments) of the chain that is to process the packet next.
+    #[inline]
+    pub fn segment(&self, parcel: &Parcel) -> usize {
+        // SAFETY: as in `arrival`.
+        let packet = unsafe { (*self.place(&parcel.0)).assume_init_ref() };
+        usize::from(packet.segment)
+    }
+
     /// Starts to fetch what is known of a packet.
     #[inline]
     pub fn prefetch(&self, parcel: &Parcel) {

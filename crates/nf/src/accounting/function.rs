@@ -138,6 +138,10 @@ impl NetworkFunction for Accounting {
         self.finishing = true;
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         batch.for_each(|packet, frame| {
             let flags = flags(packet, frame);

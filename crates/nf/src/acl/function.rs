@@ -123,6 +123,10 @@ impl NetworkFunction for Acl {
         Verdict::Forward
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         if self.in_flow {
             for packet in batch.iter_mut() {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::buffer::BufferPool;
 use crate::flow_table::{FlowTableConfig, IdleTimeouts, WhenFull};
+use proptest::prelude::*;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,14 @@ pub(crate) const INPUT: InputPolicy = InputPolicy {
 
 impl ChainRig {
     pub(crate) fn new(functions: Vec<Box<dyn NetworkFunction>>, input: InputPolicy) -> ChainRig {
+        ChainRig::with_cuts(functions, input, Cuts::NONE)
+    }
+
+    fn with_cuts(
+        functions: Vec<Box<dyn NetworkFunction>>,
+        input: InputPolicy,
+        cuts: Cuts,
+    ) -> ChainRig {
         let functions: Vec<_> = functions
             .into_iter()
             .map(|function| (function.kind().to_lowercase(), function))
@@ -36,7 +45,7 @@ impl ChainRig {
                 other: Nanos::from_secs(60),
             },
             when_full: WhenFull::Evict,
-            state_bytes: state_bytes(&functions),
+            state_bytes: state_bytes_with_cuts(&functions, cuts),
             seed: 1,
         };
         let (mut table, partitions) = FlowTable::create(&config).unwrap();
@@ -45,7 +54,7 @@ impl ChainRig {
             .for_each(|partition| table.adopt(partition));
         let pool = BufferPool::new(64, 2048).unwrap();
         let batch = Batch::new(&pool, 64);
-        let chain = Chain::new(functions, Some(table), input);
+        let chain = Chain::with_cuts(functions, Some(table), input, cuts);
         ChainRig {
             chain,
             pool,
@@ -223,33 +232,81 @@ fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
     }
 }
 
+/// Does nothing, with so many bytes of state.
+struct Bytes(usize);
+
+impl NetworkFunction for Bytes {
+    fn kind(&self) -> &'static str {
+        "Bytes"
+    }
+    fn state_bytes(&self) -> usize {
+        self.0
+    }
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
+fn functions_with(bytes: &[usize]) -> Vec<(String, Box<dyn NetworkFunction>)> {
+    let function = |bytes: &usize| Box::new(Bytes(*bytes)) as Box<dyn NetworkFunction>;
+    bytes
+        .iter()
+        .map(|bytes| ("f".to_owned(), function(bytes)))
+        .collect()
+}
+
 #[test]
 fn state_of_all_functions_is_apart_and_aligned() {
-    struct Bytes(usize);
-    impl NetworkFunction for Bytes {
-        fn kind(&self) -> &'static str {
-            "Bytes"
-        }
-        fn state_bytes(&self) -> usize {
-            self.0
-        }
-        fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
-    }
-    let functions = [4usize, 0, 16, 3, 8].map(|bytes| {
-        (
-            "f".to_owned(),
-            Box::new(Bytes(bytes)) as Box<dyn NetworkFunction>,
-        )
-    });
-    let (slots, bytes) = layout(&functions);
-    let slots: Vec<_> = slots.into_iter().flatten().collect();
+    let layout = Layout::new(&functions_with(&[4, 0, 16, 3, 8]), Cuts::NONE);
+    let slots: Vec<_> = layout.slots.into_iter().flatten().collect();
     assert_eq!(
         slots.iter().map(|slot| slot.version).collect::<Vec<_>>(),
         [4, 8, 12, 16]
     );
     let states: Vec<_> = slots.iter().map(|slot| slot.state.clone()).collect();
     assert_eq!(states, [24..28, 32..48, 48..51, 56..64]);
-    assert_eq!(bytes, 64);
+    assert_eq!((layout.segments.len(), layout.bytes), (1, 64));
+}
+
+proptest! {
+    /// Whatever is read or written of a flow's state in one segment lies in lines of that segment.
+    #[test]
+    fn segments_share_no_cache_line(
+        bytes in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200], 1..9),
+        bits in any::<u64>(),
+    ) {
+        let functions = functions_with(&bytes);
+        let layout = Layout::new(&functions, Cuts::before_last(bits));
+        let (mut next, mut owners) = (0, std::collections::BTreeMap::new());
+        for (number, segment) in layout.segments.iter().enumerate() {
+            let last = number + 1 == layout.segments.len();
+            prop_assert_eq!(segment.stages.start, next);
+            let cut = bits >> (functions.len() - next) & 1 == 1;
+            prop_assert!(number == 0 || cut, "no cut in front of {}", next);
+            next = segment.stages.end;
+            let stateful = bytes[segment.stages.clone()].iter().any(|bytes| *bytes > 0);
+            prop_assert_eq!(segment.has_state(), stateful);
+            prop_assert_eq!(segment.pending().is_none(), last);
+            let mut used = Vec::new();
+            if stateful {
+                used.extend([segment.settled_at(), segment.settled_at() + 3]);
+                used.extend(segment.pending().into_iter().flat_map(|at| [at, at + 3]));
+            }
+            for slot in layout.slots[segment.stages.clone()].iter().flatten() {
+                prop_assert_eq!((slot.version % 4, slot.state.start % 8), (0, 0));
+                used.extend([slot.version, slot.version + 3]);
+                used.extend(slot.state.clone());
+            }
+            let words = used.len();
+            for byte in used {
+                prop_assert!(segment.bytes.contains(&byte) && byte < layout.bytes);
+                let owner = owners.entry(byte / crate::region::CACHE_LINE).or_insert(number);
+                prop_assert_eq!(*owner, number);
+            }
+            prop_assert!(words == 0 || segment.bytes.start % crate::region::CACHE_LINE == 0);
+        }
+        prop_assert_eq!(next, functions.len());
+        let cuts = (1..functions.len()).filter(|last| bits >> last & 1 == 1).count();
+        prop_assert_eq!(layout.segments.len(), cuts + 1);
+    }
 }
 
 /// A reason that a function had not declared was counted where no report looked.
@@ -328,8 +385,15 @@ impl NetworkFunction for Gate {
     }
 }
 
+/// Wherever the chain is cut.
 #[test]
 fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
+    for bits in 0..16 {
+        show_again_with_cuts(Cuts::before_last(bits << 1));
+    }
+}
+
+fn show_again_with_cuts(cuts: Cuts) {
     let (version, shut) = (
         Arc::new(AtomicU32::new(7)),
         Arc::new(AtomicBool::new(false)),
@@ -348,7 +412,7 @@ fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
         Box::new(behind),
         Box::new(binding),
     ];
-    let mut rig = ChainRig::new(functions, INPUT);
+    let mut rig = ChainRig::with_cuts(functions, INPUT, cuts);
     let mut run = |frames: &[Vec<u8>]| rig.run(frames, Nanos::from_secs(1)).len();
     // At first sight nobody is shown the flow twice.
     assert_eq!(run(&[udp(1), udp(1)]), 2);

@@ -141,14 +141,14 @@ fn state_is_zero_when_a_flow_opens_and_stays_its_own() {
     let keys: Vec<_> = (0..100).map(|n| (key(n, 17), n % 7)).collect();
     let places = rig.lookup(&keys, SECOND);
     for (n, place) in places.iter().enumerate() {
-        let state = rig.table.state(FlowIndex(place.unwrap()));
+        let state = rig.table.whole_state(FlowIndex(place.unwrap()));
         assert!(state.iter().all(|&b| b == 0));
         state.fill(n as u8 + 1);
     }
     for (n, place) in rig.lookup(&keys, SECOND).into_iter().enumerate() {
         assert!(
             rig.table
-                .state(FlowIndex(place.unwrap()))
+                .whole_state(FlowIndex(place.unwrap()))
                 .iter()
                 .all(|&b| b == n as u8 + 1)
         );
@@ -157,7 +157,7 @@ fn state_is_zero_when_a_flow_opens_and_stays_its_own() {
     for place in rig.lookup(&keys, Nanos::from_secs(101)) {
         assert!(
             rig.table
-                .state(FlowIndex(place.unwrap()))
+                .whole_state(FlowIndex(place.unwrap()))
                 .iter()
                 .all(|&b| b == 0)
         );
@@ -283,7 +283,7 @@ fn a_stale_index_is_forgotten_or_refused() {
     assert!(rig.batch.iter().all(|packet| packet.flow().is_some()));
     let mut other = rig.table.sharing();
     let stale = rig.batch.iter().next().unwrap().flow;
-    let access = std::panic::AssertUnwindSafe(|| other.state(stale).len());
+    let access = std::panic::AssertUnwindSafe(|| other.whole_state(stale).len());
     assert!(
         std::panic::catch_unwind(access).is_err(),
         "state of a partition that is not held"
@@ -307,7 +307,7 @@ fn a_bucket_moves_with_its_flows() {
     let config = config(512, WhenFull::Evict);
     let mut rig = Rig::new(&config);
     let place = rig.lookup(&[(key(1, 6), 9)], SECOND)[0];
-    rig.table.state(FlowIndex(place.unwrap())).fill(42);
+    rig.table.whole_state(FlowIndex(place.unwrap())).fill(42);
     let partition = rig.table.release(9).unwrap();
     assert_eq!(partition.flows(), 1);
     // Without the partition, the bucket's packets find nothing.
@@ -316,5 +316,5 @@ fn a_bucket_moves_with_its_flows() {
     other.adopt(partition);
     rig.table = other;
     assert_eq!(rig.lookup(&[(key(1, 6), 9)], SECOND), [place]);
-    assert_eq!(rig.table.state(FlowIndex(place.unwrap()))[0], 42);
+    assert_eq!(rig.table.whole_state(FlowIndex(place.unwrap()))[0], 42);
 }

@@ -135,6 +135,10 @@ impl NetworkFunction for IpForward {
         Verdict::Forward
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         if self.options.in_flow {
             for (packet, decision) in batch.iter().zip(self.decisions.iter_mut()) {

@@ -66,6 +66,10 @@ impl NetworkFunction for LoadBalancer {
         Verdict::Forward
     }
 
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         // A flow that came from another worker may have a target of a later version.
         self.refresh();
