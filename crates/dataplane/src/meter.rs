@@ -125,18 +125,32 @@ impl Meter {
     #[inline]
     pub(crate) fn note_sent(&mut self, batch: &Batch, packets: usize, lost: u64, span: [Nanos; 2]) {
         let [received, sent] = span;
+        self.note_processed(packets, packets - batch.len(), lost, span);
+        self.record(batch, received, sent);
+        let window = &mut self.telemetry.window;
+        window.delivered += batch.len() as u64;
+        window.last_sent = sent;
+    }
+
+    /// Counts `packets` packets that functions had from the first time to the second, of which `gone` did not
+    /// get past them, `lost` of these for want of room.
+    #[inline]
+    pub(crate) fn note_processed(
+        &mut self,
+        packets: usize,
+        gone: usize,
+        lost: u64,
+        [received, sent]: [Nanos; 2],
+    ) {
         let took = sent.saturating_sub(received);
         if let Some(gap) = self.pace.gap(packets, took) {
             self.note_gap(gap, sent);
         }
-        self.record(batch, received, sent);
         let window = &mut self.telemetry.window;
-        window.delivered += batch.len() as u64;
-        window.dropped += (packets - batch.len()) as u64 - lost;
+        window.dropped += gone as u64 - lost;
         window.lost_in_chain += lost;
         window.late[Cause::NoPlace as usize] += lost;
         window.busy += took;
-        window.last_sent = sent;
     }
 
     /// Records every sent packet's latency.

@@ -131,7 +131,8 @@ pub fn run(
     let clock = Clock::start();
     // The threads that report and record get the other cores, if there are any.
     let _elsewhere = KeepOff::new(&config.cores);
-    let mut builder = ChainBuilder::new(spec, &rss, config.seed)?;
+    let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
+    let mut builder = ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?;
     let traffic = trace.name().to_owned();
     let duration = config.nic.duration.unwrap_or(trace.duration());
     let nic_config = TraceNicConfig {
@@ -188,7 +189,7 @@ pub fn run(
         workers,
     );
     let scaling = config.scaling.as_ref();
-    let (dispatches, helpers) = scaling::connect(scaling, &pools, chains.first());
+    let (dispatches, helpers) = scaling::connect(scaling, mappers, &pools, &chains);
     let mut dispatches = dispatches.into_iter();
     // Loads are averages over the epochs of core mappers, which last half the objective; but the server
     // mapper is not to wait for a long one.
@@ -205,7 +206,8 @@ pub fn run(
         }
         // SAFETY: parcels come from `Dispatch` only, which hands a flow's packets to one place at a
         // time, after its last packets have come back through a ring from where it was before, and
-        // takes none of them itself meanwhile (`Backlog`, `Owner`). It activates every flow.
+        // meanwhile runs none of them itself through the segments from which they go on there
+        // (`Backlog`, `Owner`). It activates every flow.
         let chain = unsafe { builder.helper_instance() };
         let port: Box<dyn PortSender> = Box::new(port);
         auxiliaries.push((

@@ -188,7 +188,7 @@ impl Worker {
         dispatch.abandon();
         let mut more = true;
         while more {
-            more = dispatch.take(&mut self.batch);
+            more = dispatch.take_undone(&mut self.batch);
             for packet in self.batch.iter() {
                 let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
                 self.meter.note_undrained(arrival, rss_hash, now);
@@ -257,7 +257,7 @@ impl Worker {
             );
             self.meter.note_arrivals(*received, before.max(time), time);
         }
-        dispatch.decide(time);
+        dispatch.decide(&self.chain, time);
         dispatch.flush(time);
         self.meter.window().auxiliary += dispatch.charge(time);
         // Without buffers nothing more can be received before something is processed.
@@ -272,7 +272,7 @@ impl Worker {
                 let lost_before = self.chain.lost();
                 let began = self.clock.now();
                 self.meter.note_part(began.saturating_sub(time), began);
-                self.chain.prefetch(&self.batch);
+                self.chain.prefetch_from(0, &self.batch);
                 self.queue.complete(&mut self.batch);
                 self.chain.run(&mut self.batch, began);
                 self.queue.transmit(&self.batch);
@@ -280,13 +280,22 @@ impl Worker {
                 let lost = self.chain.lost() - lost_before;
                 self.meter
                     .note_sent(&self.batch, packets, lost, [began, time]);
-                dispatch.learn(packets, new, time.saturating_sub(now));
+                // What a packet takes is not told by a turn in which others were split.
+                if dispatch.parts().next().is_none() {
+                    dispatch.learn(packets, new, time.saturating_sub(now));
+                }
                 if let Some(buckets) = &mut self.buckets {
                     buckets.note_batch(time.saturating_sub(began));
                 }
                 dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             }
+            if dispatch.parts().next().is_some() {
+                time = self.process_parts(time, more);
+            }
         }
+        let Some(dispatch) = &mut self.dispatch else {
+            return time;
+        };
         dispatch.report(&mut self.meter.window().scaling);
         if time == now {
             // Nothing was received or processed: time goes on all the same.
@@ -294,6 +303,41 @@ impl Worker {
             self.meter.note_part(time.saturating_sub(now), time);
         }
         self.chain.expire(time);
+        time
+    }
+
+    /// Runs packets of split flows through the chain's first functions and hands them to the helpers that
+    /// go on with them. Returns the time after.
+    fn process_parts(&mut self, mut time: Nanos, backlog: bool) -> Nanos {
+        let Some(dispatch) = &mut self.dispatch else {
+            return time;
+        };
+        for from in 1..self.chain.segments() {
+            let batch = dispatch.part(from);
+            let packets = batch.len();
+            if packets == 0 {
+                continue;
+            }
+            if backlog {
+                self.meter.note_backlog(batch, time);
+            }
+            let lost_before = self.chain.lost();
+            self.chain.prefetch_before(from, batch);
+            if self.chain.needs_payload_before(from) {
+                self.queue.complete(batch);
+            }
+            self.chain.run_before(from, batch, time);
+            let gone = packets - batch.len();
+            dispatch.pass_on(from, &mut self.pool, &mut self.chain);
+            let began = std::mem::replace(&mut time, self.clock.now());
+            dispatch.flush(time);
+            let lost = self.chain.lost() - lost_before;
+            self.meter
+                .note_processed(packets, gone, lost, [began, time]);
+            if let Some(buckets) = &mut self.buckets {
+                buckets.note_batch(time.saturating_sub(began));
+            }
+        }
         time
     }
 

@@ -8,6 +8,14 @@ pub enum Place {
     Home,
     /// By the helper of this number.
     Helper(u8),
+    /// In two places: the dispatcher runs the chain's segments in front of number `from`, then a helper
+    /// those from there on.
+    Split {
+        /// The helper's first segment.
+        from: u8,
+        /// The helper.
+        helper: u8,
+    },
 }
 
 /// The dispatcher's note on one flow: the place of its packets, and how many of them are in flight,
@@ -32,6 +40,11 @@ pub enum Place {
 /// A helper waits while its return ring is full, so a dispatcher that waits for room in the ring to
 /// a helper goes on collecting what returns; else both would wait for ever.
 ///
+/// A flow that is [split](Place::Split) has two owners, each of its own part of the flow's state: the
+/// dispatcher of that of the first segments, the helper of the rest. Each packet is processed here
+/// first, and counted in when it leaves for the helper. The rule is the same: while none is there,
+/// all of the flow is the dispatcher's, who may begin to split it, end that, or move the whole.
+///
 /// Packets at [`Place::Home`] need no count if the dispatcher finishes each before it settles the
 /// flow again; if it gathers batches first, they are counted in and out like any other.
 ///
@@ -52,6 +65,11 @@ pub enum Place {
 /// // None is left, so the flow comes home.
 /// flow.returned();
 /// assert_eq!(flow.settle(Place::Home), Place::Home);
+/// // Split, it stays so until no packet is in the helper's half.
+/// let split = Place::Split { from: 1, helper: 3 };
+/// assert_eq!(flow.settle(split), split);
+/// flow.sent();
+/// assert_eq!(flow.settle(Place::Home), split);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
@@ -120,14 +138,17 @@ mod tests {
     fn a_flow_moves_only_when_none_is_in_flight() {
         let mut owner = Owner::default();
         assert_eq!(owner.place(), Place::Home);
-        for helper in [0, 255] {
-            assert_eq!(owner.settle(Place::Helper(helper)), Place::Helper(helper));
+        let split = Place::Split { from: 2, helper: 1 };
+        for place in [Place::Helper(0), split, Place::Helper(255)] {
+            assert_eq!(owner.settle(place), place);
             owner.sent();
             owner.sent();
             assert_eq!(owner.in_flight(), 2);
             for _ in 0..2 {
-                assert_eq!(owner.settle(Place::Home), Place::Helper(helper));
-                assert_eq!(owner.settle(Place::Helper(7)), Place::Helper(helper));
+                let elsewhere = Place::Split { from: 1, helper: 1 };
+                for wanted in [Place::Home, Place::Helper(7), elsewhere] {
+                    assert_eq!(owner.settle(wanted), place);
+                }
                 owner.returned();
             }
         }

@@ -289,6 +289,28 @@ fn protocol_a_flow_goes_from_helper_to_helper() {
     });
 }
 
+const SPLIT: Place = Place::Split { from: 1, helper: 0 };
+
+/// Both cores process the flow at once, each its own segment.
+#[test]
+fn protocol_a_flow_is_split_and_becomes_whole_again() {
+    static STAYED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+    check(2, || {
+        let wanted = [Place::Home, SPLIT, SPLIT, Place::Home];
+        let outcome = run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+        STAYED[outcome.stayed as usize].store(true, Ordering::Relaxed);
+    });
+    assert!(STAYED.iter().all(|seen| seen.load(Ordering::Relaxed)));
+}
+
+#[test]
+fn protocol_a_split_flow_goes_to_a_helper_whole() {
+    check(2, || {
+        let wanted = [SPLIT, Place::Helper(0), SPLIT];
+        run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+    });
+}
+
 #[test]
 fn protocol_full_rings_only_make_it_wait() {
     check(2, || {
@@ -305,7 +327,7 @@ fn protocol_full_rings_only_make_it_wait() {
 /// Shows that the checks above would notice packets out of order.
 #[test]
 fn protocol_without_counts_is_caught() {
-    static CAUGHT: AtomicBool = AtomicBool::new(false);
+    static CAUGHT: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
     check(2, || {
         let setup = Setup {
             hasty: true,
@@ -313,7 +335,16 @@ fn protocol_without_counts_is_caught() {
         };
         let wanted = [Place::Helper(0), Place::Home];
         let outcome = run(&setup, wanted.map(|place| (0, place)).into_iter());
-        CAUGHT.fetch_or(outcome.disordered > 0, Ordering::Relaxed);
+        CAUGHT[0].fetch_or(outcome.disordered > 0, Ordering::Relaxed);
     });
-    assert!(CAUGHT.load(Ordering::Relaxed));
+    check(2, || {
+        let setup = Setup {
+            hasty: true,
+            ..ONE_HELPER
+        };
+        let wanted = [SPLIT, Place::Home];
+        let outcome = run(&setup, wanted.map(|place| (0, place)).into_iter());
+        CAUGHT[1].fetch_or(outcome.disordered > 0, Ordering::Relaxed);
+    });
+    assert!(CAUGHT.iter().all(|caught| caught.load(Ordering::Relaxed)));
 }

@@ -40,9 +40,14 @@ fn many_flows_move_at_random_and_stay_in_order() {
             let mut random = Random(0x9e37_79b9_7f4a_7c15 + round as u64);
             let packets = (0..50_000).map(|_| {
                 let flow = random.below(setup.flows.into()) as u32;
-                let wanted = match random.below(u64::from(helpers) + 1) {
+                let split = random.below(2) == 0;
+                let wanted = match random.below(u64::from(helpers) + 1) as u8 {
                     0 => Place::Home,
-                    helper => Place::Helper(helper as u8 - 1),
+                    helper if split => Place::Split {
+                        from: 1,
+                        helper: helper - 1,
+                    },
+                    helper => Place::Helper(helper - 1),
                 };
                 (flow, wanted)
             });

@@ -61,7 +61,7 @@ pub struct Helper {
     pub recruited: bool,
     /// Whether another core has recruited the helper: nothing can be placed there.
     pub taken: bool,
-    /// Handed over and not yet done.
+    /// Handed over and not yet done; of flows that are split, what has passed the first functions.
     pub load: Load,
     /// Since when the load has been nothing; meaningless otherwise.
     pub idle_since: Nanos,
@@ -72,8 +72,8 @@ pub struct Helper {
 pub struct QueuedFlow {
     /// How many of its packets wait; at least 1.
     pub packets: u32,
-    /// Whether it must stay: it has to be opened by this core (its chain has functions that change the
-    /// flow table), or one of its packets is being processed.
+    /// Whether it must stay as it is: it has to be opened by this core (its chain has functions that
+    /// change the flow table), or it is [split](Split) and has packets with the helper.
     pub bound: bool,
 }
 
@@ -129,6 +129,9 @@ pub enum Notice {
 
 /// A whale whose chain is to be split: the flow's packets pass the first functions here, the
 /// others on a helper.
+///
+/// Those that wait in the own queue and those to come, until none of the flow's is in the system or a
+/// plan moves or splits the flow anew. Its helper is not let go meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The flow, as its place in [`View::queued`].
@@ -172,6 +175,13 @@ impl Plan {
 ///
 /// Called on the data path: no implementation allocates in steady state.
 pub trait CoreMapper: Send {
+    /// In front of which functions it may [split](Plan::splits) the chain, as a bit map: bit `i` for the
+    /// last `i` functions. Asked once, before the first packet, for flow state is laid out so; other
+    /// splits are ignored.
+    fn split_points(&self) -> u64 {
+        0
+    }
+
     /// Whether [`decide`](CoreMapper::decide) is to be called now, with `packets` in the own queue: at
     /// an epoch's end, or when the queue demands it. Asked in every turn of the core's loop.
     fn due(&self, now: Nanos, packets: u32) -> bool;

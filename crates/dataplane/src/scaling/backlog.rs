@@ -21,7 +21,7 @@ struct Flow {
     list: u8,
     /// Packets in the own queue.
     queued: u32,
-    /// It must be opened here.
+    /// Only this core can process what is in the own queue: the flow must be opened here, or is split.
     bound: bool,
     /// Where it stands in `Backlog::queued`, or [`UNLISTED`].
     at: u32,
@@ -43,14 +43,30 @@ impl Flow {
         }
     }
 
-    /// Lets the flow's packets go to a helper, if none is anywhere else.
+    /// Lets the flow's packets go elsewhere, if none is beyond recall. Whether they do now.
     #[inline]
-    fn go_to(&mut self, helper: usize) {
-        self.owner.settle(OwnerPlace::Helper(helper as u8));
+    fn go_to(&mut self, wanted: OwnerPlace) -> bool {
+        self.owner.settle(wanted);
         self.list = match self.owner.place() {
-            OwnerPlace::Home => OWN as u8,
+            OwnerPlace::Home | OwnerPlace::Split { .. } => OWN as u8,
             OwnerPlace::Helper(helper) => helper + 1,
         };
+        self.owner.place() == wanted
+    }
+
+    /// The segment that its packets do not see here, and the helper that they go on to, if it is split.
+    #[inline]
+    fn split(&self) -> Option<(usize, usize)> {
+        match self.owner.place() {
+            OwnerPlace::Split { from, helper } => Some((from.into(), helper.into())),
+            OwnerPlace::Home | OwnerPlace::Helper(_) => None,
+        }
+    }
+
+    /// Whether none of its packets is in the system.
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.queued == 0 && self.owner.in_flight() == 0
     }
 }
 
@@ -99,12 +115,15 @@ pub(crate) struct Backlog {
     queued: Vec<QueuedFlow>,
     /// Their numbers.
     listed: Vec<u16>,
-    /// Flows in these lists without packets in the own queue.
+    /// Flows in these lists that have left the own queue, for good or for a helper.
     left: u32,
     /// What the own queue holds.
     here: Load,
     /// Packets of bound flows in the own queue.
     bound: u32,
+    /// Flows that are split, by helper, and all together.
+    split_with: Vec<u32>,
+    split: u32,
 }
 
 impl Backlog {
@@ -126,6 +145,8 @@ impl Backlog {
             left: 0,
             here: Load::default(),
             bound: 0,
+            split_with: vec![0; helpers],
+            split: 0,
         }
     }
 
@@ -137,6 +158,11 @@ impl Backlog {
     /// Whether packets wait in the own queue that only this core can process.
     pub(crate) fn has_bound(&self) -> bool {
         self.bound > 0
+    }
+
+    /// Whether flows are split with this helper, which goes on with them.
+    pub(crate) fn is_needed(&self, helper: usize) -> bool {
+        self.split_with[helper] > 0
     }
 
     /// Whether no packet is in the system.
@@ -220,7 +246,7 @@ impl Backlog {
                         if let Some(helper) = wanted
                             && recruit(helper, &mut helpers[helper])
                         {
-                            flow.go_to(helper);
+                            flow.go_to(OwnerPlace::Helper(helper as u8));
                             helpers[helper].load.flows += 1;
                         }
                     }
@@ -230,7 +256,7 @@ impl Backlog {
             let flow = &mut flows[usize::from(number)];
             list.set(usize::from(flow.list));
             match flow.owner.place() {
-                OwnerPlace::Home => {
+                OwnerPlace::Home | OwnerPlace::Split { .. } => {
                     if flow.at == UNLISTED {
                         flow.at = queued.len() as u32;
                         listed.push(number);
@@ -257,8 +283,17 @@ impl Backlog {
 
     /// The flows in the own queue, for the mapper. Their order holds until packets come or go.
     pub(crate) fn queued(&mut self) -> &[QueuedFlow] {
-        if self.left > 0 {
+        if self.left > 0 || self.split > 0 {
             self.tidy();
+        }
+        if self.split > 0 {
+            // Those without a packet at their helper may be moved, or split anew.
+            for (number, queued) in self.listed.iter().zip(&mut self.queued) {
+                let flow = &self.flows[usize::from(*number)];
+                if flow.split().is_some() {
+                    queued.bound = flow.owner.in_flight() > 0;
+                }
+            }
         }
         &self.queued
     }
@@ -294,17 +329,18 @@ impl Backlog {
         mut recruit: impl FnMut(usize, &mut Helper) -> bool,
     ) -> u32 {
         let mut moved = 0;
-        let listed = self.listed.iter().zip(&mut self.queued);
-        for ((&number, queued), place) in listed.zip(places) {
+        for (at, place) in places.iter().enumerate().take(self.listed.len()) {
             let Some(to) = place.as_helper() else {
                 continue;
             };
             let helper = &mut helpers[to];
-            if queued.bound || !recruit(to, helper) {
+            if self.queued[at].bound || !recruit(to, helper) {
                 continue;
             }
-            let flow = &mut self.flows[usize::from(number)];
-            flow.go_to(to);
+            let number = self.listed[at];
+            self.make_whole(number);
+            let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
+            flow.go_to(OwnerPlace::Helper(to as u8));
             flow.owner.sent_many(flow.queued);
             helper.load.flows += 1;
             helper.load.packets += flow.queued;
@@ -318,6 +354,49 @@ impl Backlog {
             self.sort();
         }
         moved
+    }
+
+    /// Splits a flow of the own queue, by its place in [`queued`](Backlog::queued): from now on its
+    /// packets go to a helper for the functions from segment `from` on. Whether that is new.
+    pub(crate) fn split(
+        &mut self,
+        at: usize,
+        (from, to): (usize, usize),
+        helpers: &mut [Helper],
+        recruit: impl FnOnce(&mut Helper) -> bool,
+    ) -> bool {
+        let (Some(&number), Some(queued)) = (self.listed.get(at), self.queued.get(at)) else {
+            return false;
+        };
+        let same = self.flows[usize::from(number)].split() == Some((from, to));
+        if queued.bound || same || !recruit(&mut helpers[to]) {
+            return false;
+        }
+        self.make_whole(number);
+        let flow = &mut self.flows[usize::from(number)];
+        let (from, helper) = (from as u8, to as u8);
+        if !flow.go_to(OwnerPlace::Split { from, helper }) {
+            return false;
+        }
+        flow.bound = true;
+        self.bound += flow.queued;
+        self.split_with[to] += 1;
+        self.split += 1;
+        true
+    }
+
+    /// Ends the split of a flow, if it is split: none of its packets is with the helper.
+    fn make_whole(&mut self, number: u16) {
+        let flow = &mut self.flows[usize::from(number)];
+        let Some((_, helper)) = flow.split() else {
+            return;
+        };
+        let home = flow.go_to(OwnerPlace::Home);
+        assert!(home, "packets of a split flow are with the helper");
+        flow.bound = false;
+        self.bound -= flow.queued;
+        self.split_with[helper] -= 1;
+        self.split -= 1;
     }
 
     /// Puts the own queue's packets where their flows are now.
@@ -344,10 +423,11 @@ impl Backlog {
         &mut self.lists[helper + 1]
     }
 
-    /// Takes up to `most` packets out of the own queue, in order. They are counted out when they are
-    /// [done](Backlog::done_here).
+    /// Takes up to `most` packets out of the own queue, in order, and says in front of which segment
+    /// each is to leave for a helper: 0 for none. They are counted out when they are
+    /// [done](Backlog::done_here) or [go on](Backlog::pass_on).
     #[inline]
-    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(Parcel)) {
+    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(Parcel, usize)) {
         for _ in 0..most {
             if self.front.is_empty() {
                 std::mem::swap(&mut self.front, &mut self.lists[OWN]);
@@ -356,8 +436,48 @@ impl Backlog {
             let Some(parcel) = self.front.pop() else {
                 return;
             };
-            each(parcel);
+            let split = match self.split {
+                0 => None,
+                _ => self.flows[usize::from(parcel.number())].split(),
+            };
+            each(parcel, split.map_or(0, |(from, _)| from));
         }
+    }
+
+    /// Stages the packets of a batch, of split flows and processed as far as this core does, for the
+    /// helpers that go on with them.
+    pub(crate) fn pass_on(
+        &mut self,
+        batch: &mut Batch,
+        store: &PacketStore,
+        helpers: &mut [Helper],
+    ) {
+        let Backlog {
+            flows,
+            queued,
+            here,
+            bound,
+            lists,
+            ..
+        } = self;
+        let list = Cell::new(OWN);
+        let number = |packet: &Packet| {
+            let number = packet.number();
+            let flow = &mut flows[usize::from(number)];
+            let (_, helper) = flow.split().expect("only split flows are passed on");
+            flow.queued -= 1;
+            queued[flow.at as usize].packets = flow.queued;
+            here.packets -= 1;
+            here.flows -= u32::from(flow.queued == 0);
+            *bound -= 1;
+            let load = &mut helpers[helper].load;
+            load.flows += u32::from(flow.owner.in_flight() == 0);
+            load.packets += 1;
+            flow.owner.sent();
+            list.set(helper + 1);
+            Some(number)
+        };
+        batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
     }
 
     /// A packet of the own queue is done.
@@ -368,8 +488,8 @@ impl Backlog {
         self.here.packets -= 1;
         self.bound -= u32::from(flow.bound);
         self.queued[flow.at as usize].packets = flow.queued;
-        if flow.queued == 0 {
-            self.here.flows -= 1;
+        self.here.flows -= u32::from(flow.queued == 0);
+        if flow.is_gone() {
             self.left += 1;
             self.forget(number, chain);
         }
@@ -392,12 +512,17 @@ impl Backlog {
             if helper.load.packets == 0 {
                 helper.idle_since = now;
             }
+        }
+        if flow.is_gone() {
+            // One that is split may still be listed.
+            self.left += u32::from(flow.split().is_some() && flow.at != UNLISTED);
             self.forget(number, chain);
         }
     }
 
     /// None of the flow's packets is in the system any more.
     fn forget(&mut self, number: u16, chain: &mut Chain) {
+        self.make_whole(number);
         let flow = &mut self.flows[usize::from(number)];
         match &mut self.by_hash {
             None => chain.deactivate(flow.flow),

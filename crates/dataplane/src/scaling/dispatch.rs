@@ -4,7 +4,7 @@ use super::ScalingCounters;
 use super::backlog::Backlog;
 use super::link::ToHelper;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
+use tailwater_nf::batch::{Batch, MAX_BATCH};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::chain::Chain;
 use tailwater_nf::parcel::PacketStore;
@@ -26,6 +26,9 @@ pub(crate) struct Dispatch {
     links: Vec<ToHelper>,
     helpers: Vec<Helper>,
     plan: Plan,
+    /// Packets of split flows on their way to helpers, by the segment in front of which they leave; nothing
+    /// for segment 0.
+    parts: Vec<Batch>,
     boost: bool,
     counters: ScalingCounters,
     /// Until when recruited helpers have been charged.
@@ -33,7 +36,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// Dispatcher `number` with `buffers` buffers, in front of a chain that has a flow table or not.
+    /// Dispatcher `number` with the buffers of `pool`, in front of `chain`.
     ///
     /// # Panics
     /// If there are more than [`MAX_HELPERS`] links.
@@ -42,18 +45,21 @@ impl Dispatch {
         mapper: Box<dyn CoreMapper>,
         store: PacketStore,
         links: Vec<ToHelper>,
-        buffers: u32,
-        has_flows: bool,
+        pool: &BufferPool,
+        chain: &Chain,
     ) -> Dispatch {
         assert!(links.len() <= MAX_HELPERS, "at most {MAX_HELPERS} helpers");
+        let buffers = pool.capacity() as u32;
+        let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
         Dispatch {
             number,
             mapper,
-            backlog: Backlog::new(buffers, links.len(), has_flows),
+            backlog: Backlog::new(buffers, links.len(), chain.has_flows()),
             store,
             helpers: vec![Helper::default(); links.len()],
             links,
             plan: Plan::default(),
+            parts: parts.collect(),
             boost: false,
             counters: ScalingCounters::default(),
             charged: Nanos::ZERO,
@@ -141,13 +147,13 @@ impl Dispatch {
 
     /// Asks the mapper, if it is time to, and does what it says.
     #[inline]
-    pub(crate) fn decide(&mut self, now: Nanos) {
+    pub(crate) fn decide(&mut self, chain: &Chain, now: Nanos) {
         if self.mapper.due(now, self.backlog.here().packets) {
-            self.ask(now);
+            self.ask(chain, now);
         }
     }
 
-    fn ask(&mut self, now: Nanos) {
+    fn ask(&mut self, chain: &Chain, now: Nanos) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
             helper.taken = !helper.recruited && !link.claim.is_free();
         }
@@ -169,6 +175,17 @@ impl Dispatch {
             number,
             ..
         } = self;
+        for split in &self.plan.splits {
+            let Some(from) = chain.segment_of_last(split.last_functions) else {
+                continue;
+            };
+            let to = (from, split.helper);
+            let helpers = &mut self.helpers;
+            let begun = self.backlog.split(split.flow, to, helpers, |helper| {
+                recruit(*number, &links[split.helper], helper, counters)
+            });
+            counters.splits += u64::from(begun);
+        }
         let moved = self
             .backlog
             .move_flows(&self.plan.places, &mut self.helpers, |i, helper| {
@@ -177,7 +194,7 @@ impl Dispatch {
         self.counters.moves += u64::from(moved > 0);
         self.counters.flows_moved += u64::from(moved);
         for (i, helper) in self.helpers.iter_mut().enumerate() {
-            let let_go = self.plan.release >> i & 1 != 0;
+            let let_go = self.plan.release >> i & 1 != 0 && !self.backlog.is_needed(i);
             if let_go && helper.recruited && helper.load.packets == 0 {
                 helper.recruited = false;
                 self.links[i].claim.release();
@@ -217,19 +234,63 @@ impl Dispatch {
         !self.boost || !more || self.backlog.has_bound()
     }
 
-    /// Fills the batch, which is empty, from the own queue. Whether more is left there.
+    /// Takes as many packets out of the own queue as the batch has room for, which is empty: into the
+    /// batch those that are processed whole, into the [parts](Dispatch::parts) those of split flows.
+    /// Whether more are left there.
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
-        let room = batch.room();
+        let Dispatch {
+            backlog,
+            parts,
+            store,
+            ..
+        } = self;
+        let (room, mut taken) = (batch.room(), 0);
+        backlog.take(room, |parcel, from| {
+            taken += 1;
+            match from {
+                0 => batch.take_in(store, parcel),
+                from => parts[from].take_in(store, parcel),
+            }
+        });
+        backlog.here().packets > taken
+    }
+
+    /// As [`take`](Dispatch::take), all into the batch: nothing is processed any more.
+    pub(crate) fn take_undone(&mut self, batch: &mut Batch) -> bool {
         let store = &self.store;
         self.backlog
-            .take(room, |parcel| batch.take_in(store, parcel));
+            .take(batch.room(), |parcel, _| batch.take_in(store, parcel));
         self.backlog.here().packets as usize > batch.len()
+    }
+
+    /// Packets of split flows that were [taken](Dispatch::take), by the segment that helpers go on from,
+    /// with what they are to go [on](Dispatch::pass_on) with.
+    #[inline]
+    pub(crate) fn part(&mut self, from: usize) -> &mut Batch {
+        &mut self.parts[from]
+    }
+
+    /// The segments for which there are such packets.
+    #[inline]
+    pub(crate) fn parts(&self) -> impl Iterator<Item = usize> + use<'_> {
+        let parts = self.parts.iter().enumerate();
+        parts.filter_map(|(from, batch)| (!batch.is_empty()).then_some(from))
     }
 
     /// Gives the buffers of a processed batch from the own queue back, and counts its packets out.
     #[inline]
     pub(crate) fn done(&mut self, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
+        for receipt in batch.send_back() {
+            self.backlog.done_here(receipt.number(), chain);
+            pool.give(receipt.into_buffer());
+        }
+    }
+
+    /// Stages what is left of such packets for the helpers, and counts those that were dropped out.
+    pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
+        let batch = &mut self.parts[from];
+        self.backlog.pass_on(batch, &self.store, &mut self.helpers);
         for receipt in batch.send_back() {
             self.backlog.done_here(receipt.number(), chain);
             pool.give(receipt.into_buffer());

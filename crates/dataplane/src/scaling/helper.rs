@@ -18,10 +18,11 @@ use tailwater_nf::parcel::Parcel;
 /// The longest that a helper sleeps without looking up: what a lost wake-up would cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
-/// One dispatcher's ring, with a batch for its packets.
+/// One dispatcher's ring, with batches for its packets.
 struct Source {
     link: FromDispatcher,
-    batch: Batch,
+    /// By the segment of the chain that the packets come to: the first, unless their flow is split.
+    batches: Vec<Batch>,
     /// On their way from the ring to the batch.
     parcels: Vec<Parcel>,
 }
@@ -54,9 +55,13 @@ impl AuxiliaryWorker {
         config: &WorkerConfig,
         telemetry: WindowSender,
     ) -> AuxiliaryWorker {
+        let batches = |memory: BufferMemory| {
+            let batch = |_| Batch::of_memory(memory.clone(), config.batch);
+            (0..chain.segments()).map(batch).collect()
+        };
         let source = |(link, memory)| Source {
             link,
-            batch: Batch::of_memory(memory, config.batch),
+            batches: batches(memory),
             parcels: Vec::with_capacity(config.batch),
         };
         AuxiliaryWorker {
@@ -112,7 +117,7 @@ impl AuxiliaryWorker {
     fn serve(&mut self, i: usize) -> bool {
         let Source {
             link,
-            batch,
+            batches,
             parcels,
         } = &mut self.sources[i];
         let waiting = link.parcels.ready(self.most);
@@ -129,31 +134,42 @@ impl AuxiliaryWorker {
             link.store.prefetch(&parcel);
             parcels.push(parcel);
         });
+        let popped = parcels.len();
         for parcel in parcels.drain(..) {
-            batch.take_in(&link.store, parcel);
+            batches[link.store.segment(&parcel)].take_in(&link.store, parcel);
         }
-        self.chain.prefetch(batch);
-        let packets = batch.len();
-        if waiting > packets {
-            self.meter.note_backlog(batch, now);
+        for (from, batch) in batches.iter().enumerate() {
+            self.chain.prefetch_from(from, batch);
         }
-        let lost_before = self.chain.lost();
-        self.port.complete(batch);
-        self.chain.run(batch, now);
-        self.port.transmit(batch);
-        let sent = self.clock.now();
-        let lost = self.chain.lost() - lost_before;
-        self.meter.note_sent(batch, packets, lost, [now, sent]);
-        let pushed = link.receipts.push_from(&mut batch.send_back());
-        assert!(pushed == packets, "a ring to a dispatcher is full");
-        self.meter.roll(sent, &self.chain);
+        // All packets of a flow come to the same segment, so the batches have no order among them.
+        let mut time = now;
+        for (from, batch) in batches.iter_mut().enumerate() {
+            let packets = batch.len();
+            if packets == 0 {
+                continue;
+            }
+            if waiting > popped {
+                self.meter.note_backlog(batch, time);
+            }
+            let lost_before = self.chain.lost();
+            self.port.complete(batch);
+            self.chain.run_from(from, batch, time);
+            self.port.transmit(batch);
+            let began = std::mem::replace(&mut time, self.clock.now());
+            let lost = self.chain.lost() - lost_before;
+            self.meter.note_sent(batch, packets, lost, [began, time]);
+            let pushed = link.receipts.push_from(&mut batch.send_back());
+            assert!(pushed == packets, "a ring to a dispatcher is full");
+        }
+        self.meter.roll(time, &self.chain);
         true
     }
 
     /// Counts a batch as lost.
     #[cold]
     fn discard(&mut self, i: usize, now: Nanos) -> bool {
-        let Source { link, batch, .. } = &mut self.sources[i];
+        let Source { link, batches, .. } = &mut self.sources[i];
+        let batch = &mut batches[0];
         link.parcels
             .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
         for packet in batch.iter() {

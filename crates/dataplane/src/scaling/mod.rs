@@ -36,7 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 use tailwater_handover::park::{Mode, park};
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
+use tailwater_nf::chain::{Chain, Cuts};
 use tailwater_nf::parcel::PacketStore;
 use tailwater_policy::core::CoreMapper;
 
@@ -62,6 +62,8 @@ pub struct ScalingCounters {
     pub moves: u64,
     /// Flows moved out of a dispatcher's own queue.
     pub flows_moved: u64,
+    /// Times a flow was split: its packets pass the chain's first functions here, the last with a helper.
+    pub splits: u64,
     /// Packets handed to helpers.
     pub packets_handed: u64,
     /// Times a helper was recruited.
@@ -81,6 +83,7 @@ impl ScalingCounters {
         self.decisions += other.decisions;
         self.moves += other.moves;
         self.flows_moved += other.flows_moved;
+        self.splits += other.splits;
         self.packets_handed += other.packets_handed;
         self.recruited += other.recruited;
         self.released += other.released;
@@ -103,17 +106,36 @@ impl fmt::Debug for ScalingConfig {
     }
 }
 
-/// Connects each dispatcher, which has one of the `pools`, with every helper. Nothing without
-/// `config`.
+/// A mapper for each dispatcher, and where they may have the chain cut. None without `config`.
+pub(crate) fn mappers(
+    config: Option<&ScalingConfig>,
+    dispatchers: u16,
+) -> (Vec<Box<dyn CoreMapper>>, Cuts) {
+    let Some(config) = config else {
+        return (Vec::new(), Cuts::NONE);
+    };
+    let mappers: Vec<_> = (0..dispatchers).map(|_| (config.mapper)()).collect();
+    let points = mappers
+        .iter()
+        .fold(0, |points, mapper| points | mapper.split_points());
+    let cuts = match config.auxiliary.is_empty() {
+        true => Cuts::NONE,
+        false => Cuts::before_last(points),
+    };
+    (mappers, cuts)
+}
+
+/// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every helper.
+/// Nothing without `config`.
 pub(crate) fn connect(
     config: Option<&ScalingConfig>,
+    mappers: Vec<Box<dyn CoreMapper>>,
     pools: &[BufferPool],
-    chain: Option<&Chain>,
+    chains: &[Chain],
 ) -> (Vec<Dispatch>, Vec<HelperEnds>) {
     let Some(config) = config else {
         return (Vec::new(), Vec::new());
     };
-    let has_flows = chain.is_some_and(Chain::has_flows);
     let stores: Vec<PacketStore> = pools.iter().map(PacketStore::new).collect();
     let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     let mut helpers = Vec::new();
@@ -129,11 +151,11 @@ pub(crate) fn connect(
         }
         helpers.push(HelperEnds { links, sleeper });
     }
-    let parts = to.into_iter().zip(stores).zip(pools).enumerate();
-    let dispatch = |(number, ((links, store), pool)): (usize, ((_, _), &BufferPool))| {
-        let buffers = pool.capacity() as u32;
-        let mapper = (config.mapper)();
-        Dispatch::new(number as u32, mapper, store, links, buffers, has_flows)
-    };
-    (parts.map(dispatch).collect(), helpers)
+    let links = to.into_iter().zip(stores);
+    let parts = mappers.into_iter().zip(links).zip(pools.iter().zip(chains));
+    let dispatches = parts.enumerate().map(|(number, parts)| {
+        let ((mapper, (links, store)), (pool, chain)) = parts;
+        Dispatch::new(number as u32, mapper, store, links, pool, chain)
+    });
+    (dispatches.collect(), helpers)
 }

@@ -67,7 +67,7 @@ impl EpochEnd {
             (frame, hash.unwrap_or_default())
         });
         EpochEnd {
-            dispatch: Dispatch::new(0, mapper, store, near, BUFFERS, true),
+            dispatch: Dispatch::new(0, mapper, store, near, &pool, &chain),
             batch: Batch::new(&pool, 32),
             frames: frames.collect(),
             chain,
@@ -95,7 +95,7 @@ impl EpochEnd {
                 .distribute(&mut self.batch, &mut self.chain, now);
         }
         let began = self.clock.now();
-        self.dispatch.decide(now);
+        self.dispatch.decide(&self.chain, now);
         self.dispatch.flush(now);
         let took = self.clock.now() - began;
         let mut moved = 0;

@@ -198,6 +198,10 @@ struct Recording {
 }
 
 impl CoreMapper for Recording {
+    fn split_points(&self) -> u64 {
+        self.mapper.split_points()
+    }
+
     #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         self.mapper.due(now, packets)

@@ -17,14 +17,18 @@ use tailwater_handover::owner::{Owner, Place};
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
-/// A packet: which flow, and its number in it.
+/// A packet: which flow, its number in it, and the chain's segment that is to process it.
 #[derive(Clone, Copy, Debug)]
 struct Parcel {
     flow: u32,
     number: u32,
+    from: u8,
 }
 
-/// A flow's state: how many of its packets were processed.
+/// Segments of the chain.
+const SEGMENTS: u8 = 2;
+
+/// A segment's state of a flow: how many of its packets were processed.
 #[derive(Debug)]
 struct State {
     processed: AtomicU32,
@@ -87,19 +91,22 @@ pub struct Outcome {
 
 /// What all threads see.
 struct World {
-    flows: Vec<State>,
+    flows: Vec<[State; SEGMENTS as usize]>,
     hasty: bool,
     /// Not of the model: an observer's count.
     disordered: Oracle,
 }
 
 impl World {
-    fn process(&self, parcel: Parcel) {
-        let state = &self.flows[parcel.flow as usize];
-        if !self.hasty {
-            state.touch();
+    /// Processes a packet in the segments from its own up to `end`.
+    fn process(&self, parcel: Parcel, end: u8) {
+        for segment in parcel.from..end {
+            let state = &self.flows[parcel.flow as usize][usize::from(segment)];
+            if !self.hasty {
+                state.touch();
+            }
+            self.expect(state.process(parcel), parcel);
         }
-        self.expect(state.process(parcel), parcel);
     }
 
     /// Takes down whether a packet was in order.
@@ -152,8 +159,8 @@ impl Dispatcher {
         }
     }
 
-    /// Processes a packet, or hands it to the one who does.
-    fn dispatch(&mut self, parcel: Parcel, wanted: Place) {
+    /// Processes a packet, or hands it to the one who does, perhaps after the first segment.
+    fn dispatch(&mut self, mut parcel: Parcel, wanted: Place) {
         self.collect();
         let owner = &mut self.owners[parcel.flow as usize];
         let place = match self.world.hasty {
@@ -161,10 +168,18 @@ impl Dispatcher {
             false => owner.settle(wanted),
         };
         self.stayed += u32::from(place != wanted);
-        let Place::Helper(helper) = place else {
-            self.world.process(parcel);
-            self.world.transmit(&mut self.wire, parcel);
-            return;
+        let helper = match place {
+            Place::Home => {
+                self.world.process(parcel, SEGMENTS);
+                self.world.transmit(&mut self.wire, parcel);
+                return;
+            }
+            Place::Helper(helper) => helper,
+            Place::Split { from, helper } => {
+                self.world.process(parcel, from);
+                parcel.from = from;
+                helper
+            }
         };
         owner.sent();
         while self.links[helper as usize].there.push(parcel).is_err() {
@@ -189,7 +204,7 @@ fn help(
         // What returns must have room, or the dispatcher and we would wait for each other.
         let room = back.room(batch).min(batch);
         let done = from.pop_each(room, |parcel| {
-            world.process(parcel);
+            world.process(parcel, SEGMENTS);
             assert!(back.push(parcel).is_ok());
         });
         if done == 0 && room == 0 {
@@ -211,7 +226,9 @@ fn help(
 /// If packets are lost, doubled, or (unless hasty) out of order, or a flow's state had two owners.
 pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcome {
     let world = Arc::new(World {
-        flows: (0..setup.flows).map(|_| State::new()).collect(),
+        flows: (0..setup.flows)
+            .map(|_| [State::new(), State::new()])
+            .collect(),
         hasty: setup.hasty,
         disordered: Oracle::new(0),
     });
@@ -237,7 +254,8 @@ pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcom
     for (flow, wanted) in packets {
         let number = arrived[flow as usize];
         arrived[flow as usize] += 1;
-        dispatcher.dispatch(Parcel { flow, number }, wanted);
+        let from = 0;
+        dispatcher.dispatch(Parcel { flow, number, from }, wanted);
     }
     while dispatcher.owners.iter().any(|owner| owner.in_flight() > 0) {
         dispatcher.collect();
@@ -245,8 +263,10 @@ pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcom
     }
     // Everything came back, so the dispatcher owns all flows again, while helpers still live.
     for (flow, &number) in world.flows.iter().zip(&arrived).filter(|_| !setup.hasty) {
-        flow.touch();
-        assert_eq!(flow.processed.load(Ordering::Relaxed), number);
+        for segment in flow {
+            segment.touch();
+            assert_eq!(segment.processed.load(Ordering::Relaxed), number);
+        }
     }
     assert_eq!(dispatcher.wire, arrived, "everything left");
     for link in dispatcher.links {

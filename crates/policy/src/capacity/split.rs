@@ -54,17 +54,23 @@ impl SplitProfile {
         true
     }
 
-    /// The split for a flow of `packets` packets: of those whose two sides process as many in an
-    /// epoch, the one that could process most, and of equals the one that moves fewest functions.
+    /// The split that could process most, and of equals the one that moves fewest functions.
+    pub fn best(&self) -> Option<SplitPoint> {
+        let points = self.points.iter().rev();
+        points.max_by_key(|point| point.capacity()).copied()
+    }
+
+    /// The split for a flow of `packets` packets: the [best](SplitProfile::best), if its two sides
+    /// process as many in an epoch.
     pub fn choose(&self, packets: u32) -> Option<SplitPoint> {
-        let mut best: Option<SplitPoint> = None;
-        for point in &self.points {
-            let better = best.is_none_or(|best| point.capacity() > best.capacity());
-            if point.capacity() >= packets && better {
-                best = Some(*point);
-            }
-        }
-        best
+        self.best().filter(|point| point.capacity() >= packets)
+    }
+
+    /// The only split that is ever [chosen](SplitProfile::choose), as a
+    /// [bit map](crate::core::CoreMapper::split_points).
+    pub fn chosen(&self) -> u64 {
+        let last = self.best().map_or(0, |point| point.last_functions);
+        1u64.checked_shl(last as u32).unwrap_or(0) & !1
     }
 
     /// The split points, by number of functions moved.

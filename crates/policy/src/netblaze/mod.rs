@@ -272,6 +272,10 @@ fn grown(load: Load, packets: u32) -> Load {
 }
 
 impl CoreMapper for NetBlazeMapper {
+    fn split_points(&self) -> u64 {
+        self.splits.chosen()
+    }
+
     #[inline]
     fn due(&self, now: Nanos, _packets: u32) -> bool {
         self.options.enabled && now >= self.ends

@@ -329,6 +329,10 @@ impl TailwaterMapper {
 }
 
 impl CoreMapper for TailwaterMapper {
+    fn split_points(&self) -> u64 {
+        self.splits.chosen()
+    }
+
     #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         if now.0 < self.next {
