@@ -1,0 +1,355 @@
+//! Flows split between cores: nothing lost, nothing reordered, state as on one core.
+//!
+//! The mapper here moves and splits flows at random, as often as it can and in front of every function.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::trace_nic::TraceNicConfig;
+use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_handover::park::Mode;
+use tailwater_net::builder::{FrameBuilder, TcpFields};
+use tailwater_net::parse::parse;
+use tailwater_net::tcp::TcpFlags;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
+use tailwater_traffic::{
+    CaptureReader, LoadOptions, Notice, Packet, PacketSource, ReadOptions, Trace, TrafficError,
+};
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Every few microseconds moves or splits the flows that wait, or neither.
+struct Random {
+    state: u64,
+    helpers: usize,
+    functions: usize,
+    next: Nanos,
+}
+
+impl CoreMapper for Random {
+    fn split_points(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn due(&self, now: Nanos, _packets: u32) -> bool {
+        now >= self.next
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        self.next = view.now + Nanos::from_micros(3);
+        for (flow, queued) in view.queued.iter().enumerate() {
+            let draw = random(&mut self.state) as usize;
+            let helper = draw / 8 % self.helpers;
+            match draw % 8 {
+                _ if queued.bound => {}
+                0 => plan.places[flow] = Place::helper(helper),
+                1..5 => plan.splits.push(Split {
+                    flow,
+                    last_functions: 1 + draw / 64 % (self.functions - 1),
+                    helper,
+                }),
+                _ => {}
+            }
+        }
+        plan.boost = random(&mut self.state).is_multiple_of(16);
+        // Also such helpers as go on with split flows, which must not be let go.
+        for (i, helper) in view.helpers.iter().enumerate() {
+            plan.release |= u64::from(helper.load.packets == 0) << i;
+        }
+    }
+
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+        match random(&mut self.state) % 4 {
+            0 => Place::helper(0),
+            _ => Place::HERE,
+        }
+    }
+}
+
+const FLOWS: u32 = 60;
+
+/// Packets, and nanoseconds from one to the next on average: what two cores that others use, too, keep
+/// up with.
+type Load = (u32, u64);
+
+const LOAD: Load = match cfg!(debug_assertions) {
+    true => (20_000, 10_000),
+    false => (200_000, 2_000),
+};
+
+/// For functions that work on payloads.
+const LIGHT: Load = match cfg!(debug_assertions) {
+    true => (4_000, 400_000),
+    false => (100_000, 8_000),
+};
+
+/// Packets of UDP flows and TCP connections, each with its number within the flow at its end; mostly
+/// in trains, as whales come. Some connections ask for a page, a few of them for one that is not allowed.
+struct Numbered {
+    packets: Vec<(Nanos, Vec<u8>)>,
+    next: usize,
+}
+
+impl Numbered {
+    fn new((count, spacing): Load) -> Numbered {
+        let mut flows = [(0u32, 1000u32); FLOWS as usize];
+        let (mut packets, mut state, mut left, mut flow) = (Vec::new(), 88172645463325252, 0, 0);
+        for i in 0..count {
+            if left == 0 {
+                let draw = random(&mut state);
+                flow = (draw % u64::from(FLOWS)) as u32;
+                left = match draw >> 60 {
+                    0..4 => 100,
+                    _ => 1 + (draw >> 40) as u32 % 4,
+                };
+            }
+            left -= 1;
+            let (number, sequence) = &mut flows[flow as usize];
+            *number += 1;
+            // In bursts of several batches, so that there always is something to hand over.
+            let time = Nanos(u64::from(i / 128) * 128 * spacing);
+            packets.push((time, frame(flow, *number, sequence)));
+        }
+        Numbered { packets, next: 0 }
+    }
+}
+
+fn frame(flow: u32, number: u32, sequence: &mut u32) -> Vec<u8> {
+    let protocol = match flow % 2 {
+        0 => protocol::UDP,
+        _ => protocol::TCP,
+    };
+    let mut payload = Vec::new();
+    if protocol == protocol::TCP && flow % 3 == 0 && number == 5 {
+        let host = if flow % 9 == 0 {
+            "example.net"
+        } else {
+            "example.org"
+        };
+        payload.extend(format!("GET /{flow} HTTP/1.1\r\nHost: {host}\r\n\r\n").bytes());
+    }
+    // Some so long that their end is copied by the core that needs it.
+    payload.extend((0..flow % 3 * 120).map(|i| (i + number) as u8 | 128));
+    payload.extend([flow.to_be_bytes(), number.to_be_bytes()].concat());
+    let key = FlowKey::v4(
+        Ipv4Addr::from_bits(0x0a00_0000 + flow),
+        Ipv4Addr::new(198, 51, 100, 1),
+        protocol,
+        1000 + flow as u16,
+        80,
+    );
+    let mut builder = FrameBuilder::new(&key);
+    if protocol == protocol::TCP {
+        if number == 1 {
+            payload.drain(..payload.len() - 8);
+        }
+        builder = builder.tcp(TcpFields {
+            sequence: *sequence,
+            flags: if number == 1 {
+                TcpFlags::SYN
+            } else {
+                TcpFlags::ACK
+            },
+            ..TcpFields::default()
+        });
+        *sequence += payload.len() as u32 + u32::from(number == 1);
+    }
+    builder.payload(&payload).to_vec().unwrap()
+}
+
+/// Which flow a frame is of, and its number there.
+fn identity(frame: &[u8]) -> (u32, u32) {
+    let headers = parse(frame).unwrap();
+    let payload = &frame[..usize::from(headers.end)];
+    let word = |back| {
+        let at = payload.len() - back;
+        u32::from_be_bytes(payload[at..at + 4].try_into().unwrap())
+    };
+    (word(8), word(4))
+}
+
+impl PacketSource for Numbered {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        self.next += 1;
+        Ok(self.packets.get(self.next - 1).map(|(time, data)| Packet {
+            timestamp: *time,
+            data,
+            wire_length: data.len() as u32,
+        }))
+    }
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+    fn name(&self) -> &str {
+        "numbered"
+    }
+}
+
+/// What is left of a run: its report, the numbers of each flow's packets in the order in which they
+/// were sent, the frames, sorted, and the flow records without their times, sorted.
+struct Outcome {
+    report: RunReport,
+    order: BTreeMap<u32, Vec<u32>>,
+    frames: Vec<Vec<u8>>,
+    records: Vec<String>,
+}
+
+/// A folder that goes when it is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static FOLDERS: AtomicU32 = AtomicU32::new(0);
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tailwater-splits-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the traffic through the functions, and accounting behind them.
+fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -> Outcome {
+    let folder = Folder::new();
+    let (capture, records) = (folder.0.join("sent.pcap"), folder.0.join("flows.csv"));
+    // All that waits at the end is done, however slow the machine.
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+         slo: {{latency: 250ms}}\n  functions: [{}, {{name: last, accounting: {{export: {{file: {}}}}}}}]\n",
+        functions.join(", "),
+        records.display()
+    );
+    let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+    let trace = Trace::load(&mut Numbered::new(load), &LoadOptions::default()).unwrap();
+    let config = RunConfig {
+        cores: vec![cores::default_core()],
+        nic: TraceNicConfig {
+            // Nothing is lost before the chain.
+            ring: 1 << 20,
+            ..TraceNicConfig::default()
+        },
+        window: Nanos::from_millis(20),
+        capture_out: Some(capture.clone()),
+        not_matched: 0,
+        seed: 1,
+        scaling,
+        server: None,
+    };
+    let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();
+    let sent = CaptureReader::open(&capture, &ReadOptions::default());
+    let sent = Trace::load(&mut sent.unwrap(), &LoadOptions::default()).unwrap();
+    let mut frames: Vec<_> = (0..sent.len()).map(|i| sent.packet(i).to_vec()).collect();
+    let mut order: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (flow, number) in frames.iter().map(|frame| identity(frame)) {
+        order.entry(flow).or_default().push(number);
+    }
+    frames.sort_unstable();
+    let text = std::fs::read_to_string(&records).unwrap();
+    // All but the times of the first and the last packet, which end the line.
+    let line = |line: &str| line.rsplitn(3, ',').last().unwrap().to_owned();
+    let mut records: Vec<String> = text.lines().map(line).collect();
+    records.sort_unstable();
+    Outcome {
+        report,
+        order,
+        frames,
+        records,
+    }
+}
+
+/// Whatever is split and moved: what is sent, in which order within each flow, what was dropped and
+/// why, and what the functions counted and bound is as on one core.
+fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
+    let single = run_through(functions, load, None);
+    assert_eq!(single.report.packets.lost, 0, "{:?}", single.report.packets);
+    assert!(single.report.packets.delivered > u64::from(load.0) / 2);
+    assert!(single.order.values().all(|numbers| numbers.is_sorted()));
+    let cores = cores::available();
+    for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {
+        let functions_with_last = functions.len() + 1;
+        let scaling = ScalingConfig {
+            // Helpers may share a core with others, or with the dispatcher: slower, but no less right.
+            auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
+            mapper: Arc::new(move || {
+                Box::new(Random {
+                    state: seed,
+                    helpers,
+                    functions: functions_with_last,
+                    next: Nanos::ZERO,
+                })
+            }),
+            park: Mode::Sleep,
+            buffers: 4096,
+        };
+        let split = run_through(functions, load, Some(scaling));
+        let (packets, expected) = (&split.report.packets, &single.report.packets);
+        assert_eq!(packets.offered, expected.offered);
+        assert_eq!(packets.reasons, expected.reasons, "seed {seed}");
+        assert_eq!(packets.delivered, expected.delivered);
+        for (flow, numbers) in &single.order {
+            let sent = split.order.get(flow);
+            assert!(sent == Some(numbers), "flow {flow}, seed {seed}");
+        }
+        assert!(split.frames == single.frames, "other frames, seed {seed}");
+        assert_eq!(split.records, single.records, "seed {seed}");
+        let scaling = split.report.scaling.unwrap();
+        assert!(scaling.splits > 50, "{scaling:?}");
+        assert!(scaling.flows_moved > 10, "{scaling:?}");
+    }
+}
+
+const ACL: &str = "{acl: {rules: [{action: deny, source: 10.0.0.7/32}, {action: allow}]}}";
+
+const BALANCER: &str = "{loadBalancer: {services: [\
+     {address: 0.0.0.0/0, port: any, protocol: udp, backends: [{address: 172.16.0.1}, {address: 172.16.0.2}]}, \
+     {address: 0.0.0.0/0, port: any, protocol: tcp, backends: [{address: 172.16.0.3}]}]}}";
+
+const KEY: &str = "key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// Flows that the translator has to open are not split before.
+#[test]
+fn acl_and_nat() {
+    split_equals_single(&[ACL, "{nat: {external: [203.0.113.0/28]}}"], LOAD, 1);
+}
+
+#[test]
+fn acl_load_balancer_and_accounting() {
+    split_equals_single(&[ACL, BALANCER, "{accounting: {}}"], LOAD, 2);
+}
+
+/// Requests are looked for in connections, and what was encrypted must be what is decrypted: both
+/// keep more than one decision for each flow, and both need whole frames.
+#[test]
+fn acl_url_filter_and_encryption() {
+    let encrypt = format!("{{encrypt: {{mtu: 9000, {KEY}}}}}");
+    let decrypt = format!("{{name: decrypt, encrypt: {{direction: decrypt, {KEY}}}}}");
+    let filter = "{urlFilter: {patterns: [example.net]}}";
+    split_equals_single(&[ACL, filter, &encrypt, &decrypt], LIGHT, 2);
+}
+
+/// Frames that begin elsewhere and are longer than they came, with headers in other places.
+#[test]
+fn tunnel_and_routing() {
+    let tunnel =
+        "{tunnel: {rules: [{match: {protocol: tcp}, push: {vlan: 100}}, {push: {vlan: 7}}]}}";
+    let routing = "{ipForward: {sourceMac: '02:00:00:00:00:01', default: a, \
+                   nextHops: [{name: a, mac: '02:00:00:00:00:02'}]}}";
+    split_equals_single(&[ACL, tunnel, routing], LOAD, 1);
+}
