@@ -15,7 +15,7 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::spec::ChainSpec;
-use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
+use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::Load;
 use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_traffic::generate::UniformConfig;
@@ -121,25 +121,30 @@ fn nothing_is_allocated_per_packet() {
 /// Packets that wait, are handed over and come back: from the look-up to the receipt.
 #[test]
 fn nothing_is_allocated_for_packets_handed_over() {
-    for flows in [1, 32, 310] {
+    // A single flow is handed over only if it can be split.
+    let mut splits = SplitProfile::new();
+    assert!(splits.insert(SplitPoint {
+        last_functions: 1,
+        first: 600,
+        last: 600,
+    }));
+    let whole = SplitProfile::new();
+    for (flows, splits) in [(1, &whole), (1, &splits), (32, &whole), (310, &whole)] {
         let mut frontier = EpochFrontier::default();
         frontier.insert(Load {
             flows: u32::MAX,
             packets: 200,
         });
         let options = NetBlazeOptions::new(Nanos::from_micros(200));
-        let mapper = NetBlazeMapper::new(options, &frontier, SplitProfile::default()).unwrap();
+        let mapper = NetBlazeMapper::new(options, &frontier, splits.clone()).unwrap();
         let mut rig = EpochEnd::new(512, flows, 3, Box::new(mapper));
         let mut epoch = |number: u64| rig.run(Nanos::from_millis(number)).1;
         let settled: usize = (1..200).map(&mut epoch).sum();
         let mut moved = 0;
         let info = allocation_counter::measure(|| moved = (200..300).map(&mut epoch).sum());
         assert_eq!(info.count_total, 0, "{flows} flows");
-        assert_eq!(
-            (settled > 0, moved > 0),
-            (flows > 1, flows > 1),
-            "{flows} flows"
-        );
+        let handed = flows > 1 || !splits.points().is_empty();
+        assert_eq!((settled > 0, moved > 0), (handed, handed), "{flows} flows");
     }
 }
 

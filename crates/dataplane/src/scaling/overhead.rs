@@ -11,7 +11,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
+use tailwater_nf::chain::{Chain, Cuts};
 use tailwater_nf::parcel::{PacketStore, Receipt};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::core::CoreMapper;
@@ -45,9 +45,11 @@ impl EpochEnd {
     ) -> EpochEnd {
         let rss = RssHasher::default();
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: epoch}\n\
-                    spec: {slo: {latency: 200us}, flows: {lookUp: always}, functions: [{forward: {}}]}";
+                    spec: {slo: {latency: 200us}, flows: {lookUp: always}, \
+                    functions: [{forward: {}}, {name: second, forward: {}}]}";
         let spec = ChainSpec::parse(text, "epoch", Path::new(".")).expect("a chain");
-        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("a flow table");
+        let cuts = Cuts::before_last(mapper.split_points());
+        let mut builder = ChainBuilder::with_cuts(&spec, &rss, 1, cuts).expect("a flow table");
         let chain = builder.instance(|_| true);
         let pool = BufferPool::new(BUFFERS, 128).expect("memory");
         let store = PacketStore::new(&pool);
@@ -80,8 +82,8 @@ impl EpochEnd {
     }
 
     /// Fills the queue, ends the epoch, and hands over what the mapper moves. Returns how long that
-    /// took from the first look at the queue to the last packet in a ring, and how many were moved;
-    /// then everything is processed.
+    /// took from the first look at the queue to the last packet in a ring, and how many were handed over,
+    /// then or after the first functions; then everything is processed.
     pub fn run(&mut self, now: Nanos) -> (Nanos, usize) {
         let mut next = 0;
         while next < self.packets {
@@ -98,19 +100,34 @@ impl EpochEnd {
         self.dispatch.decide(&self.chain, now);
         self.dispatch.flush(now);
         let took = self.clock.now() - began;
-        let mut moved = 0;
+        let mut moved = self.help(now);
+        loop {
+            let more = self.dispatch.take(&mut self.batch);
+            self.dispatch
+                .done(&mut self.batch, &mut self.pool, &mut self.chain);
+            for from in 1..self.chain.segments() {
+                self.chain.run_before(from, self.dispatch.part(from), now);
+                self.dispatch.pass_on(from, &mut self.pool, &mut self.chain);
+            }
+            self.dispatch.flush(now);
+            moved += self.help(now);
+            if !more {
+                return (took, moved);
+            }
+        }
+    }
+
+    /// What helpers would do. Returns how many packets they had.
+    fn help(&mut self, now: Nanos) -> usize {
+        let mut helped = 0;
         for link in &mut self.links {
             let receipts = &mut self.receipts;
-            moved += link
+            helped += link
                 .parcels
                 .pop_each(BUFFERS as usize, |parcel| receipts.push(parcel.discard()));
             link.receipts.push_all(receipts);
         }
         self.dispatch.collect(&mut self.pool, &mut self.chain, now);
-        while self.dispatch.take(&mut self.batch) || !self.batch.is_empty() {
-            self.dispatch
-                .done(&mut self.batch, &mut self.pool, &mut self.chain);
-        }
-        (took, moved)
+        helped
     }
 }
