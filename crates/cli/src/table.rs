@@ -250,6 +250,7 @@ fn handed_over(table: &mut Table, report: &RunReport) {
     );
     table.line("", &text);
     for (count, what) in [
+        (scaling.splits, "a flow was split between two cores"),
         (
             scaling.whales_beyond_split,
             "a flow was too much for any split of the chain",

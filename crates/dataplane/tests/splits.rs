@@ -131,8 +131,8 @@ fn frame(flow: u32, number: u32, sequence: &mut u32) -> Vec<u8> {
         _ => protocol::TCP,
     };
     let mut payload = Vec::new();
-    if protocol == protocol::TCP && flow % 3 == 0 && number == 5 {
-        let host = if flow % 9 == 0 {
+    if protocol == protocol::TCP && flow.is_multiple_of(3) && number == 5 {
+        let host = if flow.is_multiple_of(9) {
             "example.net"
         } else {
             "example.org"

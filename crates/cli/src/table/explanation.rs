@@ -103,6 +103,9 @@ fn summary(table: &mut Table, summary: &Summary) {
         count(summary.moves, "decision")
     );
     table.line("moved", &text);
+    if summary.splits > 0 {
+        table.line("split", &count(summary.splits, "whale"));
+    }
     let text = format!(
         "{}, {} of them with helpers ({})",
         count(summary.flowlets, "flowlet"),
@@ -204,6 +207,9 @@ fn episode(table: &mut Table, episode: &Episode) {
             count(episode.packets_moved, "packet"),
             time(first)
         ));
+    }
+    if episode.splits > 0 {
+        done.push(format!("{} split", count(episode.splits, "whale")));
     }
     if episode.flowlets_away > 0 {
         let flowlets = count(episode.flowlets_away, "flowlet");

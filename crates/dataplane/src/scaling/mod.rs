@@ -27,6 +27,8 @@ pub(crate) mod load;
 pub mod overhead;
 pub mod record;
 pub mod server;
+#[cfg(test)]
+mod tests;
 
 use dispatch::Dispatch;
 use helper::HelperEnds;

@@ -46,6 +46,8 @@ pub struct Summary {
     pub flows_moved: u64,
     /// Their packets.
     pub packets_moved: u64,
+    /// Flows that were to be split, each as often as a decision said so.
+    pub splits: u64,
     /// Flowlets that the mapper placed when they came.
     pub flowlets: u64,
     /// Those of them that it placed with helpers.
@@ -119,6 +121,8 @@ pub struct Episode {
     pub flows_moved: u64,
     /// Their packets.
     pub packets_moved: u64,
+    /// Flows that were to be split, each as often as a decision said so.
+    pub splits: u64,
     /// Flowlets placed with helpers when they came, since the decision before.
     pub flowlets_away: u64,
     /// When the first flow was moved out of the queue, after the start.
@@ -262,6 +266,7 @@ impl Explainer {
         summary.moves += u64::from(moved.flows > 0);
         summary.flows_moved += u64::from(moved.flows);
         summary.packets_moved += u64::from(moved.packets);
+        summary.splits += decision.splits.len() as u64;
         let Flowlets { placed, away } = decision.flowlets;
         summary.flowlets = summary.flowlets.saturating_add(placed);
         summary.flowlets_away = summary.flowlets_away.saturating_add(away);
@@ -385,6 +390,7 @@ fn begin(decision: &Decision) -> Open {
             late: false,
             flows_moved: 0,
             packets_moved: 0,
+            splits: 0,
             flowlets_away: 0,
             first_move_us: None,
             recruited: 0,
@@ -417,6 +423,7 @@ fn go_on(open: &mut Open, decision: &Decision, at_work: u64, slo: Nanos) {
     }
     episode.flows_moved += u64::from(moved.flows);
     episode.packets_moved += u64::from(moved.packets);
+    episode.splits += decision.splits.len() as u64;
     if decision.boost {
         episode.first_boost_us.get_or_insert(since);
     }

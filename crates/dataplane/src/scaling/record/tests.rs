@@ -3,7 +3,7 @@ mod episodes;
 
 use super::*;
 use std::sync::atomic::AtomicBool;
-use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitProfile};
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, QueuedFlow, Split};
 use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 

@@ -79,6 +79,41 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
 }
 
 #[test]
+fn splits_are_counted() {
+    let flow = |packets| QueuedFlow {
+        packets,
+        bound: false,
+    };
+    let at = Nanos::from_micros;
+    let situations = [
+        Situation::quiet(at(1000), vec![flow(10), flow(500)]),
+        Situation::quiet(at(1080), vec![flow(300)]),
+        Situation::quiet(at(1160), vec![flow(10)]),
+    ];
+    let mut splits = SplitProfile::new();
+    assert!(splits.insert(SplitPoint {
+        last_functions: 2,
+        first: 600,
+        last: 700,
+    }));
+    let make: MakeMapper = Arc::new(move || {
+        let options = NetBlazeOptions::new(Nanos::from_micros(200));
+        let frontier = EpochFrontier::constant(100);
+        Box::new(NetBlazeMapper::new(options, &frontier, splits.clone()).unwrap())
+    });
+    let (bytes, plans) = recorded(&situations, make, "");
+    assert_eq!(plans.iter().flat_map(|plan| &plan.splits).count(), 2);
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 10);
+    while let Some(decision) = reader.next_decision().unwrap() {
+        explainer.add(decision);
+    }
+    let explanation = explainer.finish();
+    let of_episodes = explanation.episodes.iter().map(|episode| episode.splits);
+    assert_eq!((explanation.summary.splits, of_episodes.sum()), (2, 2u64));
+}
+
+#[test]
 fn what_was_done_before_the_first_decision_counts() {
     let flow = QueuedFlow {
         packets: 150,

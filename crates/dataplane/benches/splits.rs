@@ -1,0 +1,199 @@
+//! One flow that is too much for one core: what two cores make of it.
+//!
+//! `cargo bench -p tailwater-dataplane --bench splits [-- --runs N]` prints a JSON line a figure: packets
+//! a second that leave a chain of `examples/` while twice as many come as one core can process. `one-core`:
+//! without a helper; `helper`: the flow is handed to one as a whole; `last-N`: it is split, and the
+//! helper runs the last N functions. All rows are run in turn, `runs` times; the value is the
+//! median. The helper gets the first core, the dispatcher the last.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{LoadOptions, Trace};
+
+const CHAINS: [&str; 2] = ["acl-urlfilter-encrypt", "acl-lb-accounting"];
+const SIZES: [(&str, u16); 2] = [("64B", 64), ("1024B", 1024)];
+/// How long a run takes.
+const RUN: Nanos = Nanos::from_millis(300);
+/// Packets that come, as a multiple of what one core can process.
+const OVERLOAD: f64 = 2.0;
+
+/// Where the flow is processed.
+#[derive(Clone, Copy)]
+enum Way {
+    OneCore,
+    Helper,
+    Split(usize),
+}
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Way::OneCore => "one-core".to_owned(),
+            Way::Helper => "helper".to_owned(),
+            Way::Split(last) => format!("last-{last}"),
+        }
+    }
+}
+
+/// Sends every flow the same way.
+struct Fixed {
+    way: Way,
+    next: Nanos,
+}
+
+impl CoreMapper for Fixed {
+    fn split_points(&self) -> u64 {
+        match self.way {
+            Way::Split(last) => 1 << last,
+            Way::OneCore | Way::Helper => 0,
+        }
+    }
+
+    fn due(&self, now: Nanos, _packets: u32) -> bool {
+        now >= self.next
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        self.next = view.now + Nanos::from_micros(20);
+        let Way::Split(last_functions) = self.way else {
+            return;
+        };
+        let flows = view.queued.iter().enumerate();
+        let movable = flows.filter(|(_, flow)| !flow.bound);
+        plan.splits.extend(movable.map(|(flow, _)| Split {
+            flow,
+            last_functions,
+            helper: 0,
+        }));
+    }
+
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+        match self.way {
+            Way::Helper => Place::helper(0),
+            Way::OneCore | Way::Split(_) => Place::HERE,
+        }
+    }
+}
+
+fn spec(chain: &str) -> ChainSpec {
+    let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
+    let text = std::fs::read_to_string(examples.join(format!("{chain}.yaml")));
+    let text = text.unwrap_or_else(|error| panic!("{chain}: {error}"));
+    let mut spec =
+        ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
+    // The examples drop what their rules do not allow, which could be the only flow.
+    spec.functions.iter_mut().for_each(|function| {
+        if let tailwater_nf::spec::FunctionConfig::Acl(acl) = &mut function.config {
+            acl.default = tailwater_nf::acl::Action::Allow;
+        }
+    });
+    spec
+}
+
+/// A single TCP connection.
+fn whale(bytes: u16, rate: f64) -> Trace {
+    let config = UniformConfig {
+        seed: 1,
+        flows: 1,
+        size: FrameSize::Fixed(bytes),
+        transport: Transport::Tcp,
+        rate_pps: rate as u64,
+        packets: 1 << 14,
+    };
+    let source = Uniform::new(config).map_err(|error| error.to_string());
+    let trace = source.and_then(|mut source| {
+        Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string())
+    });
+    trace.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Packets a second that leave the chain.
+fn delivered(spec: &ChainSpec, bytes: u16, offered: Option<f64>, way: Way) -> f64 {
+    let cores = cores::available();
+    let (Some(helper), Some(own)) = (cores.first(), cores.last()) else {
+        panic!("there is no core");
+    };
+    let config = RunConfig {
+        cores: vec![*own],
+        nic: TraceNicConfig {
+            pacing: match offered {
+                Some(_) => Pacing::Arrivals,
+                None => Pacing::Saturate,
+            },
+            duration: Some(RUN),
+            ..TraceNicConfig::default()
+        },
+        window: RUN,
+        capture_out: None,
+        not_matched: 0,
+        seed: 1,
+        scaling: offered.map(|_| ScalingConfig {
+            auxiliary: vec![*helper],
+            mapper: Arc::new(move || {
+                Box::new(Fixed {
+                    way,
+                    next: Nanos::ZERO,
+                })
+            }),
+            park: Mode::Sleep,
+            buffers: 2048,
+        }),
+        server: None,
+    };
+    let trace = whale(bytes, offered.unwrap_or(1e6));
+    let report = run(spec, trace, &config, &AtomicBool::new(false), |_| {});
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    report.packets.delivered as f64 / RUN.as_secs_f64()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runs = arguments.iter().position(|argument| argument == "--runs");
+    let runs = runs.and_then(|at| arguments.get(at + 1)?.parse().ok());
+    let runs: usize = runs.unwrap_or(5);
+    let mut rows = Vec::new();
+    for chain in CHAINS {
+        let spec = spec(chain);
+        for (size, bytes) in SIZES {
+            let alone = delivered(&spec, bytes, None, Way::OneCore);
+            let splits = (1..spec.functions.len()).map(Way::Split);
+            for way in [Way::OneCore, Way::Helper].into_iter().chain(splits) {
+                rows.push((
+                    spec.clone(),
+                    chain,
+                    size,
+                    bytes,
+                    alone * OVERLOAD,
+                    way,
+                    Vec::new(),
+                ));
+            }
+        }
+    }
+    for run in 0..runs {
+        eprintln!("run {} of {runs}", run + 1);
+        for (spec, _, _, bytes, offered, way, found) in &mut rows {
+            found.push(delivered(spec, *bytes, Some(*offered), *way) / 1e6);
+        }
+    }
+    for (_, chain, size, _, offered, way, mut found) in rows {
+        found.sort_by(f64::total_cmp);
+        let (least, most) = (found[0], found[found.len() - 1]);
+        println!(
+            "{{\"name\": \"split/{chain}/{size}/{}\", \"value\": {:.3}, \"unit\": \"Mpps\", \
+             \"min\": {least:.3}, \"max\": {most:.3}, \"runs\": {runs}, \"offered\": {:.3}}}",
+            way.name(),
+            found[found.len() / 2],
+            offered / 1e6
+        );
+    }
+}
