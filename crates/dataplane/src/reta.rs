@@ -3,150 +3,146 @@
 use crate::clock::Clock;
 use crate::port::{Reta, RetaError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tailwater_handover::agreed::Agreed;
 use tailwater_net::Nanos;
 
-/// A table and the arrival time from which it holds.
-type Change = (Nanos, Box<Reta>);
+/// A table, and the arrival time from which it holds.
+#[derive(Debug)]
+struct Change {
+    table: Reta,
+    holds: Agreed,
+    /// The change after this one.
+    next: OnceLock<Arc<Change>>,
+}
 
-/// Every table there was, for all queues.
+/// The tables from the oldest on that some queue still goes by.
 ///
 /// Each queue sorts arrivals by the table in force **at the packet's arrival**, so all queues agree
 /// on whose each packet is, whenever they look: none is received twice or by nobody. For that a
-/// queue must know every change that takes effect up to its `now`. An update holds the lock from
-/// before it reads the clock until the change is in the list, with the count odd meanwhile; a queue
-/// reads the count after its `now`. So either it sees the update (and takes the lock to read it), or
-/// its `now` lies before the update's, and so before the change takes effect.
+/// queue must know every change that takes effect up to its `now`, which [`Agreed`] sees to without
+/// a lock: queues follow a list that is only ever added to. They never free any of it, as what is behind
+/// all of them is forgotten by the next update.
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
-    version: AtomicU64,
-    changes: Mutex<Changes>,
+    /// For those who update, and for new queues.
+    kept: Mutex<Kept>,
     delay: Nanos,
 }
 
-/// The tables, and who has read up to where.
 #[derive(Debug)]
-struct Changes {
-    /// How many older ones have been forgotten.
-    forgotten: usize,
-    kept: VecDeque<Change>,
-    /// For each view that there is, how many changes it has read. A view that is gone is too.
-    readers: Vec<Weak<AtomicUsize>>,
+struct Kept {
+    /// Never empty.
+    changes: VecDeque<Arc<Change>>,
+    /// When the last one takes effect.
+    last: Nanos,
 }
 
-impl Changes {
-    /// Forgets what every view has read, but for the last one, with which new views start.
+impl Kept {
+    /// Forgets changes from which every queue has gone on.
     fn trim(&mut self) {
-        self.readers.retain(|reader| reader.strong_count() > 0);
-        let read = self.readers.iter().filter_map(Weak::upgrade);
-        let read = read.map(|read| read.load(Ordering::Relaxed)).min();
-        let read = read.unwrap_or(usize::MAX);
-        while self.kept.len() > 1 && self.forgotten < read {
-            self.kept.pop_front();
-            self.forgotten += 1;
+        // What is before it is gone, so nobody can come to it any more who is not there.
+        while self.changes.len() > 1 && Arc::strong_count(&self.changes[0]) == 1 {
+            self.changes.pop_front();
         }
     }
 }
 
 impl RetaHistory {
     pub(crate) fn new(first: Reta, delay: Nanos) -> RetaHistory {
+        let first = Change {
+            table: first,
+            holds: Agreed::settled(0),
+            next: OnceLock::new(),
+        };
         RetaHistory {
-            version: AtomicU64::new(0),
-            changes: Mutex::new(Changes {
-                forgotten: 0,
-                kept: [(Nanos::ZERO, Box::new(first))].into(),
-                readers: Vec::new(),
+            kept: Mutex::new(Kept {
+                changes: [Arc::new(first)].into(),
+                last: Nanos::ZERO,
             }),
             delay,
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Installs a table; it holds for packets that arrive from the returned time on.
     pub(crate) fn update(&self, table: Reta, clock: &Clock) -> Result<Nanos, RetaError> {
-        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.version.fetch_add(1, Ordering::SeqCst);
-        // Well ahead of any reading of the clock that is still on its way through a processor.
-        let effective = clock.now() + self.delay.max(Nanos::from_micros(1));
-        changes.trim();
-        changes.kept.push_back((effective, Box::new(table)));
-        self.version.fetch_add(1, Ordering::SeqCst);
-        Ok(effective)
+        let mut kept = self.lock();
+        kept.trim();
+        let change = Arc::new(Change {
+            table,
+            holds: Agreed::new(),
+            next: OnceLock::new(),
+        });
+        if let Some(last) = kept.changes.back() {
+            let linked = last.next.set(Arc::clone(&change));
+            assert!(linked.is_ok(), "the last change has none after it");
+        }
+        let now = || clock.now().0;
+        // Each has its time, however short.
+        let earliest = kept.last.0 + 1;
+        kept.last = Nanos(change.holds.settle(self.delay.0, earliest, now));
+        kept.changes.push_back(change);
+        Ok(kept.last)
     }
 }
 
 /// One queue's view of the table.
 #[derive(Debug)]
 pub(crate) struct RetaView {
-    history: Arc<RetaHistory>,
-    version: u64,
-    /// How many of the history's changes have been copied, for the history to see.
-    known: Arc<AtomicUsize>,
-    current: Box<Reta>,
-    pending: VecDeque<Change>,
+    /// The table in force at the last arrival.
+    current: Arc<Change>,
+    /// When the next one takes effect, as far as was known at `now`.
+    next_at: Nanos,
+    now: Nanos,
+    /// Goes after `current`, so that no view is the last to hold a change.
+    _history: Arc<RetaHistory>,
 }
 
 impl RetaView {
     pub(crate) fn new(history: Arc<RetaHistory>) -> RetaView {
-        let known = Arc::new(AtomicUsize::new(0));
-        let mut changes = history
-            .changes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        changes.readers.push(Arc::downgrade(&known));
-        drop(changes);
-        let mut view = RetaView {
-            history,
-            version: u64::MAX,
-            known,
-            current: Box::new([0; _]),
-            pending: VecDeque::new(),
-        };
-        view.refresh();
-        view.queue_of(0, Nanos::ZERO);
-        view
-    }
-
-    /// Learns of updates. To be called after the clock has been read and before arrivals up to that
-    /// time are sorted.
-    #[inline]
-    pub(crate) fn refresh(&mut self) {
-        let version = self.history.version.load(Ordering::SeqCst);
-        if version != self.version {
-            self.copy_changes();
+        let current = Arc::clone(&history.lock().changes[0]);
+        RetaView {
+            current,
+            next_at: Nanos::MAX,
+            now: Nanos::ZERO,
+            _history: history,
         }
     }
 
-    #[cold]
-    fn copy_changes(&mut self) {
-        let changes = self
-            .history
-            .changes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // Under the lock no update is under way: the count is even and belongs to this list.
-        self.version = self.history.version.load(Ordering::SeqCst);
-        let known = self.known.load(Ordering::Relaxed);
-        let new = changes
-            .kept
-            .iter()
-            .skip(known.saturating_sub(changes.forgotten));
-        self.pending.extend(new.cloned());
-        self.known
-            .store(changes.forgotten + changes.kept.len(), Ordering::Relaxed);
+    /// Learns of updates. To be called after `now` has been read from the clock and before arrivals up to
+    /// then are sorted.
+    #[inline]
+    pub(crate) fn refresh(&mut self, now: Nanos) {
+        self.now = now;
+        self.next_at = match self.current.next.get() {
+            None => Nanos::MAX,
+            Some(next) => next.holds.at(now.0).map_or(Nanos::MAX, Nanos),
+        };
     }
 
-    /// The queue of a bucket for a packet that arrives at `arrival`. Arrivals must not go back.
+    /// The queue of a bucket for a packet that arrives at `arrival`. Arrivals must not go back, nor
+    /// beyond the last refresh.
     #[inline]
     pub(crate) fn queue_of(&mut self, bucket: u16, arrival: Nanos) -> u16 {
-        while let Some((effective, _)) = self.pending.front()
-            && *effective <= arrival
-        {
-            if let Some((_, table)) = self.pending.pop_front() {
-                self.current = table;
-            }
+        while self.next_at <= arrival {
+            self.go_on();
         }
-        self.current[usize::from(bucket) % self.current.len()]
+        let table = &self.current.table;
+        table[usize::from(bucket) % table.len()]
+    }
+
+    /// Goes on to the next change.
+    #[cold]
+    fn go_on(&mut self) {
+        if let Some(next) = self.current.next.get() {
+            // The history holds on to the one that is left: nothing is freed here.
+            self.current = Arc::clone(next);
+        }
+        self.refresh(self.now);
     }
 }
 
@@ -154,6 +150,7 @@ impl RetaView {
 mod tests {
     use super::*;
     use crate::port::round_robin;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn updates_take_effect_at_their_time() {
@@ -167,37 +164,74 @@ mod tests {
         let before = clock.now();
         let effective = history.update([1; _], &clock).unwrap();
         assert!(effective >= before + Nanos::from_millis(2));
-        view.refresh();
+        view.refresh(effective);
         assert_eq!(view.queue_of(0, effective - Nanos(1)), 0);
         assert_eq!(view.queue_of(0, effective), 1);
         // A view made later reads the whole history.
         let mut late = RetaView::new(history);
+        late.refresh(effective);
         assert_eq!(late.queue_of(0, effective - Nanos(1)), 0);
         assert_eq!(late.queue_of(0, effective), 1);
     }
 
     /// Every table there had ever been was kept, a kilobyte for each update.
     #[test]
-    fn tables_that_every_queue_has_read_are_forgotten() {
+    fn tables_that_every_queue_has_left_are_forgotten() {
         let clock = Clock::start();
         let history = Arc::new(RetaHistory::new(round_robin(2), Nanos::from_micros(1)));
         let mut views = [0, 1].map(|_| RetaView::new(Arc::clone(&history)));
         for update in 0..100u16 {
             let effective = history.update([update % 2; _], &clock).unwrap();
             for view in &mut views {
-                view.refresh();
+                view.refresh(effective);
                 assert_eq!(view.queue_of(0, effective), update % 2);
             }
         }
-        assert!(history.changes.lock().unwrap().kept.len() <= 2);
+        assert!(history.lock().changes.len() <= 2);
         // A queue that is behind still sees every table in its time.
         let [mut behind, _] = views;
-        let effective: Vec<_> = (0..10u16)
-            .map(|update| history.update([update % 2; _], &clock).unwrap())
+        let effective: Vec<_> = (0..20_000)
+            .map(|update| history.update([update as u16 % 2; _], &clock).unwrap())
             .collect();
-        behind.refresh();
+        assert!(effective.is_sorted_by(|a, b| a < b));
+        behind.refresh(effective[effective.len() - 1]);
         for (update, effective) in effective.into_iter().enumerate() {
             assert_eq!(usize::from(behind.queue_of(0, effective)), update % 2);
+        }
+        // Nor does the end of a long list take a long stack.
+        drop(history);
+        drop(behind);
+    }
+
+    /// Queues look all the time while tables change as fast as they can: at every time they looked, they went
+    /// by the table that held then.
+    #[test]
+    fn queues_go_by_the_table_of_the_time() {
+        let clock = Clock::start();
+        let history = Arc::new(RetaHistory::new([0; _], Nanos::from_micros(1)));
+        let over = AtomicBool::new(false);
+        let (tables, seen) = std::thread::scope(|scope| {
+            let look = || {
+                let mut view = RetaView::new(Arc::clone(&history));
+                let mut seen = Vec::new();
+                while !over.load(Ordering::Relaxed) && seen.len() < 1 << 20 {
+                    let now = clock.now();
+                    view.refresh(now);
+                    seen.push((now, view.queue_of(7, now)));
+                }
+                seen
+            };
+            let queues = [scope.spawn(look), scope.spawn(look)];
+            let mut tables = vec![(Nanos::ZERO, 0)];
+            for queue in 1..5_000 {
+                tables.push((history.update([queue; _], &clock).unwrap(), queue));
+            }
+            over.store(true, Ordering::Relaxed);
+            (tables, queues.map(|queue| queue.join().unwrap()))
+        });
+        for (now, queue) in seen.into_iter().flatten() {
+            let at = tables.partition_point(|(effective, _)| *effective <= now);
+            assert_eq!(queue, tables[at - 1].1, "at {now}");
         }
     }
 }

@@ -407,7 +407,7 @@ impl PortSender for TraceQueue {
 
 impl PortQueue for TraceQueue {
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
-        self.reta.refresh();
+        self.reta.refresh(now);
         let direct = self.take_directly(now, pool, batch);
         // What was taken has passed through the ring in this very moment: it took its room.
         let mut room = self.ring.size - direct;

@@ -3,6 +3,7 @@
 //! - [`ring`]: a bounded queue from one core to one other;
 //! - [`park`]: where a worker sleeps that has nothing to do, and how it is woken;
 //! - [`owner`]: which core may touch a flow, and when the flow may move to another;
+//! - [`agreed`]: a time from which on something holds, for all cores, without waiting;
 //! - [`priority`]: real-time priority for a worker.
 //!
 //! Everything lock-free is in this crate, so that all of it can be checked in one place. Nothing
@@ -38,7 +39,7 @@
 //!     --target-dir target/loom
 //! ```
 //!
-//! `tests/loom.rs` checks the ring, the sleeping place, and the whole protocol of a dispatcher and
+//! `tests/loom.rs` checks the ring, the sleeping place, the agreement on a time, and the whole protocol of a dispatcher and
 //! its helpers, with this crate's code and not a copy of it; `tests/threads.rs` runs the same
 //! protocol with real threads and many packets. loom does not try loads that take their value from
 //! a store later in program order (load buffering); no processor we know does so across a
@@ -76,6 +77,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod agreed;
 pub mod owner;
 pub mod park;
 #[expect(unsafe_code)]

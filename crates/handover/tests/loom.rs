@@ -10,12 +10,13 @@ mod model;
 
 use loom::model::Builder;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use model::{Setup, run};
 use std::sync::Arc as Counted;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tailwater_handover::agreed::Agreed;
 use tailwater_handover::owner::Place;
 use tailwater_handover::park::{Mode, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
@@ -347,4 +348,33 @@ fn protocol_without_counts_is_caught() {
         CAUGHT[1].fetch_or(outcome.disordered > 0, Ordering::Relaxed);
     });
     assert!(CAUGHT.iter().all(|caught| caught.load(Ordering::Relaxed)));
+}
+
+/// Each reading of the clock is later than all before, as those of one clock are. The writer has room for
+/// one reading of another core between its own two; what it proposes then may have passed.
+#[test]
+fn cores_agree_on_the_time_of_a_change() {
+    const TICK: u64 = 400;
+    check(3, || {
+        let agreed = Arc::new(Agreed::new());
+        let clock = Arc::new(AtomicU64::new(0));
+        let tell = |clock: &AtomicU64| clock.fetch_add(TICK, Ordering::AcqRel);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (agreed, clock) = (Arc::clone(&agreed), Arc::clone(&clock));
+                thread::spawn(move || {
+                    [(); 2].map(|()| {
+                        let now = tell(&clock);
+                        (now, agreed.at(now).is_some_and(|at| at <= now))
+                    })
+                })
+            })
+            .collect();
+        let at = agreed.settle(0, 0, || tell(&clock));
+        for reader in readers {
+            for (now, new) in reader.join().unwrap() {
+                assert_eq!(new, at <= now, "at {now}, settled for {at}");
+            }
+        }
+    });
 }
