@@ -1,4 +1,8 @@
-//! Core mappers by name.
+//! Policies by name: core mappers, and server mappers to go with them.
+
+mod server;
+
+pub use server::{MakeServerMapper, NoRates};
 
 use crate::capacity::{CapacityProfile, EpochFrontier};
 use crate::core::CoreMapper;
@@ -25,7 +29,16 @@ pub enum Policy {
     NetBlazeNoCoreMapper,
     /// NetBlaze without boost mode (section 4.4).
     NetBlazeNoBoost,
-    /// Our own core mapper.
+    /// NetBlaze with the lowest rate of its server mapper's frontier at all flow counts (section 4.5).
+    NetBlazeServerStaticSafe,
+    /// NetBlaze with the highest rate of its server mapper's frontier at all flow counts (section 4.5).
+    NetBlazeServerStaticUnsafe,
+    /// NetBlaze that moves RSS buckets as soon as a core is overloaded, instead of boost mode
+    /// (section 4.6).
+    NetBlazeOnDemandRss,
+    /// A balancer of RSS buckets in the manner of RSS++, without a core mapper.
+    RssPlusPlus,
+    /// Our own core mapper, with NetBlaze's server mapper.
     Tailwater,
 }
 
@@ -40,16 +53,66 @@ const POLICIES: &[(&str, Policy)] = &[
     ),
     ("netblaze-no-core-mapper", Policy::NetBlazeNoCoreMapper),
     ("netblaze-no-boost", Policy::NetBlazeNoBoost),
+    (
+        "netblaze-server-static-safe",
+        Policy::NetBlazeServerStaticSafe,
+    ),
+    (
+        "netblaze-server-static-unsafe",
+        Policy::NetBlazeServerStaticUnsafe,
+    ),
+    ("netblaze-on-demand-rss", Policy::NetBlazeOnDemandRss),
+    ("rss++", Policy::RssPlusPlus),
     ("tailwater", Policy::Tailwater),
 ];
 
-/// A name that no policy has.
+/// Policies that decide for a whole rack, and why none of them runs on one server.
+const SIMULATED: &[(&str, &str)] = &[
+    (
+        "metron",
+        "a controller splits traffic classes in a switch's table",
+    ),
+    (
+        "quadrant",
+        "a rack's controller places flows one by one in a switch's table",
+    ),
+    (
+        "quadrant-metron",
+        "a rack's controller splits traffic classes in a switch's table",
+    ),
+    (
+        "dyssect",
+        "a solver places shards and single flows on cores that share state under locks",
+    ),
+    (
+        "oracle",
+        "it is a bound on the cores of any policy, from traffic that has yet to come",
+    ),
+];
+
+/// A name that no policy has here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
-pub struct UnknownPolicy {
-    name: String,
-    suggestion: String,
-    known: String,
+pub enum UnknownPolicy {
+    /// There is none.
+    #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
+    NoSuch {
+        /// The name.
+        name: String,
+        /// `, did you mean "netblaze"?`, or nothing.
+        suggestion: String,
+        /// All names.
+        known: String,
+    },
+    /// It is the simulator's.
+    #[error("policy \"{name}\" belongs to the simulator: {why}; the policies here are: {known}")]
+    Simulated {
+        /// The name.
+        name: &'static str,
+        /// What keeps it from running live.
+        why: &'static str,
+        /// All names.
+        known: String,
+    },
 }
 
 impl Policy {
@@ -59,23 +122,27 @@ impl Policy {
     /// The policy of a name.
     ///
     /// # Errors
-    /// There is none, with the nearest name.
+    /// There is none, with the nearest name; or it belongs to the simulator.
     pub fn named(name: &str) -> Result<Policy, UnknownPolicy> {
         if let Some((_, policy)) = POLICIES.iter().find(|(known, _)| *known == name) {
             return Ok(*policy);
+        }
+        let known: Vec<&str> = Policy::names().collect();
+        let known = known.join(", ");
+        if let Some(&(name, why)) = SIMULATED.iter().find(|(other, _)| *other == name) {
+            return Err(UnknownPolicy::Simulated { name, why, known });
         }
         let nearest = POLICIES
             .iter()
             .map(|(known, _)| (strsim::jaro_winkler(name, known), known))
             .filter(|(similarity, _)| *similarity > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0));
-        let known: Vec<&str> = Policy::names().collect();
-        Err(UnknownPolicy {
+        Err(UnknownPolicy::NoSuch {
             // An argument of any length makes no error of any length.
             name: name.chars().take(64).collect(),
             suggestion: nearest
                 .map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
-            known: known.join(", "),
+            known,
         })
     }
 
@@ -92,12 +159,27 @@ impl Policy {
 
     /// Whether it hands anything to auxiliary cores.
     pub fn scales(self) -> bool {
-        !matches!(self, Policy::Static | Policy::NetBlazeNoCoreMapper)
+        !matches!(
+            self,
+            Policy::Static | Policy::NetBlazeNoCoreMapper | Policy::RssPlusPlus
+        )
+    }
+
+    /// Whether it is another one than [`Policy::Static`] or [`Policy::NetBlaze`] only where RSS buckets
+    /// have several dedicated cores to move between.
+    pub fn needs_several_cores(self) -> bool {
+        matches!(
+            self,
+            Policy::RssPlusPlus
+                | Policy::NetBlazeServerStaticSafe
+                | Policy::NetBlazeServerStaticUnsafe
+                | Policy::NetBlazeOnDemandRss
+        )
     }
 
     /// Makes mappers for a latency objective, of which the network takes nothing any more, from what
     /// was measured, which only matters to policies that [scale](Policy::scales); `None` for
-    /// [`Policy::Static`].
+    /// [`Policy::Static`] and [`Policy::RssPlusPlus`], which have no core mapper.
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
@@ -108,13 +190,15 @@ impl Policy {
     ) -> Result<Option<MakeMapper>, NetBlazeError> {
         let mut options = netblaze(slo);
         match self {
-            Policy::Static => return Ok(None),
+            Policy::Static | Policy::RssPlusPlus => return Ok(None),
             Policy::Tailwater => return tailwater(slo, profile).map(Some),
-            Policy::NetBlaze => {}
+            Policy::NetBlaze
+            | Policy::NetBlazeServerStaticSafe
+            | Policy::NetBlazeServerStaticUnsafe => {}
             Policy::NetBlazeCoreStaticSafe => options.capacity = Capacity::StaticSafe,
             Policy::NetBlazeCoreStaticUnsafe => options.capacity = Capacity::StaticUnsafe,
             Policy::NetBlazeNoCoreMapper => options.enabled = false,
-            Policy::NetBlazeNoBoost => options.boost_after = None,
+            Policy::NetBlazeNoBoost | Policy::NetBlazeOnDemandRss => options.boost_after = None,
         }
         let (mut frontier, splits) = (profile.frontier.clone(), profile.splits.clone());
         if !self.scales() {
@@ -191,7 +275,8 @@ mod tests {
             assert_eq!(policy.name(), name);
             let slo = Nanos::from_micros(200);
             let mappers = policy.mappers(slo, &profile()).unwrap();
-            assert_eq!(mappers.is_some(), policy != Policy::Static, "{name}");
+            let without = matches!(policy, Policy::Static | Policy::RssPlusPlus);
+            assert_eq!(mappers.is_none(), without, "{name}");
             // So many packets are too much for any mapper that knows nothing of their cost.
             let due = mappers.is_some_and(|make| make().due(Nanos::from_secs(1), 100_000));
             assert_eq!(due, policy.scales(), "{name}");
@@ -205,6 +290,16 @@ mod tests {
         let error = Policy::named("quux").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
         assert!(error.contains("static, netblaze"), "{error}");
+    }
+
+    #[test]
+    fn what_decides_for_a_rack_belongs_to_the_simulator() {
+        for (name, why) in SIMULATED {
+            let error = Policy::named(name).unwrap_err().to_string();
+            assert!(error.contains("belongs to the simulator"), "{error}");
+            assert!(error.contains(why) && error.contains("rss++"), "{error}");
+            assert!(Policy::names().all(|other| other != *name));
+        }
     }
 
     #[test]

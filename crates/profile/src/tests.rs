@@ -59,6 +59,24 @@ fn a_quick_profile_is_whole() {
     assert!(steps.iter().enumerate().all(|(i, step)| step.done == i));
 }
 
+/// However slow the machine, there is a rate to go by.
+#[test]
+fn a_quick_profile_has_a_rate_on_demand() {
+    let traffic = steady(100, frames(200.0), 5000, 1e6).unwrap();
+    let options = TrainOptions {
+        depth: Depth::QuickWithRate,
+        ..quick()
+    };
+    let (mut steps, stop) = (Vec::new(), AtomicBool::new(false));
+    let profile = train_capacity(&spec("20ms"), &traffic, &options, &stop, |step| {
+        steps.push(step);
+    });
+    let rates = profile.unwrap().rates;
+    assert_eq!(rates.corners().len(), 1);
+    assert!(rates.rate(1024.0) > 0.0 && rates.rate(1e6) > 0.0);
+    assert_eq!(steps.len(), steps[0].of);
+}
+
 #[test]
 fn what_cannot_be_trained_says_why() {
     let traffic = steady(1, frames(60.0), 100, 1e6).unwrap();

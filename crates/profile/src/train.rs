@@ -25,6 +25,9 @@ pub enum Depth {
     /// The epoch frontier at a few flow counts, splits and costs, in about two seconds: for a
     /// run that has no profile. There are no rates.
     Quick,
+    /// The same and a rate, in about four seconds: for a run with several dedicated cores. Where no
+    /// rate is seen to meet the objective, the lowest that was tried is taken.
+    QuickWithRate,
 }
 
 /// How to train.
@@ -79,8 +82,10 @@ const FLOWS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 310];
 const QUICK_FLOWS: [u32; 3] = [1, 8, 64];
 /// Flow counts at which rates are measured.
 const RATE_FLOWS: [u32; 3] = [64, 1024, 8192];
+const QUICK_RATE_FLOWS: [u32; 1] = [1024];
 /// Rates halve the span between too high and low enough so often.
 const HALVINGS: usize = 6;
+const QUICK_HALVINGS: usize = 3;
 /// Packets of a synthetic trace, at most.
 const PACKETS: u64 = 1 << 16;
 /// Packets of the given traffic that are used, at most.
@@ -128,8 +133,12 @@ pub fn train_capacity(
         }
     }
     let splits = measured.functions.len() - 1;
-    let quick = options.depth == Depth::Quick;
-    let rates = if quick { 0 } else { RATE_FLOWS.len() };
+    let quick = options.depth != Depth::Full;
+    let rate_flows: &[u32] = match options.depth {
+        Depth::Full => &RATE_FLOWS,
+        Depth::Quick => &[],
+        Depth::QuickWithRate => &QUICK_RATE_FLOWS,
+    };
     let mut training = Training {
         lab: Lab {
             core: options.core,
@@ -143,7 +152,7 @@ pub fn train_capacity(
         progress,
         done: 0,
         // Saturation, minnows, bursts, rates, splits, costs.
-        of: 4 + rates + splits,
+        of: 4 + rate_flows.len() + splits,
     };
     let mut samples = Vec::new();
     let (rate, sustained) = training.saturation(traffic, &mut samples)?;
@@ -160,9 +169,7 @@ pub fn train_capacity(
         return Err(TrainError::NoCapacity { epoch });
     }
     let mut rates = RateFrontier::new();
-    if !quick {
-        training.rates(&mut rates)?;
-    }
+    training.rates(rate_flows, &mut rates)?;
     let splits = training.splits()?;
     let costs = training.costs(samples)?;
     Ok(CapacityProfile {
@@ -296,23 +303,26 @@ impl<P: FnMut(Step)> Training<'_, P> {
     }
 
     /// The highest rate of smooth traffic that meets the objective, by flow count.
-    fn rates(&mut self, rates: &mut RateFrontier) -> Result<(), TrainError> {
+    fn rates(&mut self, counts: &[u32], rates: &mut RateFrontier) -> Result<(), TrainError> {
         const LENGTH: Nanos = Nanos::from_millis(250);
-        for flows in RATE_FLOWS {
+        let halvings = if self.quick { QUICK_HALVINGS } else { HALVINGS };
+        for &flows in counts {
             self.step("rates that meet the objective");
-            let base = steady(flows, self.size(), PACKETS, 1e6)?;
+            let base = steady(flows, self.size(), self.packets(), 1e6)?;
             let copy = |rate| evenly(&mut base.source(), rate);
             let most = self
                 .lab
                 .saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            if !self
+            let kept = self
                 .lab
-                .keeps(&self.spec, || copy(low), LENGTH, self.epoch)?
-            {
-                continue;
-            }
-            for _ in 0..HALVINGS {
+                .keeps(&self.spec, || copy(low), LENGTH, self.epoch)?;
+            let halvings = match (kept, self.quick) {
+                (true, _) => halvings,
+                (false, true) => 0,
+                (false, false) => continue,
+            };
+            for _ in 0..halvings {
                 let middle = (low + high) / 2.0;
                 match self
                     .lab

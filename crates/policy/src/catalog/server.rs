@@ -1,0 +1,155 @@
+//! Server mappers that go with the policies.
+
+use super::Policy;
+use crate::baselines::{RssPlusPlus, RssPlusPlusConfig};
+use crate::capacity::CapacityProfile;
+use crate::server::{NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper};
+use std::sync::Arc;
+
+/// Makes a server mapper for each run.
+pub type MakeServerMapper = Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>;
+
+/// A profile without rates: what a core can do for long is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the profile has no rates, by which policy \"{policy}\" maps RSS buckets to dedicated cores"
+)]
+pub struct NoRates {
+    policy: &'static str,
+}
+
+impl Policy {
+    /// Whether it moves RSS buckets where there are several dedicated cores.
+    pub fn moves_buckets(self) -> bool {
+        self != Policy::Static
+    }
+
+    /// Whether its server mapper goes by the [rates](CapacityProfile::rates) of a profile.
+    pub fn needs_rates(self) -> bool {
+        self.moves_buckets() && self != Policy::RssPlusPlus
+    }
+
+    /// Makes server mappers from what was measured; `None` for [`Policy::Static`].
+    ///
+    /// NetBlaze's mapper is asked every second, RSS++'s one to ten times a second, as published.
+    /// Tailwater's own policy has NetBlaze's.
+    ///
+    /// # Errors
+    /// The policy [needs rates](Policy::needs_rates), and the profile has none.
+    pub fn server_mappers(
+        self,
+        profile: &CapacityProfile,
+    ) -> Result<Option<MakeServerMapper>, NoRates> {
+        if self.needs_rates() && profile.rates.is_empty() {
+            let policy = self.name();
+            return Err(NoRates { policy });
+        }
+        let mut config = NetBlazeServerConfig::default();
+        let rates = match self {
+            Policy::Static => return Ok(None),
+            Policy::RssPlusPlus => {
+                let make = || RssPlusPlus::new(RssPlusPlusConfig::default());
+                return Ok(Some(Arc::new(move || Box::new(make()))));
+            }
+            Policy::NetBlazeServerStaticSafe => profile.rates.static_safe(),
+            Policy::NetBlazeServerStaticUnsafe => profile.rates.static_unsafe(),
+            Policy::NetBlazeOnDemandRss => {
+                config.on_overload = true;
+                profile.rates.clone()
+            }
+            Policy::NetBlaze
+            | Policy::NetBlazeCoreStaticSafe
+            | Policy::NetBlazeCoreStaticUnsafe
+            | Policy::NetBlazeNoCoreMapper
+            | Policy::NetBlazeNoBoost
+            | Policy::Tailwater => profile.rates.clone(),
+        };
+        Ok(Some(Arc::new(move || {
+            Box::new(NetBlazeServerMapper::new(config, rates.clone()))
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::{BucketLoad, CoreLoad, Move, ServerView};
+    use tailwater_net::Nanos;
+
+    /// A core can do a million packets a second of ten flows, half as many of a thousand.
+    fn profile() -> CapacityProfile {
+        let mut profile = CapacityProfile::default();
+        profile.rates.insert(10, 1e6);
+        profile.rates.insert(1000, 5e5);
+        profile
+    }
+
+    /// What a policy says to four buckets of a core, so many flows and packets a second in each; another
+    /// core has none.
+    fn moved(policy: Policy, flows: f64, rate: f64) -> Vec<Move> {
+        let make = policy.server_mappers(&profile()).unwrap().unwrap();
+        let buckets = [BucketLoad {
+            flows,
+            rate,
+            core: 0,
+        }; 4];
+        let busy = (4.0 * rate / 1e6).min(1.0);
+        let cores = [true, false].map(|dedicated| CoreLoad {
+            dedicated,
+            busy: if dedicated { busy } else { 0.0 },
+            ..CoreLoad::default()
+        });
+        let view = ServerView {
+            now: Nanos::from_secs(1),
+            buckets: &buckets,
+            cores: &cores,
+        };
+        let mut moves = Vec::new();
+        make().remap(&view, &mut moves);
+        moves
+    }
+
+    #[test]
+    fn all_policies_but_static_move_buckets_off_an_overloaded_core() {
+        for name in Policy::names() {
+            let policy = Policy::named(name).unwrap();
+            if policy == Policy::Static {
+                assert!(policy.server_mappers(&profile()).unwrap().is_none());
+                continue;
+            }
+            assert!(!moved(policy, 1.0, 3e5).is_empty(), "{name}");
+            assert!(moved(policy, 1.0, 1e5).is_empty(), "{name}");
+            let period = policy.server_mappers(&profile()).unwrap().unwrap()().period();
+            let hertz = 1.0 / period.as_secs_f64();
+            assert!((1.0..=10.0).contains(&hertz), "{name}");
+        }
+    }
+
+    #[test]
+    fn ablations_see_other_capacities() {
+        // Inside the frontier at four flows, outside of what any number of flows allows.
+        let few = |policy| moved(policy, 1.0, 2e5).len();
+        assert_eq!(few(Policy::NetBlaze), 0);
+        assert!(few(Policy::NetBlazeServerStaticSafe) > 0);
+        // The other way round.
+        let many = |policy| moved(policy, 250.0, 2e5).len();
+        assert!(many(Policy::NetBlaze) > 0);
+        assert_eq!(many(Policy::NetBlazeServerStaticUnsafe), 0);
+        let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(&profile());
+        assert!(on_demand.unwrap().unwrap()().on_overload());
+    }
+
+    #[test]
+    fn without_rates_only_those_that_need_none() {
+        for name in Policy::names() {
+            let policy = Policy::named(name).unwrap();
+            let mappers = policy.server_mappers(&CapacityProfile::default());
+            assert_eq!(mappers.is_err(), policy.needs_rates(), "{name}");
+        }
+        let error = Policy::Tailwater.server_mappers(&CapacityProfile::default());
+        let Err(error) = error else {
+            panic!("there are no rates");
+        };
+        assert!(error.to_string().contains("has no rates"), "{error}");
+    }
+}
