@@ -10,7 +10,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_dataplane::scaling::record::{Explainer, Reader};
+use tailwater_dataplane::scaling::record::{Entry, Explainer, Reader, ServerExplainer};
 use tailwater_policy::capacity::EpochFrontier;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,14 +19,17 @@ fuzz_target!(|bytes: &[u8]| {
         Err(error) => return check(&error.to_string()),
     };
     let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 8);
+    let mut server = ServerExplainer::new(8);
     loop {
-        match reader.next_decision() {
-            Ok(Some(decision)) => explainer.add(decision),
+        match reader.next_entry() {
+            Ok(Some(Entry::Core(decision))) => explainer.add(decision),
+            Ok(Some(Entry::Server(decision))) => server.add(decision),
             Ok(None) => break,
             Err(error) => return check(&error.to_string()),
         }
     }
     explainer.finish();
+    server.finish();
 });
 
 fn check(error: &str) {

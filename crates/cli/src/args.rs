@@ -63,8 +63,11 @@ Examples:
 Bursts are absorbed with more cores, if there are any to spare:
   tailwater run chain.yaml --traffic backbone --cores 1 --auxiliary 0
       Core 0 helps when core 1 has more than it can do in time, and otherwise sleeps.
+With several cores, policies but static also move RSS buckets between them:
+  tailwater run chain.yaml --cores 0,1 --policy rss++
 Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
-netblaze-no-core-mapper, netblaze-no-boost.
+netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
+netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++.
 
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
 
@@ -94,11 +97,11 @@ pub struct RunArgs {
     /// Cores that help when there is more to do than --cores can in time
     #[arg(long, value_name = "LIST", value_parser = values::cores, conflicts_with = "saturate")]
     pub auxiliary: Option<Cores>,
-    /// What is handed to auxiliary cores, and when [default: tailwater with --auxiliary, or static]
+    /// What moves to other cores, and when [default: tailwater with --auxiliary, or static]
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
     /// What the chain can do on this machine [default: CHAIN.profile.yaml, or measured now]
-    #[arg(long, value_name = "FILE", requires = "auxiliary")]
+    #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// How auxiliary cores wait for work; a time means to spin so long, then sleep
     #[arg(
@@ -124,7 +127,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// Record what the policy sees and decides, for `tailwater explain`
-    #[arg(long, value_name = "FILE", requires = "auxiliary")]
+    #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Record the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]

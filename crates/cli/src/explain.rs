@@ -1,4 +1,4 @@
-//! `tailwater explain`: what a recorded run's mapper saw and did.
+//! `tailwater explain`: what a recorded run's mappers saw and did.
 
 use crate::args::{ExplainArgs, ReportOutput};
 use crate::error::CliError;
@@ -10,13 +10,13 @@ use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 use tailwater_dataplane::scaling::record::{
-    Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder, Replay,
-    Replayer,
+    Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder,
+    Replay, Replayer, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
 };
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::{MakeMapper, Policy, epoch};
+use tailwater_policy::catalog::{MakeServerMapper, Policy, epoch};
 
 /// Differences of a replay that are told.
 const MOST_DIFFERENCES: usize = 10;
@@ -33,6 +33,28 @@ pub struct Document {
     pub lost: Option<u64>,
     /// What another policy would have said.
     pub replay: Option<Replayed>,
+    /// What the server mapper did, if there was one.
+    pub server: Option<ServerDocument>,
+}
+
+/// What a server mapper did.
+#[derive(Debug, Serialize)]
+pub struct ServerDocument {
+    /// What the record comes to.
+    #[serde(flatten)]
+    pub explanation: ServerExplanation,
+    /// What another policy would have said.
+    pub replay: Option<ServerReplayed>,
+}
+
+/// What another policy would have said about RSS buckets.
+#[derive(Debug, Serialize)]
+pub struct ServerReplayed {
+    /// Its name.
+    pub policy: &'static str,
+    /// In what it differs.
+    #[serde(flatten)]
+    pub outcome: ServerReplay,
 }
 
 /// What another policy would have said.
@@ -53,20 +75,26 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         File::open(&args.file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
     let mut reader = Reader::new(BufReader::new(file)).map_err(|error| wrong(&error))?;
     let profile = profile(reader.header(), &args.file)?;
-    let mut replayer = None;
-    if let Some(policy) = args.policy {
-        let make = mappers(policy, reader.header(), profile.as_ref());
-        let make = make.map_err(|error| wrong(&error))?;
-        replayer = Some((policy, Replayer::new(make, MOST_DIFFERENCES)));
-    }
-    let frontier = profile.map(|profile| profile.frontier).unwrap_or_default();
-    let mut explainer = Explainer::new(reader.header(), frontier, usize::from(args.late));
+    let profile = profile.unwrap_or_default();
+    let mut other = args.policy.map(|policy| Other {
+        policy,
+        slo: reader.header().slo,
+        profile: &profile,
+        core: None,
+        server: None,
+    });
+    let most = usize::from(args.late);
+    let mut explainer = Explainer::new(reader.header(), profile.frontier.clone(), most);
+    let mut server = ServerExplainer::new(most);
     let cut_short = loop {
-        match reader.next_decision() {
-            Ok(Some(decision)) => {
-                explainer.add(decision);
-                if let Some((_, replayer)) = &mut replayer {
-                    replayer.add(decision);
+        match reader.next_entry() {
+            Ok(Some(entry)) => {
+                match entry {
+                    Entry::Core(decision) => explainer.add(decision),
+                    Entry::Server(decision) => server.add(decision),
+                }
+                if let Some(other) = &mut other {
+                    other.add(entry).map_err(|error| wrong(&error))?;
                 }
             }
             Ok(None) => break false,
@@ -78,13 +106,18 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
             Err(error) => return Err(wrong(&error)),
         }
     };
+    let (replay, server_replay) = match other {
+        Some(other) => other.finish().map_err(|error| wrong(&error))?,
+        None => (None, None),
+    };
     let document = Document {
         explanation: explainer.finish(),
         cut_short,
         lost: reader.lost(),
-        replay: replayer.map(|(policy, replayer)| Replayed {
-            policy: policy.name(),
-            outcome: replayer.finish(),
+        replay,
+        server: server.finish().map(|explanation| ServerDocument {
+            explanation,
+            replay: server_replay,
         }),
     };
     print(&match args.output {
@@ -99,7 +132,7 @@ pub fn recorder(
     path: &Path,
     spec: &ChainSpec,
     (policy, helpers): (Policy, usize),
-    profile: &CapacityProfile,
+    profile: Option<&CapacityProfile>,
 ) -> Result<Recorder, CliError> {
     let header = Header {
         chain: spec.name.clone(),
@@ -108,7 +141,7 @@ pub fn recorder(
         epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
         helpers,
         started: Nanos::ZERO,
-        profile: profile.to_string(),
+        profile: profile.map_or_else(String::new, CapacityProfile::to_string),
     };
     Recorder::create(path, &header.now()).map_err(not_written)
 }
@@ -147,15 +180,76 @@ fn profile(header: &Header, file: &Path) -> Result<Option<CapacityProfile>, CliE
         .map_err(|error| CliError::Input(error.to_string()))
 }
 
-/// Mappers of another policy, for the recorded objective and profile.
-fn mappers(
+/// Another policy, which is shown what was recorded. Its mappers are made when there is something to
+/// show them, since the profile need not have what the others go by.
+struct Other<'a> {
     policy: Policy,
-    header: &Header,
-    profile: Option<&CapacityProfile>,
-) -> Result<MakeMapper, String> {
-    let empty = CapacityProfile::default();
-    let mappers = policy.mappers(header.slo, profile.unwrap_or(&empty));
-    let nothing = || format!("--policy {} never decides anything", policy.name());
-    let mappers = mappers.map_err(|error| error.to_string())?;
-    mappers.filter(|_| policy.scales()).ok_or_else(nothing)
+    slo: Nanos,
+    profile: &'a CapacityProfile,
+    core: Option<Replayer>,
+    server: Option<ServerReplayer>,
+}
+
+impl Other<'_> {
+    fn add(&mut self, entry: Entry<'_>) -> Result<(), String> {
+        match entry {
+            Entry::Core(decision) if self.policy.scales() => self.core()?.add(decision),
+            Entry::Server(decision) => {
+                if self.server.is_none()
+                    && let Some(make) = self.server_mappers()?
+                {
+                    self.server = Some(ServerReplayer::new(&make));
+                }
+                if let Some(server) = &mut self.server {
+                    server.add(decision);
+                }
+            }
+            Entry::Core(_) => {}
+        }
+        Ok(())
+    }
+
+    fn core(&mut self) -> Result<&mut Replayer, String> {
+        let replayer = match self.core.take() {
+            Some(replayer) => replayer,
+            None => {
+                let make = self.policy.mappers(self.slo, self.profile);
+                let make = make.map_err(|error| error.to_string())?;
+                Replayer::new(make.ok_or_else(|| self.nothing())?, MOST_DIFFERENCES)
+            }
+        };
+        Ok(self.core.insert(replayer))
+    }
+
+    fn server_mappers(&self) -> Result<Option<MakeServerMapper>, String> {
+        let make = self.policy.server_mappers(self.profile);
+        make.map_err(|error| error.to_string())
+    }
+
+    fn nothing(&self) -> String {
+        format!(
+            "--policy {} decides nothing of what is recorded",
+            self.policy.name()
+        )
+    }
+
+    fn finish(mut self) -> Result<(Option<Replayed>, Option<ServerReplayed>), String> {
+        if self.core.is_none() && self.server.is_none() {
+            // Of no decisions the same can be said, if only it had decided about such.
+            match self.policy.scales() {
+                true => self.core().map(drop)?,
+                false => return Err(self.nothing()),
+            }
+        }
+        let policy = self.policy.name();
+        let core = self.core.map(|replayer| Replayed {
+            policy,
+            outcome: replayer.finish(),
+        });
+        let server = self.server.map(|replayer| ServerReplayed {
+            policy,
+            outcome: replayer.finish(),
+        });
+        Ok((core, server))
+    }
 }

@@ -129,7 +129,9 @@ impl Loading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_dataplane::report::CoreReport;
     use tailwater_dataplane::report::PacketReport;
+    use tailwater_dataplane::scaling::buckets::BucketCounters;
 
     #[test]
     fn a_line_fits_a_terminal() {
@@ -148,6 +150,8 @@ mod tests {
             late_by_cause: Default::default(),
             latency: Default::default(),
             gaps: 0,
+            cores: CoreReport::default(),
+            buckets: BucketCounters::default(),
         };
         let line = line(&progress);
         assert_eq!(

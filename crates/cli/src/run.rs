@@ -5,7 +5,7 @@ use crate::error::{CliError, SLO_MISSED};
 use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
-use crate::scaling::Placing;
+use crate::scaling::{Mappers, Placing};
 use crate::{complain, explain, html, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
@@ -79,7 +79,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         .for_each(|notice| complain("notice", notice));
     let stop = stop_on_signals()?;
     let dedicated = placing.dedicated.clone();
-    let (scaling, recorder) = placing.scaling(args, &spec, &loaded.trace, &stop)?;
+    let Mappers {
+        scaling,
+        server,
+        recorder,
+    } = placing.mappers(args, &spec, &loaded.trace, &stop)?;
     let config = RunConfig {
         cores: dedicated,
         nic: TraceNicConfig {
@@ -97,7 +101,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         not_matched: loaded.not_matched,
         seed: args.load.seed,
         scaling,
-        server: None,
+        server,
     };
     let chain = Chain {
         name: spec.name.clone(),

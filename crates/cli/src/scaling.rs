@@ -1,4 +1,4 @@
-//! How a run hands work to auxiliary cores: policy, cores, profile.
+//! How a run's work gets to other cores: policy, cores, profile.
 
 use crate::args::RunArgs;
 use crate::complain;
@@ -13,6 +13,7 @@ use std::time::Instant;
 use tailwater_dataplane::cores::{KeepOff, available, default_core};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
+use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::CapacityProfile;
@@ -29,36 +30,39 @@ const BUFFERS: u32 = 2048;
 pub struct Placing {
     /// Cores that receive packets.
     pub dedicated: Vec<usize>,
-    /// Cores that may be handed some; empty if the policy hands over nothing.
+    /// Cores that may be handed some.
     auxiliary: Vec<usize>,
     policy: Policy,
     /// The profile that was named, read.
     profile: Option<CapacityProfile>,
 }
 
+/// How a run's packets get to other cores than the one where RSS puts them first.
+#[derive(Default)]
+pub struct Mappers {
+    /// Flows to auxiliary cores.
+    pub scaling: Option<ScalingConfig>,
+    /// RSS buckets to dedicated cores.
+    pub server: Option<ServerConfig>,
+    /// Where all decisions are recorded.
+    pub recorder: Option<Recorder>,
+}
+
 impl Placing {
     /// Checks what was asked for, as far as that takes no time.
     pub fn new(args: &RunArgs, spec: &ChainSpec) -> Result<Placing, CliError> {
+        let wrong = |message: String| Err(CliError::Input(message));
         let auxiliary = args.auxiliary.as_ref().map(|cores| cores.0.clone());
         let policy = args.policy.unwrap_or(match auxiliary {
             Some(_) => Policy::DEFAULT,
             None => Policy::Static,
         });
-        let auxiliary = match auxiliary {
-            Some(cores) => cores,
-            None if policy == Policy::Static => Vec::new(),
-            None => {
-                return Err(CliError::Input(format!(
-                    "--policy {} hands packets to auxiliary cores: name them with --auxiliary",
-                    policy.name()
-                )));
-            }
-        };
+        let auxiliary = auxiliary.unwrap_or_default();
         if auxiliary.len() > MAX_HELPERS {
-            return Err(CliError::Input(format!(
+            return wrong(format!(
                 "--auxiliary: expected at most {MAX_HELPERS} cores, found {}",
                 auxiliary.len()
-            )));
+            ));
         }
         let dedicated = match &args.cores {
             Some(cores) => cores.0.clone(),
@@ -73,70 +77,215 @@ impl Placing {
             }
         };
         if let Some(core) = dedicated.iter().find(|core| auxiliary.contains(core)) {
-            return Err(CliError::Input(format!(
+            return wrong(format!(
                 "core {core} is both in --cores and in --auxiliary: a core that receives packets \
                  cannot also help"
-            )));
+            ));
         }
-        if args.record.is_some() && !policy.scales() {
-            return Err(CliError::Input(format!(
-                "--record: --policy {} never decides anything",
-                policy.name()
-            )));
-        }
-        let profile = args.profile.as_deref().map(|path| named(path, spec));
-        if policy.scales() {
-            epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
-        }
-        Ok(Placing {
+        let mut placing = Placing {
             dedicated,
             auxiliary,
             policy,
-            profile: profile.transpose()?,
-        })
+            profile: None,
+        };
+        placing.check(args)?;
+        if placing.needs_profile() {
+            epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
+        }
+        if let Some(path) = args.profile.as_deref() {
+            placing.profile = Some(placing.named(path, spec)?);
+        }
+        Ok(placing)
     }
 
-    /// How the run scales, and where that is recorded; measures the chain first if nobody has.
-    pub fn scaling(
+    /// Checks that the policy has something to decide about, and flags something to apply to.
+    fn check(&self, args: &RunArgs) -> Result<(), CliError> {
+        let name = self.policy.name();
+        let message = if self.policy.needs_several_cores() && !self.moves_buckets() {
+            format!(
+                "--policy {name} is about RSS buckets that move between dedicated cores: name two or \
+                 more with --cores"
+            )
+        } else if self.policy != Policy::Static
+            && self.auxiliary.is_empty()
+            && !self.moves_buckets()
+        {
+            format!(
+                "--policy {name} hands packets to auxiliary cores, and moves RSS buckets between \
+                 dedicated ones: name them with --auxiliary, or two or more with --cores"
+            )
+        } else if args.saturate && self.moves_buckets() {
+            format!(
+                "--saturate: --policy {name} has nothing to decide about, since packets come only when \
+                 they are asked for"
+            )
+        } else if args.record.is_some() && !self.hands_over() && !self.moves_buckets() {
+            format!(
+                "--record: --policy {name} never decides anything without --auxiliary or several --cores"
+            )
+        } else if args.profile.is_some() && !self.needs_profile() && self.auxiliary.is_empty() {
+            format!("--profile: --policy {name} goes by no profile in this run")
+        } else {
+            return Ok(());
+        };
+        Err(CliError::Input(message))
+    }
+
+    /// Whether flows go to auxiliary cores.
+    fn hands_over(&self) -> bool {
+        self.policy.scales() && !self.auxiliary.is_empty()
+    }
+
+    /// Whether RSS buckets move between dedicated cores.
+    fn moves_buckets(&self) -> bool {
+        self.policy.moves_buckets() && self.dedicated.len() > 1
+    }
+
+    /// Whether the profile's rates are gone by.
+    fn needs_rates(&self) -> bool {
+        self.moves_buckets() && self.policy.needs_rates()
+    }
+
+    fn needs_profile(&self) -> bool {
+        self.hands_over() || self.needs_rates()
+    }
+
+    /// How packets get to other cores, and where that is recorded; measures the chain first if nobody
+    /// has.
+    pub fn mappers(
         self,
         args: &RunArgs,
         spec: &ChainSpec,
         traffic: &Trace,
         stop: &AtomicBool,
-    ) -> Result<(Option<ScalingConfig>, Option<Recorder>), CliError> {
-        let profile = match self.profile {
-            Some(profile) => profile,
-            None if !self.policy.scales() => CapacityProfile::default(),
-            None => match found(&args.chain, spec) {
-                Some(profile) => profile,
-                None => quick(&args.chain, spec, self.dedicated[0], traffic, stop)?,
+    ) -> Result<Mappers, CliError> {
+        let profile = if let Some(profile) = &self.profile {
+            profile.clone()
+        } else if !self.needs_profile() {
+            CapacityProfile::default()
+        } else if let Some(profile) = self.found(&args.chain, spec) {
+            profile
+        } else {
+            self.quick(&args.chain, spec, traffic, stop)?
+        };
+        let wrong = |error: &dyn std::error::Error| CliError::Input(error.to_string());
+        let mut mappers = Mappers::default();
+        if let Some(path) = args.record.as_deref() {
+            let helpers = self.auxiliary.len();
+            // The thread that writes leaves the workers' cores alone, if there are others.
+            let _elsewhere = KeepOff::new(&self.dedicated);
+            let known = self.needs_profile().then_some(&profile);
+            let recorder = recorder(path, spec, (self.policy, helpers), known)?;
+            mappers.recorder = Some(recorder);
+        }
+        if self.moves_buckets() {
+            let made = self.policy.server_mappers(&profile);
+            let made = made.map_err(|error| wrong(&error))?;
+            mappers.server = made.map(|mapper| ServerConfig {
+                mapper: match &mappers.recorder {
+                    Some(recorder) => recorder.recording_server(mapper),
+                    None => mapper,
+                },
+            });
+        }
+        if !self.auxiliary.is_empty() {
+            let made = self.policy.mappers(spec.slo.budget(), &profile);
+            let made = made.map_err(|error| wrong(&error))?;
+            mappers.scaling = made.map(|mapper| ScalingConfig {
+                mapper: match &mappers.recorder {
+                    Some(recorder) => recorder.recording(mapper),
+                    None => mapper,
+                },
+                auxiliary: self.auxiliary,
+                park: args.wait,
+                buffers: BUFFERS,
+            });
+        }
+        Ok(mappers)
+    }
+
+    /// The profile that the user names: used if at all possible, with a notice of what does not fit.
+    fn named(&self, path: &Path, spec: &ChainSpec) -> Result<CapacityProfile, CliError> {
+        let profile = read(path)?;
+        if Ok(profile.epoch) != epoch(spec.slo.budget()) {
+            return Err(CliError::Input(format!(
+                "{}: is for a latency objective of {}, with epochs of {}; the chain's objective is {}",
+                path.display(),
+                profile.slo,
+                profile.epoch,
+                spec.slo.budget()
+            )));
+        }
+        if self.needs_rates()
+            && let Err(error) = self.policy.server_mappers(&profile)
+        {
+            let text = format!("{}: {error}", path.display());
+            return Err(CliError::Input(text));
+        }
+        let misfits = misfits(&profile, spec);
+        if !misfits.is_empty() {
+            let text = format!(
+                "{}: was measured with another {}; used as it is",
+                path.display(),
+                misfits.join(", ")
+            );
+            complain("notice", &text);
+        }
+        Ok(profile)
+    }
+
+    /// The profile beside the chain, if there is one that fits.
+    fn found(&self, chain: &Path, spec: &ChainSpec) -> Option<CapacityProfile> {
+        let path = beside(chain);
+        if let Err(error) = fs::metadata(&path)
+            && error.kind() == io::ErrorKind::NotFound
+        {
+            return None;
+        }
+        let profile = read(&path).inspect_err(|error| complain("notice", &error.to_string()));
+        let profile = profile.ok()?;
+        let misfits = misfits(&profile, spec);
+        let unfit = if !misfits.is_empty() {
+            format!("it is for another {}", misfits.join(", "))
+        } else if self.needs_rates()
+            && let Err(error) = self.policy.server_mappers(&profile)
+        {
+            error.to_string()
+        } else {
+            return Some(profile);
+        };
+        let text = format!("{}: not used: {unfit}", path.display());
+        complain("notice", &text);
+        None
+    }
+
+    /// A profile measured in some seconds.
+    fn quick(
+        &self,
+        chain: &Path,
+        spec: &ChainSpec,
+        traffic: &Trace,
+        stop: &AtomicBool,
+    ) -> Result<CapacityProfile, CliError> {
+        let options = TrainOptions {
+            core: self.dedicated[0],
+            depth: match self.needs_rates() {
+                true => Depth::QuickWithRate,
+                false => Depth::Quick,
             },
+            seed: 1,
         };
-        let mappers = self
-            .policy
-            .mappers(spec.slo.budget(), &profile)
-            .map_err(|error| CliError::Input(error.to_string()))?;
-        let Some(mut mapper) = mappers else {
-            return Ok((None, None));
-        };
-        let recorder = match &args.record {
-            Some(path) => {
-                let helpers = self.auxiliary.len();
-                // The thread that writes leaves the workers' cores alone, if there are others.
-                let _elsewhere = KeepOff::new(&self.dedicated);
-                let recorder = recorder(path, spec, (self.policy, helpers), &profile)?;
-                mapper = recorder.recording(mapper);
-                Some(recorder)
-            }
-            None => None,
-        };
-        let scaling = ScalingConfig {
-            auxiliary: self.auxiliary,
-            mapper,
-            park: args.wait,
-            buffers: BUFFERS,
-        };
-        Ok((Some(scaling), recorder))
+        let start = Instant::now();
+        let profile = train(spec, traffic, &options, stop)?;
+        let took = Nanos::from_millis(start.elapsed().as_millis() as u64);
+        let text = format!(
+            "there is no profile of the chain: measured roughly what a core can do, in {:.1} s; \
+             `tailwater profile capacity {}` does it well",
+            took.as_secs_f64(),
+            chain.display()
+        );
+        complain("notice", &text);
+        Ok(profile)
     }
 }
 
@@ -161,77 +310,4 @@ fn misfits(profile: &CapacityProfile, spec: &ChainSpec) -> Vec<&'static str> {
     ];
     let misfits = fits.into_iter().filter(|(_, fits)| !fits);
     misfits.map(|(what, _)| what).collect()
-}
-
-/// The profile that the user names: used if at all possible, with a notice of what does not fit.
-fn named(path: &Path, spec: &ChainSpec) -> Result<CapacityProfile, CliError> {
-    let profile = read(path)?;
-    if Ok(profile.epoch) != epoch(spec.slo.budget()) {
-        return Err(CliError::Input(format!(
-            "{}: is for a latency objective of {}, with epochs of {}; the chain's objective is {}",
-            path.display(),
-            profile.slo,
-            profile.epoch,
-            spec.slo.budget()
-        )));
-    }
-    let misfits = misfits(&profile, spec);
-    if !misfits.is_empty() {
-        let text = format!(
-            "{}: was measured with another {}; used as it is",
-            path.display(),
-            misfits.join(", ")
-        );
-        complain("notice", &text);
-    }
-    Ok(profile)
-}
-
-/// The profile beside the chain, if there is one that fits.
-fn found(chain: &Path, spec: &ChainSpec) -> Option<CapacityProfile> {
-    let path = beside(chain);
-    if let Err(error) = fs::metadata(&path)
-        && error.kind() == io::ErrorKind::NotFound
-    {
-        return None;
-    }
-    let profile = read(&path).inspect_err(|error| complain("notice", &error.to_string()));
-    let profile = profile.ok()?;
-    let misfits = misfits(&profile, spec);
-    if !misfits.is_empty() {
-        let text = format!(
-            "{}: not used: it is for another {}",
-            path.display(),
-            misfits.join(", ")
-        );
-        complain("notice", &text);
-        return None;
-    }
-    Some(profile)
-}
-
-/// A profile measured in about two seconds.
-fn quick(
-    chain: &Path,
-    spec: &ChainSpec,
-    core: usize,
-    traffic: &Trace,
-    stop: &AtomicBool,
-) -> Result<CapacityProfile, CliError> {
-    let options = TrainOptions {
-        core,
-        depth: Depth::Quick,
-        seed: 1,
-    };
-    let start = Instant::now();
-    let profile = train(spec, traffic, &options, stop)?;
-    let took = Nanos::from_millis(start.elapsed().as_millis() as u64);
-    let text = format!(
-        "there is no profile of the chain: measured roughly what a core can do, in {:.1} s; \
-         `tailwater profile capacity {}` does it well",
-        took.as_secs_f64(),
-        chain.display()
-    );
-    complain("notice", &text);
-    Ok(profile)
 }

@@ -16,7 +16,7 @@ const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
 /// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
-pub const CAUSES: [(&str, &str); 7] = [
+pub const CAUSES: [(&str, &str); 8] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
@@ -25,6 +25,7 @@ pub const CAUSES: [(&str, &str); 7] = [
         "waiting-for-helper",
         "the auxiliary core had to wake up first",
     ),
+    ("migration", "kept back until their RSS bucket had moved"),
     ("nic-ring-full", "lost: the NIC's queue was full"),
     ("no-place", "lost: the chain had no room for the flow"),
 ];
@@ -179,11 +180,15 @@ fn machine(table: &mut Table, report: &RunReport) {
     table.line("throughput", &throughput);
     let cores = &report.cores;
     let mut text = format!("{} dedicated", cores.dedicated);
+    if report.server.is_some() {
+        let _ = write!(text, ", {:.2} of them in use", cores.dedicated_avg);
+    }
     if report.scaling.is_some() || cores.auxiliary_avg > 0.0 {
         let _ = write!(text, ", {:.2} auxiliary on average", cores.auxiliary_avg);
     }
     table.line("cores", &text);
     handed_over(table, report);
+    buckets_moved(table, report);
     if let Some(flows) = &report.flows {
         let mut text = format!(
             "{} seen, {} at the end",
@@ -228,6 +233,28 @@ fn machine(table: &mut Table, report: &RunReport) {
         table.line("", &text);
     } else if windows.count > 0 {
         table.line("", "none undisturbed to judge the chain by");
+    }
+}
+
+/// What became of RSS buckets, and of packets that had to wait for one.
+fn buckets_moved(table: &mut Table, report: &RunReport) {
+    let Some(server) = &report.server else {
+        return;
+    };
+    let text = format!(
+        "{} RSS buckets, in {} of {} decisions",
+        thousands(server.buckets_moved),
+        thousands(server.moves),
+        thousands(server.decisions)
+    );
+    table.line("moved", &text);
+    if server.buckets_moved > 0 {
+        let text = format!(
+            "{} packets kept back meanwhile; the longest move took {} us",
+            thousands(server.packets_kept_back),
+            fixed(server.longest_move_us)
+        );
+        table.line("", &text);
     }
 }
 

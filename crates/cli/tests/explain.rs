@@ -8,9 +8,10 @@ use std::process::Output;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::scaling::record::{Header, Recorder};
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier};
 use tailwater_policy::catalog::Policy;
 use tailwater_policy::core::{Helper, Load, Plan, QueuedFlow, View};
+use tailwater_policy::server::{BucketLoad, CoreLoad, ServerMapper, ServerView};
 
 fn name(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -45,8 +46,34 @@ fn refused(output: &Output, expected: &str) {
     assert!(output.stdout.is_empty());
 }
 
-/// A record of NetBlaze's mapper with two helpers: a whale at 1 ms that one of them takes, and at
-/// 5 ms more minnows than all three cores can do.
+/// Shows a server mapper two cores that can do a million packets a second: at first both have something to
+/// do, then the first has more than it can, and then the second has nothing.
+fn ask(mapper: &mut dyn ServerMapper) {
+    for (at, rates) in [(1, [8e5, 7e5]), (2, [1.1e6, 5e5]), (3, [9e5, 0.0])] {
+        let buckets: Vec<BucketLoad> = (0..512)
+            .map(|bucket| BucketLoad {
+                flows: 0.25,
+                rate: rates[bucket % 2] / 256.0,
+                core: (bucket % 2) as u16,
+            })
+            .collect();
+        let cores = rates.map(|rate: f64| CoreLoad {
+            dedicated: true,
+            busy: (rate / 1e6).min(1.0),
+            lost: (rate - 1e6).max(0.0) as u64,
+            ..CoreLoad::default()
+        });
+        let view = ServerView {
+            now: Nanos::from_secs(at),
+            buckets: &buckets,
+            cores: &cores,
+        };
+        mapper.remap(&view, &mut Vec::new());
+    }
+}
+
+/// A record of NetBlaze's mappers with two helpers: a whale at 1 ms that one of them takes, and at
+/// 5 ms more minnows than all three cores can do; RSS buckets are moved at 2 s.
 fn record(folder: &Folder) -> PathBuf {
     let slo = Nanos::from_micros(200);
     let mut frontier = EpochFrontier::default();
@@ -58,6 +85,7 @@ fn record(folder: &Folder) -> PathBuf {
         slo,
         epoch: Nanos::from_micros(80),
         frontier,
+        rates: RateFrontier::constant(1e6),
         ..CapacityProfile::default()
     };
     let header = Header {
@@ -72,6 +100,8 @@ fn record(folder: &Folder) -> PathBuf {
     let file = folder.path("run.decisions");
     let recorder = Recorder::create(&file, &header).unwrap();
     let policy = Policy::named("netblaze").unwrap();
+    let make = policy.server_mappers(&profile).unwrap().unwrap();
+    ask(&mut *recorder.recording_server(make)());
     let make = policy.mappers(slo, &profile).unwrap().unwrap();
     let mut mapper = recorder.recording(make)();
     let mut plan = Plan::default();
@@ -112,7 +142,7 @@ fn record(folder: &Folder) -> PathBuf {
         mapper.decide(&view, &mut plan);
     }
     drop(mapper);
-    assert_eq!(recorder.finish().unwrap().unwrap().decisions, 7);
+    assert_eq!(recorder.finish().unwrap().unwrap().decisions, 10);
     file
 }
 
@@ -151,6 +181,11 @@ fn the_worst_episodes_are_told() {
         "a whale: 130 packets of 4 flows, the largest has 100 (76.923 %)",
         "minnows: 630 packets of 70 flows",
         "told of too few cores",
+        "RSS buckets         3 decisions, 1 of which moved",
+        "dedicated cores     2 in use",
+        "at 2,000.00 ms",
+        "core 0: 256 buckets, 64.00 flows, 1.1Mpps, busy 100 %, 100,000 lost; ",
+        "core 1: 256 buckets, 64.00 flows, 500kpps, busy 50 %; ",
     ] {
         assert!(table.contains(expected), "{expected} is not in\n{table}");
     }
@@ -188,9 +223,37 @@ fn another_policy_is_shown_the_same_queues() {
 
     refused(
         &explain(&file, &["--policy", "static"]),
-        "never decides anything",
+        "--policy static decides nothing of what is recorded",
     );
     refused(&explain(&file, &["--policy", "netblase"]), "did you mean");
+}
+
+#[test]
+fn another_policy_is_shown_the_same_buckets() {
+    let folder = Folder::new();
+    let file = record(&folder);
+    let document = json(&file, &[]);
+    let server = &document["server"];
+    assert_eq!(
+        (&server["decisions"], &server["moves"]),
+        (&3.into(), &1.into())
+    );
+    let moved = server["buckets_moved"].as_u64().unwrap();
+    assert!(moved > 0);
+    assert_eq!(server["list"][0]["at_us"], 2e6);
+    assert_eq!(server["list"][0]["cores"][1]["coming"], moved);
+    assert!(server["replay"].is_null());
+    let same = &json(&file, &["--policy", "netblaze"])["server"]["replay"];
+    assert_eq!((&same["same"], &same["different"]), (&3.into(), &0.into()));
+    assert_eq!(same["buckets_moved_replayed"], moved);
+    // It has no core mapper, so it is shown the buckets only.
+    let document = json(&file, &["--policy", "rss++"]);
+    assert!(document["replay"].is_null());
+    let other = &document["server"]["replay"];
+    assert_eq!(other["policy"], "rss++");
+    assert!(other["different"].as_u64() > Some(0), "{other}");
+    let none = json(&file, &["--late", "0"]);
+    assert_eq!(none["server"]["list"], serde_json::json!([]));
 }
 
 #[test]
@@ -230,7 +293,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let newer = folder.write("newer", newer);
     refused(
         &explain(&newer, &[]),
-        "byte 20: expected a record of version 1, found version 9",
+        "byte 20: expected a record of version 2, found version 9",
     );
     let mut wrong = bytes.clone();
     let at = bytes

@@ -248,7 +248,20 @@ fn wrong_input_is_refused() {
         with(&["--policy", "netblaze"]),
         "name them with --auxiliary",
     );
-    check(with(&["--profile", "x.yaml"]), "--auxiliary");
+    for more in [&["--profile", "x.yaml"][..], &["--record", "x"]] {
+        check(with(more), "--policy static");
+    }
+    for policy in [
+        "rss++",
+        "netblaze-server-static-safe",
+        "netblaze-server-static-unsafe",
+        "netblaze-on-demand-rss",
+    ] {
+        check(with(&["--policy", policy]), "name two or more with --cores");
+    }
+    for policy in ["metron", "quadrant", "quadrant-metron", "dyssect", "oracle"] {
+        check(with(&["--policy", policy]), "belongs to the simulator");
+    }
     check(with(&["--wait", "doze"]), "expected sleep, spin, or a time");
     check(with(&["--auxiliary", "x"]), "expected a list of cores");
     let mut both = with(&["--cores"]);
@@ -262,6 +275,26 @@ fn wrong_input_is_refused() {
     let broken = folder.write("broken.yaml", "kind: CapacityProfile\nfrontier: 3\n");
     let other = made_up(&folder, "other.yaml", "100000000", "49980000");
     if let Some([dedicated, auxiliary]) = two_cores() {
+        let both = format!("{dedicated},{auxiliary}");
+        let several = |more: &[&'static str]| {
+            let mut args = with(&["--cores"]);
+            args.push(both.clone());
+            args.extend(more.iter().copied().map(str::to_owned));
+            args
+        };
+        let saturated = several(&["--policy", "rss++", "--saturate"]);
+        check(
+            saturated,
+            "--saturate: --policy rss++ has nothing to decide",
+        );
+        let recorded = several(&["--record", "x"]);
+        check(recorded, "--policy static never decides anything");
+        let profile = several(&["--policy", "rss++", "--profile", "x"]);
+        check(profile, "--policy rss++ goes by no profile");
+        let rateless = made_up(&folder, "rateless.yaml", "50000000", "24980000");
+        let mut args = several(&["--policy", "netblaze", "--profile"]);
+        args.push(name(&rateless).to_owned());
+        check(args, "rateless.yaml: the profile has no rates");
         for (file, expected) in [
             (&missing, "missing.yaml: cannot be read"),
             (&broken, "broken.yaml:2:11: frontier: expected"),

@@ -16,6 +16,9 @@ pub enum Cause {
     Descheduled,
     /// It would have been in time had the auxiliary core that it was handed to been awake.
     Waking,
+    /// It would have been in time had its RSS bucket not been on the way from another core; or it found
+    /// the NIC's descriptor ring full because packets of such buckets had taken all buffers.
+    Migration,
     /// It found the NIC's descriptor ring full and was lost.
     RingFull,
     /// It was lost in the chain for want of room: in the flow table, among a NAT's ports.
@@ -24,12 +27,13 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 8] = [
         Cause::Service,
         Cause::Whale,
         Cause::Minnows,
         Cause::Descheduled,
         Cause::Waking,
+        Cause::Migration,
         Cause::RingFull,
         Cause::NoPlace,
     ];
@@ -42,6 +46,7 @@ impl Cause {
             Cause::Minnows => "minnows",
             Cause::Descheduled => "descheduled",
             Cause::Waking => "waiting-for-helper",
+            Cause::Migration => "migration",
             Cause::RingFull => "nic-ring-full",
             Cause::NoPlace => "no-place",
         }
@@ -59,6 +64,8 @@ pub struct LatePacket {
     pub sent: Nanos,
     /// The packet's RSS hash.
     pub rss_hash: u32,
+    /// How long it was kept back until its RSS bucket had arrived.
+    pub kept_back: Nanos,
 }
 
 /// Puts late packets down to causes.
@@ -129,11 +136,13 @@ impl Attribution {
     }
 
     /// The cause of packets that found the ring full just now: a gap, if the worker was away for
-    /// longer than the SLO since it last had nothing to do, else the ring.
-    pub fn loss(&self, now: Nanos) -> Cause {
-        match self.felt_gaps(now) > self.slo {
-            true => Cause::Descheduled,
-            false => Cause::RingFull,
+    /// longer than the SLO since it last had nothing to do; packets that are kept back, if they have
+    /// left it no buffer; else the ring.
+    pub fn loss(&self, now: Nanos, no_buffer: bool) -> Cause {
+        match (self.felt_gaps(now) > self.slo, no_buffer) {
+            (true, _) => Cause::Descheduled,
+            (false, true) => Cause::Migration,
+            (false, false) => Cause::RingFull,
         }
     }
 
@@ -147,6 +156,10 @@ impl Attribution {
             Cause::Descheduled
         } else if self.waking > Nanos::ZERO && latency.saturating_sub(self.waking) <= self.slo {
             Cause::Waking
+        } else if packet.kept_back > Nanos::ZERO
+            && latency.saturating_sub(packet.kept_back) <= self.slo
+        {
+            Cause::Migration
         } else if service >= waiting {
             Cause::Service
         } else if self.shares.mostly_own(packet.rss_hash, packet.received) {
@@ -259,6 +272,7 @@ mod tests {
             received: Nanos::from_micros(received_us),
             sent: Nanos::from_micros(sent_us),
             rss_hash: 7 << 9,
+            kept_back: Nanos::ZERO,
         }
     }
 
@@ -299,6 +313,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_kept_back_waited_for_its_bucket() {
+        let kept_back = |us| LatePacket {
+            kept_back: Nanos::from_micros(us),
+            ..late(700, 990, 1000)
+        };
+        let mut attribution = busy(0, 60);
+        assert_eq!(attribution.cause(kept_back(100)), Cause::Migration);
+        // It would have been late anyway.
+        assert_eq!(attribution.cause(kept_back(99)), Cause::Minnows);
+        let now = Nanos::from_micros(950);
+        assert_eq!(attribution.loss(now, true), Cause::Migration);
+        // The machine has taken the core away: that comes first.
+        attribution.gap(Nanos::from_micros(210), now);
+        assert_eq!(attribution.cause(kept_back(100)), Cause::Descheduled);
+        assert_eq!(attribution.loss(now, true), Cause::Descheduled);
+    }
+
+    #[test]
     fn shares_older_than_two_epochs_do_not_count() {
         let mut attribution = busy(1000, 0);
         let now = Nanos::from_micros(950 + 300);
@@ -315,12 +347,12 @@ mod tests {
         // 600 us: late anyway.
         assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
         let now = Nanos::from_micros(950);
-        assert_eq!(attribution.loss(now), Cause::RingFull);
+        assert_eq!(attribution.loss(now, false), Cause::RingFull);
         attribution.gap(Nanos::from_micros(200), now);
-        assert_eq!(attribution.loss(now), Cause::Descheduled);
+        assert_eq!(attribution.loss(now, false), Cause::Descheduled);
         attribution.idle();
         assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Whale);
-        assert_eq!(attribution.loss(now), Cause::RingFull);
+        assert_eq!(attribution.loss(now, false), Cause::RingFull);
     }
 
     /// Gaps once added up for as long as the worker was busy, so that under overload everything was
@@ -333,6 +365,6 @@ mod tests {
         }
         let packet = late(60_000_000, 60_001_490, 60_001_500);
         assert_eq!(attribution.cause(packet), Cause::Minnows);
-        assert_eq!(attribution.loss(packet.sent), Cause::RingFull);
+        assert_eq!(attribution.loss(packet.sent, false), Cause::RingFull);
     }
 }

@@ -3,8 +3,10 @@
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::port::Received;
+use crate::scaling::buckets::KeptBack;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::WorkerConfig;
+use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::chain::Chain;
@@ -21,6 +23,8 @@ const KEPT_OFF: Nanos = Nanos::from_micros(150);
 pub(crate) struct Meter {
     telemetry: WindowSender,
     attribution: Attribution,
+    /// Which packets were kept back; nothing where buckets stay.
+    kept_back: Option<Arc<KeptBack>>,
     bins: BinClock,
     pace: Pace,
     slo: Nanos,
@@ -35,6 +39,7 @@ impl Meter {
         Meter {
             telemetry,
             attribution: Attribution::new(config.slo),
+            kept_back: None,
             bins: BinClock::new(config.start, config.window),
             pace: Pace::default(),
             slo: config.slo,
@@ -42,6 +47,11 @@ impl Meter {
             window: config.window,
             window_end: config.start + config.window,
         }
+    }
+
+    /// Buckets move: says which packets were kept back.
+    pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
+        self.kept_back = Some(kept_back);
     }
 
     /// The window being filled.
@@ -66,8 +76,14 @@ impl Meter {
     }
 
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
+    /// `no_buffer`: packets that are kept back had taken all of them.
     #[inline]
-    pub(crate) fn note_arrivals(&mut self, received: Received, last: Nanos, now: Nanos) {
+    pub(crate) fn note_arrivals(
+        &mut self,
+        received: Received,
+        no_buffer: bool,
+        [last, now]: [Nanos; 2],
+    ) {
         let away = now.saturating_sub(last);
         if away > GAP {
             self.note_gap(away, now);
@@ -78,7 +94,7 @@ impl Meter {
             window.lost_ring_full += received.lost_ring_full;
             let (lost, from) = (received.lost_ring_full, received.lost_since);
             self.bins.spread(&mut window.arrivals, lost, from, now);
-            window.late[self.attribution.loss(now) as usize] += received.lost_ring_full;
+            window.late[self.attribution.loss(now, no_buffer) as usize] += received.lost_ring_full;
         }
     }
 
@@ -179,10 +195,19 @@ impl Meter {
                     received,
                     sent,
                     rss_hash,
+                    kept_back: self.kept_back(rss_hash, arrival, sent),
                 };
                 self.telemetry.window.late[self.attribution.cause(late) as usize] += 1;
             }
         }
+    }
+
+    /// How long a packet was kept back for want of its RSS bucket.
+    fn kept_back(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
+        let kept_back = self.kept_back.as_ref();
+        kept_back.map_or(Nanos::ZERO, |kept_back| {
+            kept_back.of(rss_hash, arrival, sent)
+        })
     }
 
     /// Notes when a packet arrived.
@@ -197,6 +222,7 @@ impl Meter {
             received: now,
             sent: now,
             rss_hash,
+            kept_back: self.kept_back(rss_hash, arrival, now),
         };
         let window = &mut self.telemetry.window;
         window.lost_undrained += 1;

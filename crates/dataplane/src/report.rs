@@ -125,13 +125,15 @@ pub struct PacketReport {
 }
 
 /// Cores used.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CoreReport {
-    /// Cores that polled a queue all the time.
+    /// Cores with a queue of the port.
     pub dedicated: u64,
+    /// Those of them in use, averaged over time: one without an RSS bucket is left to others.
+    pub dedicated_avg: f64,
     /// Cores recruited when needed, averaged over time.
     pub auxiliary_avg: f64,
-    /// Both.
+    /// Both averages together.
     pub avg: f64,
 }
 

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::port::{PortQueue, PortSender, RetaError, round_robin};
 use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
-use crate::scaling::buckets::{BucketCounters, ServerReport};
+use crate::scaling::buckets::{BucketCounters, Buckets, ServerReport};
 use crate::scaling::helper::AuxiliaryWorker;
 use crate::scaling::server::{self, ServerConfig};
 use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
@@ -14,6 +14,7 @@ use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_handover::priority::Priority;
@@ -102,6 +103,10 @@ pub struct Progress {
     pub latency: crate::histogram::LatencyHistogram,
     /// Times a worker was off its core.
     pub gaps: u64,
+    /// Cores used so far.
+    pub cores: CoreReport,
+    /// RSS buckets moved so far.
+    pub buckets: BucketCounters,
 }
 
 /// Between the workers' start and the first packet: threads get to their cores.
@@ -193,11 +198,14 @@ pub fn run(
     let mut dispatches = dispatches.into_iter();
     // Loads are averages over the epochs of core mappers, which last half the objective; but the server
     // mapper is not to wait for a long one.
-    let epoch = Nanos(spec.slo.latency.0 / 2).min(server::LONGEST_EPOCH);
+    let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
+    let times = [epoch, config.nic.reta_delay];
     let connected =
-        server.map(|config| server::connect(config, &reta, &pools, epoch, clock.clone()));
+        server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
-    let mut buckets = buckets.into_iter().flatten();
+    let buckets: Vec<Buckets> = buckets.unwrap_or_default();
+    let kept_back = buckets.first().map(Buckets::kept);
+    let mut buckets = buckets.into_iter();
     let mut auxiliaries = Vec::new();
     for ((helper, core), sender) in helpers.into_iter().zip(auxiliary).zip(helper_senders) {
         let mut port = nic.sender();
@@ -210,10 +218,12 @@ pub fn run(
         // (`Backlog`, `Owner`). It activates every flow.
         let chain = unsafe { builder.helper_instance() };
         let port: Box<dyn PortSender> = Box::new(port);
-        auxiliaries.push((
-            *core,
-            AuxiliaryWorker::new(helper, chain, port, clock.clone(), &worker_config, sender),
-        ));
+        let clock = clock.clone();
+        let mut worker = AuxiliaryWorker::new(helper, chain, port, clock, &worker_config, sender);
+        if let Some(kept_back) = &kept_back {
+            worker.know(Arc::clone(kept_back));
+        }
+        auxiliaries.push((*core, worker));
     }
     let parts = nic
         .queues(start)
@@ -249,7 +259,7 @@ pub fn run(
     let failed = AtomicBool::new(false);
     // Set when all workers have ended.
     let over = AtomicBool::new(false);
-    let finished: Result<(Vec<Finished>, u64), RunError> = std::thread::scope(|scope| {
+    let finished: Result<(Vec<Finished>, [u64; 2]), RunError> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut error = None;
         for (core, worker) in workers {
@@ -303,10 +313,10 @@ pub fn run(
             .is_ok()
         {
             let elapsed = clock.now().saturating_sub(start);
-            progress(&snapshot(&collector, &reasons, elapsed, duration, config));
+            progress(&snapshot(&collector, &reasons, [elapsed, duration], config));
         }
         over.store(true, Ordering::Relaxed);
-        let decisions = server.map_or(0, |thread| {
+        let decisions = server.map_or([0; 2], |thread| {
             thread.thread().unpark();
             thread
                 .join()
@@ -347,12 +357,7 @@ pub fn run(
             0.0
         }
     };
-    let recruited = collector.total.auxiliary.as_secs_f64();
-    let auxiliary_avg = if seconds > 0.0 {
-        recruited / seconds
-    } else {
-        0.0
-    };
+    let cores = core_report(&collector, queues, seconds);
     let report = RunReport {
         chain: spec.name.clone(),
         traffic,
@@ -368,11 +373,7 @@ pub fn run(
         throughput_mpps: per_second(packets.delivered) / 1e6,
         throughput_gbps: per_second(collector.total.delivered_bytes) * 8.0 / 1e9,
         duration_s: seconds,
-        cores: CoreReport {
-            dedicated: u64::from(queues),
-            auxiliary_avg,
-            avg: f64::from(queues) + auxiliary_avg,
-        },
+        cores,
         late_by_cause: collector.late_by_cause(),
         scaling: config.scaling.as_ref().map(|_| collector.total.scaling),
         server: config
@@ -395,9 +396,28 @@ pub fn run(
     }
 }
 
-fn server_report(decisions: u64, buckets: &BucketCounters) -> ServerReport {
+/// Cores in use in a run of `seconds`.
+fn core_report(collector: &Collector, queues: u16, seconds: f64) -> CoreReport {
+    let average = |time: Nanos| match seconds > 0.0 {
+        true => time.as_secs_f64() / seconds,
+        false => 0.0,
+    };
+    let dedicated = f64::from(queues);
+    // Workers may have rested for longer than packets came.
+    let dedicated_avg = (dedicated - average(collector.total.rested)).max(0.0);
+    let auxiliary_avg = average(collector.total.auxiliary);
+    CoreReport {
+        dedicated: u64::from(queues),
+        dedicated_avg,
+        auxiliary_avg,
+        avg: dedicated_avg + auxiliary_avg,
+    }
+}
+
+fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> ServerReport {
     ServerReport {
         decisions,
+        moves,
         buckets_moved: buckets.moved,
         packets_kept_back: buckets.kept_back,
         longest_move_us: buckets.longest_move.as_micros_f64(),
@@ -427,10 +447,10 @@ impl Both<'_> {
 fn snapshot(
     collector: &Collector,
     reasons: &[Reason],
-    elapsed: Nanos,
-    duration: Nanos,
+    [elapsed, duration]: [Nanos; 2],
     config: &RunConfig,
 ) -> Progress {
+    let queues = config.cores.len() as u16;
     Progress {
         elapsed,
         duration: (duration != Nanos::MAX).then_some(duration),
@@ -440,6 +460,8 @@ fn snapshot(
         late_by_cause: collector.late_by_cause(),
         latency: collector.total.latency.clone(),
         gaps: collector.total.gaps,
+        cores: core_report(collector, queues, elapsed.as_secs_f64()),
+        buckets: collector.total.buckets,
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Window {
     pub longest_gap: Nanos,
     /// Time spent on packets.
     pub busy: Nanos,
+    /// For how long the worker, having no RSS bucket, left its core to others.
+    pub rested: Nanos,
     /// For how long auxiliary cores were recruited, all together.
     pub auxiliary: Nanos,
     /// What the worker did as a dispatcher.
@@ -99,6 +101,7 @@ impl Window {
         self.gap_time += other.gap_time;
         self.longest_gap = self.longest_gap.max(other.longest_gap);
         self.busy += other.busy;
+        self.rested += other.rested;
         self.auxiliary += other.auxiliary;
         self.scaling.merge(&other.scaling);
         self.buckets.merge(&other.buckets);

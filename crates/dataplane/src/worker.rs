@@ -77,6 +77,7 @@ impl Worker {
 
     /// Lets RSS buckets come and go.
     pub(crate) fn moving(mut self, buckets: Buckets) -> Worker {
+        self.meter.know(buckets.kept());
         self.buckets = Some(Box::new(buckets));
         self
     }
@@ -110,7 +111,8 @@ impl Worker {
                 &mut self.pool,
                 &mut self.batch,
             );
-            self.meter.note_arrivals(received, last, now);
+            let no_buffer = has_no_buffer(self.buckets.as_deref());
+            self.meter.note_arrivals(received, no_buffer, [last, now]);
             let busy = if self.dispatches(received) {
                 last = self.dispatch(&mut received, now);
                 true
@@ -124,8 +126,7 @@ impl Worker {
                 self.meter.idle();
                 self.chain.expire(now);
                 // Before the start there is nothing to be away from.
-                last = now.max(self.config.start);
-                std::hint::spin_loop();
+                last = self.rest(received, now).max(self.config.start);
             }
             if received.ended {
                 if received.waiting == 0 && self.is_quiet() && self.may_end() {
@@ -149,6 +150,24 @@ impl Worker {
         }
         self.meter.finish(&self.chain);
         (self.chain, self.buckets)
+    }
+
+    /// What a worker does that has nothing to do: it looks again; or, if no packet can come for some time
+    /// since it has no RSS bucket, leaves its core to others for so long. Returns the time after.
+    #[inline]
+    fn rest(&mut self, received: Received, now: Nanos) -> Nanos {
+        let rest = match &self.buckets {
+            Some(buckets) if !received.ended && now >= self.config.start => buckets.rest(),
+            _ => None,
+        };
+        let Some(rest) = rest else {
+            std::hint::spin_loop();
+            return now;
+        };
+        std::thread::sleep(rest);
+        let awake = self.clock.now();
+        self.meter.window().rested += awake.saturating_sub(now);
+        awake
     }
 
     /// Whether no packet is in the system but those in the port's ring.
@@ -255,7 +274,9 @@ impl Worker {
                 &mut self.pool,
                 &mut self.batch,
             );
-            self.meter.note_arrivals(*received, before.max(time), time);
+            let no_buffer = has_no_buffer(self.buckets.as_deref());
+            self.meter
+                .note_arrivals(*received, no_buffer, [before.max(time), time]);
         }
         dispatch.decide(&self.chain, time);
         dispatch.flush(time);
@@ -366,6 +387,13 @@ impl Worker {
         self.chain.expire(sent);
         sent
     }
+}
+
+/// Whether packets that were kept back for want of their RSS bucket had taken all buffers when the port
+/// was asked last.
+#[inline]
+fn has_no_buffer(buckets: Option<&Buckets>) -> bool {
+    buckets.is_some_and(Buckets::no_buffer)
 }
 
 /// Receives from the port, and what was kept back for want of its RSS bucket.

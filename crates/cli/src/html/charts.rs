@@ -472,6 +472,7 @@ fn cause_class(cause: &str) -> &'static str {
         "minnows" => "s2",
         "descheduled" => "s6",
         "waiting-for-helper" => "s7",
+        "migration" => "s1",
         "nic-ring-full" => "s3",
         _ => "s5",
     }
@@ -555,6 +556,14 @@ fn cores(report: &RunReport, time: &Time) -> Figure {
     }
     let cores = &report.cores;
     let mut caption = count(cores.dedicated, "dedicated core");
+    if let Some(server) = &report.server {
+        let in_use = significant(cores.dedicated_avg, 3);
+        let moved = count(server.buckets_moved, "RSS bucket");
+        let _ = write!(
+            caption,
+            ", {in_use} of them in use on average ({moved} moved)"
+        );
+    }
     if cores.auxiliary_avg > 0.0 {
         let auxiliary = significant(cores.auxiliary_avg, 3);
         let _ = write!(caption, " and {auxiliary} auxiliary ones on average");

@@ -8,12 +8,13 @@ use tailwater_dataplane::report::{
     RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
-const CAUSES: [&str; 7] = [
+const CAUSES: [&str; 8] = [
     "service",
     "whale",
     "minnows",
     "descheduled",
     "waiting-for-helper",
+    "migration",
     "nic-ring-full",
     "no-place",
 ];
@@ -93,8 +94,9 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         duration_s: steps as f64 * 0.3,
         cores: CoreReport {
             dedicated: 2,
+            dedicated_avg: 1.75,
             auxiliary_avg: 0.25,
-            avg: 2.25,
+            avg: 2.0,
         },
         late_by_cause: CAUSES.iter().map(|&cause| (cause, steps as u64)).collect(),
         scaling: None,

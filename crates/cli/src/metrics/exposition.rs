@@ -132,6 +132,27 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     }
     let help = "Times a worker was off its core";
     count(encoder, "descheduling_gaps", help, progress.gaps)?;
+    let moves = &progress.buckets;
+    let help = "RSS buckets moved from one dedicated core to another";
+    count(encoder, "buckets_moved", help, moves.moved)?;
+    let help = "Packets kept back until their RSS bucket had moved";
+    count(encoder, "packets_kept_back", help, moves.kept_back)?;
+    for (name, help, value) in [
+        (
+            "dedicated_cores",
+            "Dedicated cores in use so far, on average",
+            progress.cores.dedicated_avg,
+        ),
+        (
+            "auxiliary_cores",
+            "Auxiliary cores recruited so far, on average",
+            progress.cores.auxiliary_avg,
+        ),
+    ] {
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)?;
+    }
     let help = "From a packet's arrival to its departure, every packet";
     let latency = &progress.latency;
     encoder
@@ -191,7 +212,8 @@ fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_dataplane::report::PacketReport;
+    use tailwater_dataplane::report::{CoreReport, PacketReport};
+    use tailwater_dataplane::scaling::buckets::BucketCounters;
 
     fn exposition() -> Exposition {
         Exposition::new(Chain {
@@ -236,10 +258,25 @@ mod tests {
             late_by_cause: [("whale", 2)].into(),
             latency,
             gaps: 5,
+            cores: CoreReport {
+                dedicated: 2,
+                dedicated_avg: 1.5,
+                auxiliary_avg: 0.25,
+                avg: 1.75,
+            },
+            buckets: BucketCounters {
+                moved: 7,
+                kept_back: 11,
+                longest_move: Nanos(1),
+            },
         });
         let page = exposition.text().unwrap();
         for line in [
             "tailwater_packets_offered_total 9",
+            "tailwater_buckets_moved_total 7",
+            "tailwater_packets_kept_back_total 11",
+            "tailwater_dedicated_cores 1.5",
+            "tailwater_auxiliary_cores 0.25",
             "tailwater_packets_total{outcome=\"delivered\"} 6",
             "tailwater_packets_total{outcome=\"dropped_by_nf\"} 2",
             "tailwater_packets_total{outcome=\"lost\"} 1",

@@ -1,5 +1,7 @@
 //! What a recorded run's mapper saw and did, for people.
 
+mod remapping;
+
 use super::{Table, share};
 use crate::explain::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
@@ -9,10 +11,15 @@ use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, 
 pub fn explanation(document: &Document) -> String {
     let mut table = Table(String::new());
     heading(&mut table, document);
-    table.gap();
-    summary(&mut table, &document.explanation.summary);
-    table.gap();
-    episodes(&mut table, &document.explanation);
+    if document.explanation.summary.decisions > 0 || document.server.is_none() {
+        table.gap();
+        summary(&mut table, &document.explanation.summary);
+        table.gap();
+        episodes(&mut table, &document.explanation);
+    }
+    if let Some(server) = &document.server {
+        remapping::remappings(&mut table, server);
+    }
     if let Some(replayed) = &document.replay {
         table.gap();
         replay(&mut table, replayed);
@@ -53,6 +60,7 @@ fn heading(table: &mut Table, document: &Document) {
         time(explanation.epoch_us)
     );
     table.line("objective", &text);
+    // A run without auxiliary cores has decisions about RSS buckets only.
     let text = format!(
         "{} of {} with {}, in {}",
         count(decisions, "decision"),
@@ -60,7 +68,9 @@ fn heading(table: &mut Table, document: &Document) {
         count(explanation.helpers as u64, "helper"),
         time(span_us)
     );
-    table.line("record", &text);
+    if decisions > 0 || document.server.is_none() {
+        table.line("record", &text);
+    }
     if document.cut_short {
         table.line(
             "",

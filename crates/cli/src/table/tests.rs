@@ -7,6 +7,7 @@ use tailwater_dataplane::report::{
     TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
+use tailwater_dataplane::scaling::buckets::ServerReport;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
@@ -55,6 +56,7 @@ fn example() -> RunReport {
         duration_s: 3.0,
         cores: CoreReport {
             dedicated: 1,
+            dedicated_avg: 1.0,
             auxiliary_avg: 0.0,
             avg: 1.0,
         },
@@ -155,6 +157,42 @@ handed over         120,000 packets (20 %), 9,000 flows out of the queue
                     1,671 times there was more than all cores could do
 flows ";
     assert!(found.contains(expected), "{found}");
+}
+
+#[test]
+fn what_moved_is_told() {
+    let mut moved = example();
+    moved.cores.dedicated = 2;
+    moved.cores.dedicated_avg = 1.42;
+    moved.server = Some(ServerReport {
+        decisions: 1_234,
+        ..ServerReport::default()
+    });
+    let table = report(&moved);
+    let expected = "\
+cores               2 dedicated, 1.42 of them in use
+moved               0 RSS buckets, in 0 of 1,234 decisions
+flows ";
+    assert!(table.contains(expected), "{table}");
+    moved.server = Some(ServerReport {
+        decisions: 30,
+        moves: 2,
+        buckets_moved: 1_256,
+        packets_kept_back: 98_765,
+        longest_move_us: 2_345.678,
+    });
+    moved.late_by_cause.insert("migration", 7);
+    let table = report(&moved);
+    for expected in [
+        "\
+moved               1,256 RSS buckets, in 2 of 30 decisions
+                    98,765 packets kept back meanwhile; the longest move took 2,345.68 us
+flows ",
+        "  migration                        7  kept back until their RSS bucket had moved\n",
+    ] {
+        assert!(table.contains(expected), "{expected}\n{table}");
+    }
+    assert!(table.lines().all(|line| line.len() <= 90), "{table}");
 }
 
 #[test]

@@ -25,7 +25,8 @@ use crate::port::{PortQueue, Received};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use tailwater_handover::ring::{Consumer, Producer};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
@@ -54,11 +55,62 @@ impl BucketCounters {
     }
 }
 
+/// When packets were kept back, by bucket, in its last move. For all workers and helpers: a packet may
+/// be processed on any of them. Only the bucket's new holder writes.
+#[derive(Debug)]
+pub(crate) struct KeptBack(Box<[Span; BUCKETS]>);
+
+/// Nanoseconds on the run's clock. Who reads one of them before and the other after a change puts a late
+/// packet down to the wrong cause, at worst.
+#[derive(Debug)]
+struct Span {
+    /// When the first was kept back.
+    since: AtomicU64,
+    /// When the last one was gone on with; [`u64::MAX`] as long as the bucket is on its way.
+    until: AtomicU64,
+}
+
+impl Default for KeptBack {
+    fn default() -> Self {
+        KeptBack(Box::new(std::array::from_fn(|_| Span {
+            since: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+        })))
+    }
+}
+
+impl KeptBack {
+    /// A packet of the bucket is kept back.
+    fn keep(&self, bucket: u16, now: Nanos) {
+        let span = &self.0[usize::from(bucket)];
+        if span.until.load(Ordering::Relaxed) != u64::MAX {
+            span.since.store(now.0, Ordering::Relaxed);
+            span.until.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// A packet of the bucket, which has arrived, is gone on with.
+    fn go_on(&self, bucket: u16, now: Nanos) {
+        let span = &self.0[usize::from(bucket)];
+        span.until.store(now.0, Ordering::Relaxed);
+    }
+
+    /// How long a packet was kept back that arrived at `arrival` and is done with at `sent`.
+    pub(crate) fn of(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
+        let span = &self.0[usize::from(bucket_of(rss_hash))];
+        let since = Nanos(span.since.load(Ordering::Relaxed));
+        let until = Nanos(span.until.load(Ordering::Relaxed));
+        until.min(sent).saturating_sub(since.max(arrival))
+    }
+}
+
 /// What the server mapper did, for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ServerReport {
     /// Times the mapper was asked.
     pub decisions: u64,
+    /// Of those, times it moved a bucket.
+    pub moves: u64,
     /// Buckets that moved from one dedicated core to another.
     pub buckets_moved: u64,
     /// Packets kept back until their bucket had arrived.
@@ -139,6 +191,8 @@ pub(crate) struct BucketLinks {
 #[derive(Debug)]
 pub(crate) struct Buckets {
     held: Box<[bool; BUCKETS]>,
+    /// How many.
+    holds: usize,
     moves: Arc<Moves>,
     links: BucketLinks,
     /// Buckets that are to leave.
@@ -147,6 +201,11 @@ pub(crate) struct Buckets {
     kept_back: Vec<Parcel>,
     /// Packets of buckets that have arrived: to be processed before any that is received.
     next: VecDeque<Parcel>,
+    kept: Arc<KeptBack>,
+    /// Packets that are kept back left no buffer to receive with.
+    no_buffer: bool,
+    /// How long a worker without any bucket sleeps at a time.
+    rest: Option<Duration>,
     store: PacketStore,
     account: Account,
     counters: BucketCounters,
@@ -157,12 +216,18 @@ impl Buckets {
     pub(crate) fn new(
         held: impl Fn(usize) -> bool,
         pool: &BufferPool,
-        moves: Arc<Moves>,
+        (moves, kept): (Arc<Moves>, Arc<KeptBack>),
         links: BucketLinks,
         account: Account,
+        rest: Option<Duration>,
     ) -> Buckets {
+        let held = Box::new(std::array::from_fn(held));
         Buckets {
-            held: Box::new(std::array::from_fn(held)),
+            holds: held.iter().filter(|held| **held).count(),
+            held,
+            kept,
+            no_buffer: false,
+            rest,
             moves,
             links,
             leaving: Vec::with_capacity(BUCKETS),
@@ -187,8 +252,10 @@ impl Buckets {
         while batch.room() > 0
             && let Some(parcel) = self.next.pop_front()
         {
+            self.kept.go_on(parcel.number(), now);
             batch.take_in(&self.store, parcel);
         }
+        self.no_buffer = !self.kept_back.is_empty() && pool.available() == 0;
         // Should some be left, the batch is full: the port gives nothing that would overtake them.
         let before = batch.len();
         let mut received = queue.receive(now, pool, batch);
@@ -198,15 +265,15 @@ impl Buckets {
         }
         self.account.received(&received, batch.len() - before);
         if !all_held {
-            self.keep_back(batch);
+            self.keep_back(batch, now);
         }
         received.waiting += self.next.len();
         received
     }
 
     #[cold]
-    fn keep_back(&mut self, batch: &mut Batch) {
-        let (held, kept_back) = (&self.held, &mut self.kept_back);
+    fn keep_back(&mut self, batch: &mut Batch, now: Nanos) {
+        let (held, kept_back, kept) = (&self.held, &mut self.kept_back, &self.kept);
         let before = kept_back.len();
         batch.send_away(
             &self.store,
@@ -214,9 +281,30 @@ impl Buckets {
                 let bucket = bucket_of(packet.rss_hash);
                 (!held[usize::from(bucket)]).then_some(bucket)
             },
-            |parcel| kept_back.push(parcel),
+            |parcel| {
+                kept.keep(parcel.number(), now);
+                kept_back.push(parcel);
+            },
         );
         self.counters.kept_back += (kept_back.len() - before) as u64;
+    }
+
+    /// Whether packets that are kept back left no buffer to receive with.
+    #[inline]
+    pub(crate) fn no_buffer(&self) -> bool {
+        self.no_buffer
+    }
+
+    /// How long the worker may sleep: it holds no bucket, and will get none before it is awake again.
+    #[inline]
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        let rest = self.rest.filter(|_| self.holds == 0)?;
+        (self.kept_back.is_empty() && self.next.is_empty() && self.moves.is_done()).then_some(rest)
+    }
+
+    /// Which packets were kept back, of all workers.
+    pub(crate) fn kept(&self) -> Arc<KeptBack> {
+        Arc::clone(&self.kept)
     }
 
     /// Counts a batch that took so long.
@@ -264,6 +352,7 @@ impl Buckets {
             next,
             links,
             held,
+            holds,
             ..
         } = self;
         leaving.retain(|order| {
@@ -283,6 +372,7 @@ impl Buckets {
                 return true;
             }
             held[usize::from(bucket)] = false;
+            *holds -= 1;
             let pushed = to.push(Moving {
                 bucket,
                 partition: chain.release(bucket),
@@ -302,6 +392,7 @@ impl Buckets {
                     chain.adopt(partition);
                 }
                 self.held[usize::from(bucket)] = true;
+                self.holds += 1;
                 let arrived = self
                     .kept_back
                     .extract_if(.., |parcel| parcel.number() == bucket);

@@ -1,12 +1,14 @@
 //! An auxiliary worker: sleeps until a dispatcher hands it packets, runs them through its instance of
 //! the chain, and gives the buffers back.
 
+use super::buckets::KeptBack;
 use super::link::FromDispatcher;
 use crate::clock::Clock;
 use crate::meter::Meter;
 use crate::port::PortSender;
 use crate::telemetry::WindowSender;
 use crate::worker::WorkerConfig;
+use std::sync::Arc;
 use std::time::Duration;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
@@ -73,6 +75,11 @@ impl AuxiliaryWorker {
             port,
             clock,
         }
+    }
+
+    /// Lets RSS buckets move between the dispatchers: says which packets were kept back.
+    pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
+        self.meter.know(kept_back);
     }
 
     /// Runs until every dispatcher has closed its ring. Returns the chain, for its counters.

@@ -8,7 +8,8 @@
 //! - [`Recorder`] writes a file, after a [`Header`];
 //! - [`Reader`] reads it, within bounds;
 //! - [`Replayer`] tells what another mapper would have said to the same views;
-//! - [`Explainer`] tells when there was more to do than could be done in time, and what was done.
+//! - [`Explainer`] tells when there was more to do than could be done in time, and what was done;
+//! - [`ServerExplainer`] and [`ServerReplayer`] do both for the server mapper.
 //!
 //! **The file** is binary: a mapper may decide two hundred thousand times a second, with hundreds of
 //! flows waiting, which as text would be more than disks like. It begins with the bytes
@@ -16,7 +17,7 @@
 //! a byte, lowest first, the high bit set in all bytes but a number's last) and texts (their length
 //! in bytes, then UTF-8). Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (1), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
+//! - Header: version (2), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
 //!   file's creation; the texts chain, policy and capacity profile (in its own format; may be empty).
 //! - For each decision: the number of numbers that follow; dispatcher; its decisions before this one,
 //!   counting those left out; now; how long the oldest packet has waited; how long the mapper took;
@@ -29,21 +30,35 @@
 //!   - for each flow that is listed: its position, if not all flows are; its packets times two, plus 1
 //!     if it is bound; its place (0 here, helper `i` is `i + 1`). Of more than
 //!     [`MOST_LISTED`] flows the [`MOST_LARGEST`] with the most packets are listed.
+//! - For each decision of the server mapper: the number of numbers that follow; 1024, which is no
+//!   dispatcher; its decisions before this one, counting those left out; now; how long it took;
+//!   cores; RSS buckets; then
+//!   - for each dedicated core: 1 if it has buckets, else 0; the share of its time that packets took;
+//!     packets lost; 99th percentile of a batch; the longest that its ring was;
+//!   - for each bucket: its core; its core from now on; packets a second; active flows.
+//!     (Numbers that are not whole stand as the bits of IEEE 754's binary64.)
 //! - At the end: 0, and how many decisions were left out. A file without it was cut short.
 
 mod explain;
 mod format;
 mod read;
+mod remapping;
 mod replay;
+mod server;
 #[cfg(test)]
 mod tests;
 
 pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
 pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
-pub use read::{Decision, ListedFlow, Problem, ReadError, Reader};
+pub use read::{Decision, Entry, ListedFlow, Problem, ReadError, Reader};
+pub use remapping::{
+    CoreChange, Remapping, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
+};
 pub use replay::{Difference, Differences, Outline, Replay, Replayer};
+pub use server::ServerDecision;
 
 use format::{Encoder, MOST_WORDS};
+use server::MOST_SERVER_WORDS;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -53,8 +68,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tailwater_net::Nanos;
 use tailwater_nf::chunks::{ChunkReceiver, ChunkSender, Chunks};
-use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Words in a chunk: several of the longest records.
 const CHUNK: usize = 8 * MOST_WORDS;
@@ -62,6 +78,8 @@ const CHUNK: usize = 8 * MOST_WORDS;
 const CHUNKS: usize = 32;
 /// Most dispatchers; more wait for each other.
 const DISPATCHERS: usize = 256;
+
+const _: () = assert!(MOST_SERVER_WORDS <= CHUNK);
 
 /// Why there is no record, or only a part of one.
 #[derive(Debug, thiserror::Error)]
@@ -163,6 +181,25 @@ impl Recorder {
         })
     }
 
+    /// The same for server mappers, of which a run has one.
+    pub fn recording_server(&self, make: MakeServerMapper) -> MakeServerMapper {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || {
+            let mapper = make();
+            let chunks = lock(&shared.chunks);
+            let Some(chunks) = chunks.as_ref() else {
+                return mapper;
+            };
+            Box::new(RecordingServer {
+                mapper,
+                chunks: chunks.sender(format::SERVER as usize),
+                sequence: 0,
+                words: Vec::with_capacity(MOST_SERVER_WORDS),
+                lost: Arc::clone(&shared.lost),
+            })
+        })
+    }
+
     /// Waits until everything is in the file, the run being over: all mappers are gone. `None` if that was done before.
     ///
     /// # Errors
@@ -231,6 +268,43 @@ impl CoreMapper for Recording {
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.mapper.completed(packets, new, took);
+    }
+}
+
+/// A server mapper that records what another sees and says. All of [`ServerMapper`]'s functions are
+/// passed on.
+struct RecordingServer {
+    mapper: Box<dyn ServerMapper>,
+    chunks: ChunkSender<u64>,
+    sequence: u64,
+    words: Vec<u64>,
+    lost: Arc<AtomicU64>,
+}
+
+impl ServerMapper for RecordingServer {
+    fn period(&self) -> Nanos {
+        self.mapper.period()
+    }
+
+    fn on_overload(&self) -> bool {
+        self.mapper.on_overload()
+    }
+
+    fn enforcement_delay(&self) -> Nanos {
+        self.mapper.enforcement_delay()
+    }
+
+    fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
+        let began = Instant::now();
+        self.mapper.remap(view, moves);
+        let took = began.elapsed().as_nanos() as u64;
+        server::encode(&mut self.words, view, moves, [self.sequence, took]);
+        self.sequence += 1;
+        if self.chunks.has_room(self.words.len()) {
+            self.chunks.extend(&self.words);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! It is an ordinary thread on no dedicated core. What it says reaches the workers through the NIC's
 //! bucket table and a ring of orders to each (see [`buckets`](super::buckets)).
 
-use super::buckets::{BucketLinks, Buckets, Moves, Order};
+use super::buckets::{BucketLinks, Buckets, KeptBack, Moves, Order};
 use super::load::{Account, Durations, FLOW, LoadBoard};
 use crate::clock::Clock;
 use crate::port::Reta;
@@ -44,6 +44,12 @@ const IN_A_RING: usize = 64;
 /// How often the thread looks whether buckets have arrived.
 const LOOK: Duration = Duration::from_micros(100);
 
+/// A worker without buckets sleeps so long at a time, but for a quarter of the time that a new bucket
+/// table takes at the most: it is awake when its first packet comes. It does not sleep at all if that
+/// is not worth it.
+const LONGEST_REST: Nanos = Nanos::from_micros(500);
+const SHORTEST_REST: Nanos = Nanos::from_micros(50);
+
 /// A backlog that has lasted so many epochs is an overload.
 const OVERLOAD: u32 = 4;
 
@@ -75,15 +81,18 @@ pub(crate) struct Server {
 }
 
 /// Connects the workers that own the `pools` with each other and with a server mapper. At the start
-/// they hold the buckets that `reta` gives them. Loads are averages over epochs.
+/// they hold the buckets that `reta` gives them. Loads are averages over epochs; a new bucket table
+/// takes `reta_delay` to be in force.
 pub(crate) fn connect(
     config: &ServerConfig,
     reta: &Reta,
     pools: &[BufferPool],
-    epoch: Nanos,
+    [epoch, reta_delay]: [Nanos; 2],
     clock: Clock,
 ) -> (Server, Vec<Buckets>) {
-    let moves = Arc::new(Moves::default());
+    let (moves, kept) = (Arc::new(Moves::default()), Arc::new(KeptBack::default()));
+    let rest = Nanos(reta_delay.0 / 4).min(LONGEST_REST);
+    let rest = (rest >= SHORTEST_REST).then_some(Duration::from_nanos(rest.0));
     let workers = pools.len();
     let mut to: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     let mut from: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
@@ -108,7 +117,8 @@ pub(crate) fn connect(
         };
         let held = |bucket: usize| usize::from(reta[bucket]) == worker;
         let account = Account::new(Arc::clone(board), epoch);
-        Buckets::new(held, pool, Arc::clone(&moves), links, account)
+        let shared = (Arc::clone(&moves), Arc::clone(&kept));
+        Buckets::new(held, pool, shared, links, account, rest)
     });
     let buckets = buckets.collect();
     let server = Server {
@@ -130,14 +140,14 @@ pub(crate) fn connect(
 
 impl Server {
     /// Runs from `start` until a worker sees the run's end, or `over` is set and the thread unparked.
-    /// Returns how often the mapper was asked.
-    pub(crate) fn run(mut self, nic: &TraceNic, start: Nanos, over: &AtomicBool) -> u64 {
+    /// Returns how often the mapper was asked, and how often it moved a bucket.
+    pub(crate) fn run(mut self, nic: &TraceNic, start: Nanos, over: &AtomicBool) -> [u64; 2] {
         let is_over = |moves: &Moves| over.load(Ordering::Relaxed) || moves.is_over();
-        let (mut last, mut decisions) = (start, 0);
+        let (mut last, mut decisions, mut moves) = (start, 0, 0);
         loop {
             self.wait(last, &is_over);
             if is_over(&self.moves) {
-                return decisions;
+                return [decisions, moves];
             }
             let now = self.clock.now();
             self.look(last, now);
@@ -157,8 +167,9 @@ impl Server {
                     std::thread::park_timeout(Duration::from_nanos(delay.0));
                 }
             }
-            if !self.enforce(nic) {
-                return decisions;
+            match self.enforce(nic) {
+                Some(moved) => moves += u64::from(moved > 0),
+                None => return [decisions, moves],
             }
         }
     }
@@ -233,8 +244,8 @@ impl Server {
         }
     }
 
-    /// Has the plan's buckets moved: all in one table. `false` if nothing will move any more.
-    fn enforce(&mut self, nic: &TraceNic) -> bool {
+    /// Has the plan's buckets moved: all in one table. How many; `None` if nothing will move any more.
+    fn enforce(&mut self, nic: &TraceNic) -> Option<u32> {
         let mut reta = self.reta;
         for &Move { bucket, to } in &self.plan {
             reta[usize::from(bucket)] = to;
@@ -243,10 +254,10 @@ impl Server {
         let moved = || (0..BUCKETS).filter(|&bucket| reta[bucket] != old[bucket]);
         let count = moved().count() as u32;
         if count == 0 {
-            return true;
+            return Some(0);
         }
         if !self.moves.announce(count) {
-            return false;
+            return None;
         }
         let effective = match nic.set_reta(&reta) {
             Ok(effective) => effective,
@@ -267,6 +278,6 @@ impl Server {
             assert!(pushed.is_ok(), "a ring of orders is full");
         }
         self.reta = reta;
-        true
+        Some(count)
     }
 }

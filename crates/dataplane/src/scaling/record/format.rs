@@ -8,7 +8,7 @@ use tailwater_policy::core::{MAX_HELPERS, Notice, Place, Plan, QueuedFlow, View}
 /// The first bytes.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
 /// The version that is written and read.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// The longest text of a header, in bytes. Longer ones are cut.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
@@ -18,6 +18,11 @@ pub const MOST_LISTED: usize = 1024;
 pub const MOST_LARGEST: usize = 64;
 /// Splits of a decision; more are left out.
 const MOST_SPLITS: usize = 16;
+
+/// Stands for a dispatcher's number in a decision of the server mapper.
+pub(super) const SERVER: u64 = MOST_DISPATCHERS;
+/// Most dispatchers that a file may name.
+pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
 
 /// Numbers of a decision before its helpers.
 pub(super) const FIXED: usize = 14;

@@ -2,19 +2,25 @@
 //! header and one decision.
 
 use super::format::{
-    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC, MOST_TEXT,
-    MOST_WORDS, OUT_OF_CORES, RECRUITED, TAKEN, VERSION, WHALE,
+    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC,
+    MOST_DISPATCHERS, MOST_TEXT, MOST_WORDS, OUT_OF_CORES, RECRUITED, SERVER, TAKEN, VERSION,
+    WHALE,
 };
+use super::server::{self, MOST_SERVER_WORDS, ServerDecision};
 use crate::scaling::MOST_BUFFERS;
 use std::io::{self, BufRead};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, Place, Split};
 
-/// Most dispatchers that a file may name.
-const MOST_DISPATCHERS: u64 = 1 << 10;
-
 /// Most flows of a queue: no dispatcher has more buffers.
 const MOST_FLOWS: u64 = MOST_BUFFERS as u64;
+
+/// Numbers of the longest decision of either kind, but the first.
+pub(super) const LONGEST: usize = if MOST_WORDS > MOST_SERVER_WORDS {
+    MOST_WORDS - 1
+} else {
+    MOST_SERVER_WORDS - 1
+};
 
 /// What is wrong with a file, and where.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +139,15 @@ impl Decision {
     }
 }
 
+/// A decision of either kind.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry<'a> {
+    /// A core mapper's, about what waits on a core.
+    Core(&'a Decision),
+    /// The server mapper's, about RSS buckets.
+    Server(&'a ServerDecision),
+}
+
 /// Reads a file, decision by decision.
 #[derive(Debug)]
 pub struct Reader<R> {
@@ -141,6 +156,7 @@ pub struct Reader<R> {
     header: Header,
     words: Vec<u64>,
     decision: Decision,
+    server: ServerDecision,
     lost: Option<u64>,
 }
 
@@ -156,6 +172,7 @@ impl<R: BufRead> Reader<R> {
             header: Header::default(),
             words: Vec::new(),
             decision: Decision::default(),
+            server: ServerDecision::default(),
             lost: None,
         };
         for expected in MAGIC {
@@ -191,11 +208,12 @@ impl<R: BufRead> Reader<R> {
         self.lost
     }
 
-    /// The next decision; `None` at the end. Not to be called after an error.
+    /// The next decision; `None` at the end. Those of one mapper are in order, those of several are not.
+    /// Not to be called after an error.
     ///
     /// # Errors
     /// It is none, or cannot be read.
-    pub fn next_decision(&mut self) -> Result<Option<&Decision>, ReadError> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
         if self.lost.is_some() {
             return Ok(None);
         }
@@ -210,14 +228,18 @@ impl<R: BufRead> Reader<R> {
             };
         }
         let at = |problem| error(offset, problem);
-        at_most("numbers in a decision", length, MOST_WORDS as u64 - 1).map_err(at)?;
+        at_most("numbers in a decision", length, LONGEST as u64).map_err(at)?;
         self.words.clear();
         for _ in 0..length {
             let number = self.number()?;
             self.words.push(number);
         }
+        if self.words[0] == SERVER {
+            server::decode(&self.words, &mut self.server).map_err(at)?;
+            return Ok(Some(Entry::Server(&self.server)));
+        }
         decode(&self.words, self.header.helpers, &mut self.decision).map_err(at)?;
-        Ok(Some(&self.decision))
+        Ok(Some(Entry::Core(&self.decision)))
     }
 
     fn byte(&mut self) -> Result<Option<u8>, ReadError> {
@@ -274,7 +296,7 @@ fn error(offset: u64, problem: Problem) -> ReadError {
     ReadError { offset, problem }
 }
 
-fn at_most(what: &'static str, found: u64, most: u64) -> Result<u64, Problem> {
+pub(super) fn at_most(what: &'static str, found: u64, most: u64) -> Result<u64, Problem> {
     if found <= most {
         return Ok(found);
     }
@@ -285,7 +307,7 @@ fn at_most(what: &'static str, found: u64, most: u64) -> Result<u64, Problem> {
     })
 }
 
-fn exactly(what: &'static str, found: u64, expected: u64) -> Result<(), Problem> {
+pub(super) fn exactly(what: &'static str, found: u64, expected: u64) -> Result<(), Problem> {
     if found == expected {
         return Ok(());
     }

@@ -59,7 +59,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
         &file_of(&[u64::MAX]),
         &format!(
             "expected at most {} numbers in a decision, found {}",
-            MOST_WORDS - 1,
+            read::LONGEST,
             u64::MAX
         ),
     );
@@ -79,8 +79,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     assert_eq!(decisions(&with(&[])).unwrap().len(), 1);
     let cases: &[(&[(usize, u64)], &str)] = &[
         (
-            &[(1, 1024)],
-            "expected at most 1023 as a dispatcher, found 1024",
+            &[(1, 1025)],
+            "expected at most 1023 as a dispatcher, found 1025",
         ),
         (
             &[(4, 1)],
@@ -126,8 +126,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
 
     let magic = format::MAGIC.len();
     let mut other = header("").encoded();
-    other[magic] = 2;
-    let text = format!("byte {magic}: expected a record of version 1, found version 2");
+    other[magic] = 3;
+    let text = format!("byte {magic}: expected a record of version 2, found version 3");
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),

@@ -34,7 +34,7 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     assert!(plans[1].notice.is_some());
     let mut reader = Reader::new(&*bytes).unwrap();
     let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 10);
-    while let Some(decision) = reader.next_decision().unwrap() {
+    while let Some(decision) = next_decision(&mut reader).unwrap() {
         explainer.add(decision);
     }
     let Explanation {
@@ -188,7 +188,7 @@ fn only_the_worst_episodes_are_kept() {
     let (bytes, _) = recorded(&situations, netblaze(100), "");
     let mut reader = Reader::new(&*bytes).unwrap();
     let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 3);
-    while let Some(decision) = reader.next_decision().unwrap() {
+    while let Some(decision) = next_decision(&mut reader).unwrap() {
         explainer.add(decision);
     }
     let Explanation {

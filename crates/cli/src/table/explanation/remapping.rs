@@ -1,0 +1,93 @@
+//! What a recorded run's server mapper saw and did, for people.
+
+use super::{Table, count};
+use crate::explain::ServerDocument;
+use crate::text::{fixed, percent, short, thousands};
+use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
+
+/// All of it, after what core mappers did.
+pub fn remappings(table: &mut Table, document: &ServerDocument) {
+    let all = &document.explanation;
+    let text = format!(
+        "{}, {} of which moved {}",
+        count(all.decisions, "decision"),
+        thousands(all.moves),
+        count(all.buckets_moved, "bucket")
+    );
+    table.gap();
+    table.line("RSS buckets", &text);
+    if all.missing > 0 {
+        let text = format!("{} left out", thousands(all.missing));
+        table.line("", &text);
+    }
+    let text = format!(
+        "{} us on average, {} us at most",
+        fixed(all.decision_mean_us),
+        fixed(all.decision_max_us)
+    );
+    table.line("a decision took", &text);
+    let text = match all.fewest_cores == all.most_cores {
+        true => format!("{} in use", all.most_cores),
+        false => format!("{} to {} in use", all.fewest_cores, all.most_cores),
+    };
+    table.line("dedicated cores", &text);
+    if let Some(replay) = &document.replay {
+        table.line("replayed", &format!("with {}", replay.policy));
+        let outcome = &replay.outcome;
+        let text = format!(
+            "the same was said {} times, something else {} times",
+            thousands(outcome.same),
+            thousands(outcome.different)
+        );
+        table.line("", &text);
+        let text = format!(
+            "{} moved, where the record has {}",
+            count(outcome.buckets_moved_replayed, "bucket"),
+            thousands(outcome.buckets_moved_recorded)
+        );
+        table.line("", &text);
+    }
+    for each in &all.list {
+        table.gap();
+        remapping(table, each);
+    }
+}
+
+fn remapping(table: &mut Table, remapping: &Remapping) {
+    let at = format!("at {} ms", fixed(remapping.at_us / 1e3));
+    let after = match remapping.cores_after == remapping.cores_before {
+        true => String::new(),
+        false => format!(
+            ": {} in use, where {} were",
+            count(u64::from(remapping.cores_after), "core"),
+            remapping.cores_before
+        ),
+    };
+    let moved = count(u64::from(remapping.buckets_moved), "bucket");
+    table.line(&at, &format!("{moved} moved{after}"));
+    for (number, core) in remapping.cores.iter().enumerate() {
+        // Of a large server those cores that had, or got, anything.
+        if core.buckets + core.coming > 0 {
+            table.line("", &format!("core {number}: {}", change(core)));
+        }
+    }
+}
+
+fn change(core: &CoreChange) -> String {
+    let mut text = format!(
+        "{}, {} flows, {}pps, busy {}",
+        count(u64::from(core.buckets), "bucket"),
+        fixed(core.flows),
+        short(core.pps),
+        percent(core.busy)
+    );
+    if core.lost > 0 {
+        text += &format!(", {} lost", thousands(core.lost));
+    }
+    for (buckets, what) in [(core.leaving, "leave"), (core.coming, "come")] {
+        if buckets > 0 {
+            text += &format!("; {} {what}", thousands(u64::from(buckets)));
+        }
+    }
+    text
+}

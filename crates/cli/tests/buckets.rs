@@ -1,0 +1,146 @@
+//! Runs that move RSS buckets between dedicated cores.
+//!
+//! Nothing that was measured is asserted: the machine may be slow, or busy.
+
+mod common;
+
+use common::*;
+use tailwater_dataplane::cores::available;
+
+/// Two cores as a list, or says that the test is skipped.
+fn two_cores() -> Option<String> {
+    match available()[..] {
+        [first, second, ..] => Some(format!("{first},{second}")),
+        _ => {
+            eprintln!("skipped: this machine has one core");
+            None
+        }
+    }
+}
+
+/// What became of every packet adds up, and so do causes.
+fn assert_sums(report: &serde_json::Value) {
+    assert_identity(report);
+    let causes = report["late_by_cause"].as_object().unwrap();
+    let late: u64 = causes.values().map(|count| count.as_u64().unwrap()).sum();
+    let windows = report["windows"]["list"].as_array().unwrap();
+    let sum = |name: &str| -> u64 { windows.iter().map(|w| w[name].as_u64().unwrap()).sum() };
+    assert_eq!(late, sum("late") + sum("lost"));
+}
+
+/// Traffic that one core does easily: a balancer takes all buckets from the other, which is then left
+/// to others.
+#[test]
+fn a_core_that_is_not_needed_is_let_go() {
+    let Some(cores) = two_cores() else {
+        return;
+    };
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let file = folder.path("run.decisions");
+    let more = [
+        "--cores",
+        &cores,
+        "--policy",
+        "rss++",
+        "--duration",
+        "1s",
+        "--record",
+        file.to_str().unwrap(),
+    ];
+    let report = report(&folder.acl_nat(), &traffic, &more);
+    assert_sums(&report);
+    assert_eq!(count(&report, "offered"), 10_000);
+    assert!(
+        !report["packets"]["reasons"]
+            .to_string()
+            .contains("bucket-not-held")
+    );
+    assert!(report["scaling"].is_null());
+    let server = &report["server"];
+    assert_eq!(server["buckets_moved"], 256, "{server}");
+    assert_eq!(server["moves"], 1);
+    let used = &report["cores"];
+    assert_eq!(used["dedicated"], 2);
+    let in_use = used["dedicated_avg"].as_f64().unwrap();
+    assert!((1.0..2.0).contains(&in_use), "{used}");
+    assert_eq!(used["avg"], used["dedicated_avg"]);
+
+    // The record tells the same, whoever is asked again.
+    let explained = run(&[
+        &"explain",
+        &file,
+        &"--policy",
+        &"rss++",
+        &"--output",
+        &"json",
+    ]);
+    assert!(explained.status.success(), "{}", text(&explained.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let recorded = &document["server"];
+    assert_eq!(document["summary"]["decisions"], 0);
+    assert_eq!(recorded["decisions"], server["decisions"]);
+    assert_eq!(recorded["buckets_moved"], 256);
+    assert_eq!(recorded["fewest_cores"], 1);
+    assert_eq!(recorded["list"][0]["cores_before"], 2);
+    assert_eq!(recorded["replay"]["different"], 0, "{recorded}");
+    let table = run(&[&"explain", &file]);
+    let table = text(&table.stdout);
+    assert!(
+        table.contains("256 buckets moved: 1 core in use, where 2 were"),
+        "{table}"
+    );
+    assert!(!table.contains("episodes"), "{table}");
+}
+
+/// A server mapper beside core mappers, by a profile; and alone, without auxiliary cores.
+#[test]
+fn policies_with_a_server_mapper_run() {
+    let Some(cores) = two_cores() else {
+        return;
+    };
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(1000));
+    let chain = folder.acl_nat();
+    let profile = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
+                   configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 200000\n\
+                   epochNanoseconds: 80000\nfrontier: [[1, 80], [40, 40]]\n\
+                   rates: [[10, 1000000], [1000, 400000]]\n";
+    let profile = folder.write("measured.yaml", profile);
+    let profile = profile.to_str().unwrap();
+    for policy in [
+        "tailwater",
+        "netblaze",
+        "netblaze-core-static-safe",
+        "netblaze-no-core-mapper",
+        "netblaze-server-static-safe",
+        "netblaze-server-static-unsafe",
+        "netblaze-on-demand-rss",
+    ] {
+        let more = ["--cores", &cores, "--policy", policy, "--profile", profile];
+        let report = report(&chain, &traffic, &more);
+        assert_sums(&report);
+        assert_eq!(count(&report, "offered"), 1000, "{policy}");
+        assert!(report["server"].is_object(), "{policy}");
+        assert!(report["scaling"].is_null(), "{policy}");
+    }
+    // A table for people says what moved.
+    let output = tailwater()
+        .args(["run", "--cores", &cores, "--policy", "netblaze"])
+        .args(["--profile", profile, "--duration", "1500ms"])
+        .arg("--traffic")
+        .args([&traffic, &chain])
+        .output()
+        .unwrap();
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        table.contains("cores               2 dedicated, "),
+        "{table}"
+    );
+    assert!(table.contains(" of them in use\nmoved "), "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 90),
+        "{table}"
+    );
+}
