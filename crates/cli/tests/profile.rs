@@ -132,7 +132,7 @@ fn a_run_hands_packets_over_and_loses_none() {
         .map(|(i, (_, frame))| (i as u64 / 400 * 20_000_000, frame))
         .collect();
     let traffic = folder.capture("bursts.pcap", &packets);
-    let profile = made_up(&folder, "small.yaml", "50000000", "24980000");
+    let profile = made_up(&folder, "small.yaml", "50000000", "25000000");
     let out = folder.path("out.pcap");
     for wait in ["sleep", "spin", "50us"] {
         let report = report(
@@ -189,7 +189,7 @@ fn a_run_without_profile_measures_one_and_says_so() {
     assert!(!folder.path("chain.profile.yaml").exists());
 
     // One that is there but for something else is told of, and not used.
-    made_up(&folder, "chain.profile.yaml", "50000000", "24980000");
+    made_up(&folder, "chain.profile.yaml", "50000000", "25000000");
     let output = start(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let notices = text(&output.stderr);
@@ -273,7 +273,7 @@ fn wrong_input_is_refused() {
 
     let missing = folder.path("missing.yaml");
     let broken = folder.write("broken.yaml", "kind: CapacityProfile\nfrontier: 3\n");
-    let other = made_up(&folder, "other.yaml", "100000000", "49980000");
+    let other = made_up(&folder, "other.yaml", "100000000", "50000000");
     if let Some([dedicated, auxiliary]) = two_cores() {
         let both = format!("{dedicated},{auxiliary}");
         let several = |more: &[&'static str]| {
@@ -291,7 +291,7 @@ fn wrong_input_is_refused() {
         check(recorded, "--policy static never decides anything");
         let profile = several(&["--policy", "rss++", "--profile", "x"]);
         check(profile, "--policy rss++ goes by no profile");
-        let rateless = made_up(&folder, "rateless.yaml", "50000000", "24980000");
+        let rateless = made_up(&folder, "rateless.yaml", "50000000", "25000000");
         let mut args = several(&["--policy", "netblaze", "--profile"]);
         args.push(name(&rateless).to_owned());
         check(args, "rateless.yaml: the profile has no rates");

@@ -82,7 +82,7 @@ impl ServerMapper for AllAtOnce {
     }
 }
 
-fn moved(ring: usize) -> RunReport {
+fn moved() -> RunReport {
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  \
                 slo: {latency: 200us}\n  functions: [{nat: {external: [203.0.113.0/28]}}]\n";
     let spec = ChainSpec::parse(text, "test", Path::new(".")).unwrap();
@@ -91,7 +91,8 @@ fn moved(ring: usize) -> RunReport {
         // Workers may share a core: slower, but no less right.
         cores: (0..2).map(|i| available[i % available.len()]).collect(),
         nic: TraceNicConfig {
-            ring,
+            // Nothing is lost before the chain.
+            ring: 1 << 20,
             reta_delay: Nanos::from_micros(200),
             ..TraceNicConfig::default()
         },
@@ -113,28 +114,22 @@ fn moved(ring: usize) -> RunReport {
 }
 
 /// The first core has a backlog when the buckets leave it, so the second one keeps packets back until that is
-/// worked off, and runs out of buffers. A machine that is busy with other things may be late for the burst, not
-/// every time.
+/// worked off. A machine that is busy with other things may be late for the burst, not every time.
 #[test]
 fn packets_late_for_want_of_their_bucket_are_put_down_to_migration() {
-    // Without losses before the chain, and with.
-    for ring in [1 << 20, 256] {
-        let mut reports = (0..5).map(|_| moved(ring));
-        let found = reports.find(|report| {
-            let server = report.server.unwrap();
-            let late: u64 = report.late_by_cause.values().sum();
-            let windows = report.windows.list.iter();
-            let counted: u64 = windows.map(|window| window.late + window.lost).sum();
-            assert_eq!(late, counted, "each late or lost packet has one cause");
-            let steps = report.timeline.list.iter();
-            let migration = report.late_by_cause["migration"];
-            let over_time: u64 = steps.map(|step| step.late_by_cause["migration"]).sum();
-            assert_eq!(migration, over_time);
-            if server.packets_kept_back == 0 {
-                assert_eq!(migration, 0, "no packet waited for its bucket");
-            }
-            migration > 0 && server.moves > 0 && server.buckets_moved > 0
-        });
-        assert!(found.is_some(), "five runs with a ring of {ring}");
-    }
+    let found = (0..5).map(|_| moved()).find(|report| {
+        let server = report.server.unwrap();
+        let late: u64 = report.late_by_cause.values().sum();
+        let windows = report.windows.list.iter();
+        let counted: u64 = windows.map(|window| window.late + window.lost).sum();
+        assert_eq!(late, counted, "each late or lost packet has one cause");
+        let migration = report.late_by_cause["migration"];
+        let steps = report.timeline.list.iter();
+        let over_time: u64 = steps.map(|step| step.late_by_cause["migration"]).sum();
+        assert_eq!(migration, over_time);
+        // Those that came meanwhile count, too: they had to stand behind.
+        assert!(server.packets_kept_back > 0 || migration == 0, "{server:?}");
+        migration > 0 && server.moves > 0 && server.buckets_moved > 0
+    });
+    assert!(found.is_some(), "five runs");
 }

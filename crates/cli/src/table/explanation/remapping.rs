@@ -68,26 +68,31 @@ fn remapping(table: &mut Table, remapping: &Remapping) {
     for (number, core) in remapping.cores.iter().enumerate() {
         // Of a large server those cores that had, or got, anything.
         if core.buckets + core.coming > 0 {
-            table.line("", &format!("core {number}: {}", change(core)));
+            table.line("", &format!("core {number}: {}", moves(core)));
+            table.line("", &format!("        {}", load(core)));
         }
     }
 }
 
-fn change(core: &CoreChange) -> String {
+fn moves(core: &CoreChange) -> String {
+    let mut text = count(u64::from(core.buckets), "bucket");
+    for (buckets, what) in [(core.leaving, "leave"), (core.coming, "come")] {
+        if buckets > 0 {
+            text += &format!(", {} {what}", thousands(u64::from(buckets)));
+        }
+    }
+    text
+}
+
+fn load(core: &CoreChange) -> String {
     let mut text = format!(
-        "{}, {} flows, {}pps, busy {}",
-        count(u64::from(core.buckets), "bucket"),
-        fixed(core.flows),
+        "{}pps of {} flows, busy {}",
         short(core.pps),
+        fixed(core.flows),
         percent(core.busy)
     );
     if core.lost > 0 {
         text += &format!(", {} lost", thousands(core.lost));
-    }
-    for (buckets, what) in [(core.leaving, "leave"), (core.coming, "come")] {
-        if buckets > 0 {
-            text += &format!("; {} {what}", thousands(u64::from(buckets)));
-        }
     }
     text
 }

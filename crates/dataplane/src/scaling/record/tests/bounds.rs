@@ -138,7 +138,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     let text = format!("byte {magic}: expected a number of 64 bits, found a longer one");
     assert_eq!(refused(&long), text);
     let mut text = format::MAGIC.to_vec();
-    for number in [1, 0, 0, 0, 0, 1 << 50] {
+    for number in [format::VERSION, 0, 0, 0, 0, 1 << 50] {
         format::put(&mut text, number);
     }
     assert!(
