@@ -131,17 +131,20 @@ impl Backlog {
     pub(crate) fn new(buffers: u32, helpers: usize, has_flows: bool) -> Backlog {
         let most = buffers as usize;
         assert!(most < usize::from(NONE), "numbers have 16 bits");
+        // Numbers of flows that are over are free again only when the lists are tidied. With twice as
+        // many as packets, that comes to a step or two for each packet, even when all buffers are full.
+        let numbers = (2 * most).min(usize::from(NONE));
         Backlog {
-            flows: vec![Flow::new(0); most],
+            flows: vec![Flow::new(0); numbers],
             active: 0,
             active_in: Box::new([0; BUCKETS]),
-            free: (0..most as u16).rev().collect(),
+            free: (0..numbers as u16).rev().collect(),
             by_hash: (!has_flows).then(|| Box::new([NONE; 1 << 16])),
             front: Vec::with_capacity(most),
             lists: (0..=helpers).map(|_| Vec::with_capacity(most)).collect(),
             spare: Vec::with_capacity(most),
-            queued: Vec::with_capacity(most),
-            listed: Vec::with_capacity(most),
+            queued: Vec::with_capacity(numbers),
+            listed: Vec::with_capacity(numbers),
             left: 0,
             here: Load::default(),
             bound: 0,
@@ -219,7 +222,7 @@ impl Backlog {
             let number = match found {
                 Some(number) => number,
                 None => {
-                    // There are as many numbers as buffers.
+                    // There are more numbers than buffers.
                     let number = free.pop()?;
                     *active += 1;
                     active_in[bucket_of_low(hash)] += 1;
