@@ -12,7 +12,7 @@ use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
-use crate::spec::{ChainSpec, Fate, FunctionConfig};
+use crate::spec::{ChainSpec, Fate, FunctionConfig, OwnFunction};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
 use crate::url_filter::{FilterTable, UrlFilter};
 use std::io;
@@ -86,6 +86,7 @@ enum Shared {
     Forward(Forward),
     IpForward(Arc<RouteTable>, ForwardOptions),
     Tunnel(Arc<TunnelRules>, bool),
+    Own(OwnFunction),
 }
 
 impl Shared {
@@ -169,6 +170,7 @@ impl Shared {
                 let rules = TunnelRules::new(&config.rules, default);
                 Shared::Tunnel(Arc::new(rules), config.cached)
             }
+            FunctionConfig::Own(own) => Shared::Own(own.clone()),
         })
     }
 
@@ -188,6 +190,7 @@ impl Shared {
                 Box::new(IpForward::new(Arc::clone(table), *options))
             }
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
+            Shared::Own(own) => own.instance(),
         }
     }
 }

@@ -18,7 +18,7 @@ mod yaml;
 
 pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, Metadata, PacketsSpec, Slo};
 pub use error::SpecError;
-pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig};
+pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig, OwnFunction};
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

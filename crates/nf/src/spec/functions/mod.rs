@@ -5,6 +5,9 @@ use super::located::Located;
 use super::values::label;
 use std::path::Path;
 
+mod own;
+pub use own::OwnFunction;
+
 /// What reading a function's configuration may need beside its YAML.
 pub(crate) struct Context<'a> {
     /// The folder that file names in the spec are relative to.
@@ -21,16 +24,19 @@ macro_rules! registry {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum FunctionConfig {
             $($(#[$doc])* $variant($config),)+
+            /// A function that the program brings along.
+            Own(OwnFunction),
         }
 
         impl FunctionConfig {
             /// The keys of all kinds, as written in YAML.
             pub const KINDS: &'static [&'static str] = &[$($key),+];
 
-            /// The key of this kind, as written in YAML.
+            /// The key of this kind, as written in YAML, if it can be.
             pub fn kind(&self) -> &'static str {
                 match self {
                     $(FunctionConfig::$variant(_) => $key,)+
+                    FunctionConfig::Own(own) => own.kind(),
                 }
             }
 
