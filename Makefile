@@ -4,11 +4,12 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 TRAFFIC ?= bursty
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test loom check bench bench-chains bench-functions bench-scaling clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-scaling clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +39,10 @@ test: ## all tests, and why any were skipped
 	@tools/deps.sh build test
 	@tools/test.sh
 	@tools/loom.sh
+
+soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round
+	@tools/deps.sh build
+	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 
 loom: ## model checks of what hands packets between cores; `test` runs them, too
 	@tools/deps.sh build

@@ -56,7 +56,10 @@ pub enum CliError {
 impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
-        let run = |error: &RunError| matches!(error, RunError::Build(_) | RunError::Core(_));
+        let run = |error: &RunError| {
+            use RunError::{Build, Core, Recording};
+            matches!(error, Build(_) | Core(_) | Recording { .. })
+        };
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
             CliError::Run(error) => run(error),

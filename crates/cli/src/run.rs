@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 use tailwater_dataplane::cores::KeepOff;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunError, run as run_chain};
+use tailwater_dataplane::{RunConfig, run as run_chain};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
 
@@ -122,10 +122,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     drop(live);
     drop(endpoint);
     let decisions = recorder.map_or(Ok(()), |recorder| explain::finish(&recorder));
-    // Even if recording failed, the report is worth having.
-    let (report, recording) = match report {
-        Err(RunError::Recording { source, report }) => (*report, Some(source)),
-        other => (other?, None),
+    // Even if recording failed, or a worker died, the report is worth having.
+    let (report, failure) = match report {
+        Ok(report) => (report, None),
+        Err(error) => match error.report().cloned() {
+            Some(report) => (report, Some(error)),
+            None => return Err(error.into()),
+        },
     };
     print(&match args.output {
         ReportOutput::Table => table::report(&report),
@@ -138,8 +141,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
             source,
         })?;
     }
-    if let Some(source) = recording {
-        return Err(source.into());
+    if let Some(error) = failure {
+        return Err(error.into());
     }
     decisions?;
     Ok(match args.check_slo && !report.slo_met {

@@ -364,6 +364,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let mut report = report(&folder.acl_nat(), &traffic, &[]);
     // Null in a run without auxiliary cores, and a machine may have one core only.
     report["scaling"] = serde_json::to_value(ScalingCounters::default()).unwrap();
+    report["wake_us"] = report["latency_us"].clone();
     // Null where no RSS buckets move.
     report["server"] = serde_json::to_value(ServerReport::default()).unwrap();
     let found = fields(

@@ -136,13 +136,11 @@ impl Attribution {
     }
 
     /// The cause of packets that found the ring full just now: a gap, if the worker was away for
-    /// longer than the SLO since it last had nothing to do; packets that are kept back, if they have
-    /// left it no buffer; else the ring.
-    pub fn loss(&self, now: Nanos, no_buffer: bool) -> Cause {
-        match (self.felt_gaps(now) > self.slo, no_buffer) {
-            (true, _) => Cause::Descheduled,
-            (false, true) => Cause::Migration,
-            (false, false) => Cause::RingFull,
+    /// longer than the SLO since it last had nothing to do; else what `full` says.
+    pub fn loss(&self, now: Nanos, full: Cause) -> Cause {
+        match self.felt_gaps(now) > self.slo {
+            true => Cause::Descheduled,
+            false => full,
         }
     }
 
@@ -323,11 +321,11 @@ mod tests {
         // It would have been late anyway.
         assert_eq!(attribution.cause(kept_back(99)), Cause::Minnows);
         let now = Nanos::from_micros(950);
-        assert_eq!(attribution.loss(now, true), Cause::Migration);
+        assert_eq!(attribution.loss(now, Cause::Migration), Cause::Migration);
         // The machine has taken the core away: that comes first.
         attribution.gap(Nanos::from_micros(210), now);
         assert_eq!(attribution.cause(kept_back(100)), Cause::Descheduled);
-        assert_eq!(attribution.loss(now, true), Cause::Descheduled);
+        assert_eq!(attribution.loss(now, Cause::Migration), Cause::Descheduled);
     }
 
     #[test]
@@ -347,12 +345,12 @@ mod tests {
         // 600 us: late anyway.
         assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
         let now = Nanos::from_micros(950);
-        assert_eq!(attribution.loss(now, false), Cause::RingFull);
+        assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
         attribution.gap(Nanos::from_micros(200), now);
-        assert_eq!(attribution.loss(now, false), Cause::Descheduled);
+        assert_eq!(attribution.loss(now, Cause::RingFull), Cause::Descheduled);
         attribution.idle();
         assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Whale);
-        assert_eq!(attribution.loss(now, false), Cause::RingFull);
+        assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
     }
 
     /// Gaps once added up for as long as the worker was busy, so that under overload everything was
@@ -365,6 +363,9 @@ mod tests {
         }
         let packet = late(60_000_000, 60_001_490, 60_001_500);
         assert_eq!(attribution.cause(packet), Cause::Minnows);
-        assert_eq!(attribution.loss(packet.sent, false), Cause::RingFull);
+        assert_eq!(
+            attribution.loss(packet.sent, Cause::RingFull),
+            Cause::RingFull
+        );
     }
 }

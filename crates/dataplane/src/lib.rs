@@ -5,6 +5,7 @@ pub mod attribution;
 pub mod capture;
 pub mod clock;
 pub mod cores;
+mod death;
 pub mod histogram;
 mod meter;
 pub mod port;

@@ -31,6 +31,8 @@ pub(crate) struct Meter {
     start: Nanos,
     window: Nanos,
     window_end: Nanos,
+    /// Whether the worker has died.
+    dead: bool,
 }
 
 impl Meter {
@@ -46,6 +48,7 @@ impl Meter {
             start: config.start,
             window: config.window,
             window_end: config.start + config.window,
+            dead: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl Meter {
     /// The worker has slept, and woke up so long after it was called. Much longer than it takes to wake
     /// up, and it was kept off its core by others.
     pub(crate) fn woke(&mut self, took: Nanos, now: Nanos) {
+        self.telemetry.window.wakes.record(took);
         match took > KEPT_OFF {
             true => self.note_gap(took, now),
             false => self.attribution.woke(took),
@@ -76,13 +80,13 @@ impl Meter {
     }
 
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
-    /// `no_buffer`: packets that are kept back had taken all of them.
+    /// What the ring had no room for has the cause `full`, if no gap has.
     #[inline]
     pub(crate) fn note_arrivals(
         &mut self,
         received: Received,
-        no_buffer: bool,
         [last, now]: [Nanos; 2],
+        full: impl FnOnce() -> Cause,
     ) {
         let away = now.saturating_sub(last);
         if away > GAP {
@@ -94,7 +98,7 @@ impl Meter {
             window.lost_ring_full += received.lost_ring_full;
             let (lost, from) = (received.lost_ring_full, received.lost_since);
             self.bins.spread(&mut window.arrivals, lost, from, now);
-            window.late[self.attribution.loss(now, no_buffer) as usize] += received.lost_ring_full;
+            window.late[self.attribution.loss(now, full()) as usize] += lost;
         }
     }
 
@@ -225,8 +229,33 @@ impl Meter {
             kept_back: self.kept_back(rss_hash, arrival, now),
         };
         let window = &mut self.telemetry.window;
-        window.lost_undrained += 1;
-        window.late[self.attribution.cause(late) as usize] += 1;
+        let cause = if self.dead {
+            window.lost_with_worker += 1;
+            // It is off its core for good.
+            Cause::Descheduled
+        } else {
+            window.lost_undrained += 1;
+            self.attribution.cause(late)
+        };
+        window.late[cause as usize] += 1;
+    }
+
+    /// The worker has died: what it counts as never processed from now on is lost for that.
+    pub(crate) fn die(&mut self) {
+        self.dead = true;
+    }
+
+    /// Counts the packets of a batch at which the worker died, of which the chain had lost `lost` by
+    /// then, and dropped others.
+    pub(crate) fn note_unfinished(&mut self, batch: &mut Batch, lost: u64, now: Nanos) {
+        batch.rejoin_bypass();
+        let window = &mut self.telemetry.window;
+        window.dropped += (batch.in_hand() - batch.len()) as u64 - lost;
+        window.lost_in_chain += lost;
+        window.late[Cause::NoPlace as usize] += lost;
+        for packet in batch.iter() {
+            self.note_undrained(packet.arrival, packet.rss_hash, now);
+        }
     }
 
     /// Ends the window if it is over.
@@ -295,6 +324,63 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::windows;
+    use tailwater_nf::chain::InputPolicy;
+    use tailwater_nf::spec::Fate;
+
+    fn meter(chain: &Chain) -> Meter {
+        let config = WorkerConfig {
+            slo: Nanos::from_micros(200),
+            window: Nanos::from_millis(100),
+            start: Nanos::ZERO,
+            batch: 32,
+        };
+        Meter::new(&config, windows(1).0.remove(0), chain)
+    }
+
+    fn no_functions() -> Chain {
+        let input = InputPolicy {
+            malformed: Fate::Drop,
+            non_ip: Fate::Drop,
+        };
+        Chain::new(Vec::new(), None, input)
+    }
+
+    #[test]
+    fn what_a_full_ring_lost_has_a_cause() {
+        let mut meter = meter(&no_functions());
+        let received = Received {
+            offered: 10,
+            lost_ring_full: 3,
+            ..Received::default()
+        };
+        let at = |us| [Nanos::from_micros(us); 2];
+        let late = |meter: &mut Meter| {
+            [Cause::RingFull, Cause::Waking, Cause::Descheduled]
+                .map(|cause| meter.window().late[cause as usize])
+        };
+        meter.note_arrivals(received, at(1), || Cause::RingFull);
+        assert_eq!(late(&mut meter), [3, 0, 0]);
+        meter.note_arrivals(received, at(2), || Cause::Waking);
+        assert_eq!(late(&mut meter), [3, 3, 0]);
+        // A gap longer than the objective comes first.
+        let span = [Nanos::from_micros(2), Nanos::from_micros(302)];
+        meter.note_arrivals(received, span, || Cause::Waking);
+        assert_eq!(late(&mut meter), [3, 3, 3]);
+        assert_eq!(meter.window().lost(), 9);
+    }
+
+    #[test]
+    fn what_a_dead_worker_never_did_is_lost_with_it() {
+        let mut meter = meter(&no_functions());
+        meter.note_undrained(Nanos(1), 7, Nanos::from_millis(1));
+        meter.die();
+        meter.note_undrained(Nanos(1), 7, Nanos::from_millis(1));
+        let window = meter.window();
+        assert_eq!((window.lost_undrained, window.lost_with_worker), (1, 1));
+        assert_eq!(window.late[Cause::Descheduled as usize], 1);
+        assert_eq!(window.late_or_lost(), 2);
+    }
 
     #[test]
     fn pace_tells_gaps_from_work() {

@@ -2,7 +2,7 @@
 
 mod collector;
 
-pub(crate) use collector::{Collector, NOT_DRAINED, RING_FULL};
+pub(crate) use collector::{Collector, NOT_DRAINED, RING_FULL, WORKER_DIED};
 
 use crate::histogram::LatencyHistogram;
 use crate::scaling::ScalingCounters;
@@ -42,6 +42,8 @@ pub struct RunReport {
     pub late_by_cause: BTreeMap<&'static str, u64>,
     /// What was handed to auxiliary cores, if there are any.
     pub scaling: Option<ScalingCounters>,
+    /// How long helpers took to wake up after they were called, if there are any, in microseconds.
+    pub wake_us: Option<LatencyReport>,
     /// What the server mapper did, if there is one.
     pub server: Option<ServerReport>,
     /// The flow table, if the chain has one.

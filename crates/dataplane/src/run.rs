@@ -3,8 +3,11 @@
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
+use crate::death::survive;
 use crate::port::{PortQueue, PortSender, RetaError, round_robin};
-use crate::report::{Collector, CoreReport, FlowReport, PacketReport, RunReport, SloReport};
+use crate::report::{
+    Collector, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
+};
 use crate::scaling::buckets::{BucketCounters, Buckets, ServerReport};
 use crate::scaling::helper::AuxiliaryWorker;
 use crate::scaling::server::{self, ServerConfig};
@@ -73,6 +76,16 @@ pub enum RunError {
     /// The capture cannot be created.
     #[error(transparent)]
     Capture(#[from] TrafficError),
+    /// A function, or something else of a worker's, panicked. The others have ended in good order.
+    #[error("{thread} died: {message}; the run was stopped, and what it had is lost (worker-died)")]
+    Died {
+        /// The thread: `worker-` or `helper-` with its core, or `server-mapper`.
+        thread: String,
+        /// What its panic said.
+        message: String,
+        /// The run's report.
+        report: Box<RunReport>,
+    },
     /// The run went well, but not everything that was sent could be recorded, or not all flow
     /// records written.
     #[error("{source}")]
@@ -82,6 +95,16 @@ pub enum RunError {
         /// The run's report.
         report: Box<RunReport>,
     },
+}
+
+impl RunError {
+    /// The report of a run that ended with this error, if it began.
+    pub fn report(&self) -> Option<&RunReport> {
+        match self {
+            RunError::Died { report, .. } | RunError::Recording { report, .. } => Some(report),
+            _ => None,
+        }
+    }
 }
 
 /// How the run stands, a few times a second.
@@ -114,6 +137,12 @@ const LEAD: Nanos = Nanos::from_millis(10);
 
 /// The real-time priority of helpers: above ordinary programs, below all others.
 const HELPER_PRIORITY: u8 = 1;
+
+/// The server mapper's thread.
+const SERVER_MAPPER: &str = "server-mapper";
+
+/// Where flows' ends are told to functions, after the last packet.
+const ENDS: &str = "the end of the run";
 
 /// How often progress is told at least.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -259,19 +288,21 @@ pub fn run(
     let failed = AtomicBool::new(false);
     // Set when all workers have ended.
     let over = AtomicBool::new(false);
-    let finished: Result<(Vec<Finished>, [u64; 2]), RunError> = std::thread::scope(|scope| {
+    let finished: Result<_, RunError> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut error = None;
         for (core, worker) in workers {
             let (failed, stop) = (&failed, Both(stop, &failed));
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{core}"))
-                .spawn_scoped(scope, move || -> Result<Finished, CoreError> {
+            let name = format!("worker-{core}");
+            let thread = std::thread::Builder::new().name(name.clone()).spawn_scoped(
+                scope,
+                move || -> Result<Finished, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-                    Ok(worker.run_with_buckets(|| stop.is_set()))
-                });
+                    Ok(worker.run_among_others(|| stop.is_set(), failed))
+                },
+            );
             match thread {
-                Ok(thread) => threads.push(thread),
+                Ok(thread) => threads.push((name, thread)),
                 Err(source) => {
                     failed.store(true, Ordering::Relaxed);
                     error = Some(RunError::Thread(source));
@@ -281,16 +312,18 @@ pub fn run(
         }
         for (core, worker) in auxiliaries {
             let failed = &failed;
-            let thread = std::thread::Builder::new()
-                .name(format!("helper-{core}"))
-                .spawn_scoped(scope, move || -> Result<Finished, CoreError> {
+            let name = format!("helper-{core}");
+            let thread = std::thread::Builder::new().name(name.clone()).spawn_scoped(
+                scope,
+                move || -> Result<Finished, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                     // It sleeps when it has nothing to do; when it has, it goes before others.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
-                    Ok((worker.run(), None))
-                });
+                    Ok(worker.run(failed))
+                },
+            );
             match thread {
-                Ok(thread) => threads.push(thread),
+                Ok(thread) => threads.push((name, thread)),
                 Err(source) => {
                     failed.store(true, Ordering::Relaxed);
                     error = Some(RunError::Thread(source));
@@ -299,10 +332,13 @@ pub fn run(
             }
         }
         let server = server.and_then(|server| {
-            let (nic, over) = (&nic, &over);
+            let (nic, over, failed) = (&nic, &over, &failed);
             let thread = std::thread::Builder::new()
-                .name("server-mapper".to_owned())
-                .spawn_scoped(scope, move || server.run(nic, start, over));
+                .name(SERVER_MAPPER.to_owned())
+                .spawn_scoped(scope, move || {
+                    survive(|| server.run(nic, start, over))
+                        .inspect_err(|_| failed.store(true, Ordering::Relaxed))
+                });
             thread
                 .inspect_err(|_| failed.store(true, Ordering::Relaxed))
                 .map_err(|source| error = Some(RunError::Thread(source)))
@@ -316,26 +352,39 @@ pub fn run(
             progress(&snapshot(&collector, &reasons, [elapsed, duration], config));
         }
         over.store(true, Ordering::Relaxed);
-        let decisions = server.map_or([0; 2], |thread| {
+        let decisions = server.map_or(Ok([0; 2]), |thread| {
             thread.thread().unpark();
             thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        let chains = threads.into_iter().map(|thread| {
+        let workers = threads.into_iter().map(|(name, thread)| {
             let finished = thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok(finished?)
+            Ok((name, finished?))
         });
-        let chains: Result<Vec<Finished>, RunError> = chains.collect();
-        error.map_or(chains, Err).map(|chains| (chains, decisions))
+        let workers: Result<Vec<(String, Finished)>, RunError> = workers.collect();
+        error
+            .map_or(workers, Err)
+            .map(|workers| (workers, decisions))
     });
     let (finished, decisions) = finished?;
-    let chains = finished.into_iter().map(|(mut chain, buckets)| {
+    let mut deaths = Vec::new();
+    let decisions = decisions.unwrap_or_else(|message| {
+        deaths.push((SERVER_MAPPER.to_owned(), message));
+        [0; 2]
+    });
+    let chains = finished.into_iter().map(|(thread, finished)| {
+        let Finished {
+            mut chain,
+            buckets,
+            died,
+        } = finished;
         if let Some(buckets) = buckets {
             buckets.finish(&mut chain);
         }
+        deaths.extend(died.map(|message| (thread, message)));
         chain
     });
     let chains: Vec<Chain> = chains.collect();
@@ -343,7 +392,11 @@ pub fn run(
     let recorded = capture.map(CaptureFile::finish).transpose();
     let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
     // Ends all flows: after they have been counted.
-    chains.into_iter().for_each(Chain::finish);
+    for chain in chains {
+        // A function of a worker that died may do so again: it goes without its last words.
+        let finished = survive(|| chain.finish());
+        deaths.extend(finished.err().map(|message| (ENDS.to_owned(), message)));
+    }
     let recorded = recorded.and(builder.finish_exports().map_err(not_exported));
     let interrupted = stop.load(Ordering::Relaxed);
     let packets = collector.packets(&reasons, config.not_matched);
@@ -376,6 +429,10 @@ pub fn run(
         cores,
         late_by_cause: collector.late_by_cause(),
         scaling: config.scaling.as_ref().map(|_| collector.total.scaling),
+        wake_us: config
+            .scaling
+            .as_ref()
+            .map(|_| LatencyReport::of(&collector.total.wakes)),
         server: config
             .server
             .as_ref()
@@ -387,6 +444,13 @@ pub fn run(
         interrupted,
         packets,
     };
+    if let Some((thread, message)) = deaths.into_iter().next() {
+        return Err(RunError::Died {
+            thread,
+            message,
+            report: Box::new(report),
+        });
+    }
     match recorded {
         Ok(_) => Ok(report),
         Err(source) => Err(RunError::Recording {

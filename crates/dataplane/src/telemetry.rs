@@ -35,6 +35,8 @@ pub struct Window {
     pub lost_ring_full: u64,
     /// Packets still in the ring when the run's time was over.
     pub lost_undrained: u64,
+    /// Packets that a worker had when it died.
+    pub lost_with_worker: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
     pub late: [u64; Cause::ALL.len()],
     /// Times the worker was off its core.
@@ -49,6 +51,8 @@ pub struct Window {
     pub rested: Nanos,
     /// For how long auxiliary cores were recruited, all together.
     pub auxiliary: Nanos,
+    /// How long the worker, a helper, took to wake up after it was called.
+    pub wakes: LatencyHistogram,
     /// What the worker did as a dispatcher.
     pub scaling: ScalingCounters,
     /// What became of RSS buckets that moved to this worker.
@@ -63,10 +67,13 @@ pub struct Window {
 impl Window {
     fn clear(&mut self) {
         self.latency.clear();
+        self.wakes.clear();
         let latency = std::mem::take(&mut self.latency);
+        let wakes = std::mem::take(&mut self.wakes);
         let reasons = std::mem::take(&mut self.reasons);
         *self = Window {
             latency,
+            wakes,
             reasons,
             ..Window::default()
         };
@@ -74,7 +81,7 @@ impl Window {
 
     /// Packets lost, for whatever reason.
     pub fn lost(&self) -> u64 {
-        self.lost_ring_full + self.lost_undrained + self.lost_in_chain
+        self.lost_ring_full + self.lost_undrained + self.lost_with_worker + self.lost_in_chain
     }
 
     /// Packets beyond the SLO, lost ones among them.
@@ -93,6 +100,7 @@ impl Window {
         self.lost_in_chain += other.lost_in_chain;
         self.lost_ring_full += other.lost_ring_full;
         self.lost_undrained += other.lost_undrained;
+        self.lost_with_worker += other.lost_with_worker;
         self.late
             .iter_mut()
             .zip(other.late)
@@ -103,6 +111,7 @@ impl Window {
         self.busy += other.busy;
         self.rested += other.rested;
         self.auxiliary += other.auxiliary;
+        self.wakes.merge(&other.wakes);
         self.scaling.merge(&other.scaling);
         self.buckets.merge(&other.buckets);
         self.last_sent = self.last_sent.max(other.last_sent);

@@ -31,6 +31,7 @@ struct Step {
     lost: u64,
     lost_ring_full: u64,
     lost_undrained: u64,
+    lost_with_worker: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
     /// For each of the chain's reasons.
@@ -48,6 +49,7 @@ impl Step {
         self.lost += other.lost;
         self.lost_ring_full += other.lost_ring_full;
         self.lost_undrained += other.lost_undrained;
+        self.lost_with_worker += other.lost_with_worker;
         self.busy += other.busy;
         self.late
             .iter_mut()
@@ -95,6 +97,7 @@ impl Timeline {
         step.lost += sum.lost();
         step.lost_ring_full += sum.lost_ring_full;
         step.lost_undrained += sum.lost_undrained;
+        step.lost_with_worker += sum.lost_with_worker;
         step.busy += sum.busy;
         step.late
             .iter_mut()
@@ -162,6 +165,7 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
     let nic = [
         (crate::report::RING_FULL, step.lost_ring_full),
         (crate::report::NOT_DRAINED, step.lost_undrained),
+        (crate::report::WORKER_DIED, step.lost_with_worker),
     ];
     let nic = nic.into_iter().filter(|_| outcome == Outcome::Lost);
     chain

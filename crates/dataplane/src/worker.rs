@@ -1,11 +1,14 @@
 //! A worker: polls its queue, runs the chain to completion, measures.
 
+use crate::attribution::Cause;
 use crate::clock::Clock;
+use crate::death::survive;
 use crate::meter::Meter;
 use crate::port::{PortQueue, Received};
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
@@ -29,7 +32,13 @@ pub struct WorkerConfig {
 const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
 
 /// What is left of a worker.
-pub(crate) type Finished = (Chain, Option<Box<Buckets>>);
+pub(crate) struct Finished {
+    pub(crate) chain: Chain,
+    /// Where buckets that arrive after the end can still be taken over.
+    pub(crate) buckets: Option<Box<Buckets>>,
+    /// What its panic said, if it died.
+    pub(crate) died: Option<String>,
+}
 
 /// A worker, ready to run on the thread it is moved to.
 pub struct Worker {
@@ -44,6 +53,10 @@ pub struct Worker {
     dispatch: Option<Box<Dispatch>>,
     /// Without it the worker keeps the RSS buckets it has.
     buckets: Option<Box<Buckets>>,
+    /// Whether the batch is from the dispatcher's own queue.
+    from_queue: bool,
+    /// What the chain had lost when that was last counted.
+    lost: u64,
 }
 
 impl Worker {
@@ -59,6 +72,7 @@ impl Worker {
         Worker {
             batch: Batch::new(&pool, config.batch),
             meter: Meter::new(&config, telemetry, &chain),
+            lost: chain.lost(),
             queue,
             chain,
             pool,
@@ -66,6 +80,7 @@ impl Worker {
             config,
             dispatch: None,
             buckets: None,
+            from_queue: false,
         }
     }
 
@@ -84,12 +99,40 @@ impl Worker {
 
     /// Runs until the port ends or `stop` says so, then drains the queue. Returns
     /// the chain, for its counters.
+    ///
+    /// # Panics
+    /// If a function does.
     pub fn run(self, stop: impl Fn() -> bool) -> Chain {
-        self.run_with_buckets(stop).0
+        let Finished { chain, died, .. } = self.run_among_others(stop, &AtomicBool::new(false));
+        died.map_or(chain, |message| panic!("{message}"))
     }
 
-    /// As [`run`](Worker::run); buckets that arrive after the end can still be taken over.
-    pub(crate) fn run_with_buckets(mut self, stop: impl Fn() -> bool) -> Finished {
+    /// As [`run`](Worker::run). Should it die, `failed` is set, and what it has is counted as lost.
+    pub(crate) fn run_among_others(
+        mut self,
+        stop: impl Fn() -> bool,
+        failed: &AtomicBool,
+    ) -> Finished {
+        let died = survive(|| self.work(stop)).err();
+        if died.is_some() {
+            failed.store(true, Ordering::Relaxed);
+            self.give_back();
+        }
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.release_all();
+        }
+        if let Some(buckets) = &mut self.buckets {
+            buckets.report(&mut self.meter.window().buckets);
+        }
+        self.meter.finish(&self.chain);
+        Finished {
+            chain: self.chain,
+            buckets: self.buckets,
+            died,
+        }
+    }
+
+    fn work(&mut self, stop: impl Fn() -> bool) {
         let mut now = self.clock.now();
         // How long ago the loop last knew what it was doing. A worker that got its core only after
         // the first arrival has been off it since.
@@ -111,8 +154,8 @@ impl Worker {
                 &mut self.pool,
                 &mut self.batch,
             );
-            let no_buffer = has_no_buffer(self.buckets.as_deref());
-            self.meter.note_arrivals(received, no_buffer, [last, now]);
+            let full = || cause_of_full(&self.pool, self.dispatch.as_deref(), &self.buckets);
+            self.meter.note_arrivals(received, [last, now], full);
             let busy = if self.dispatches(received) {
                 last = self.dispatch(&mut received, now);
                 true
@@ -142,14 +185,37 @@ impl Worker {
             // A busy loop needs one reading of the clock a turn.
             now = if busy { last } else { self.clock.now() };
         }
+    }
+
+    /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
+    fn give_back(&mut self) {
+        self.meter.die();
+        let now = self.clock.now();
+        self.queue.stop();
+        if self.batch.in_hand() > 0 {
+            let lost = since(&self.chain, &mut self.lost);
+            self.meter.note_unfinished(&mut self.batch, lost, now);
+        }
+        match &mut self.dispatch {
+            Some(dispatch) if self.from_queue => {
+                dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
+            }
+            _ => self.batch.release(&mut self.pool),
+        }
         if let Some(dispatch) = &mut self.dispatch {
-            dispatch.release_all();
+            for from in 1..self.chain.segments() {
+                let part = dispatch.part(from);
+                if part.in_hand() > 0 {
+                    let lost = since(&self.chain, &mut self.lost);
+                    self.meter.note_unfinished(part, lost, now);
+                    dispatch.done_part(from, &mut self.pool, &mut self.chain);
+                }
+            }
+            // What it was about to hand over comes back as lost.
+            dispatch.abandon();
+            dispatch.flush(now);
         }
-        if let Some(buckets) = &mut self.buckets {
-            buckets.report(&mut self.meter.window().buckets);
-        }
-        self.meter.finish(&self.chain);
-        (self.chain, self.buckets)
+        self.give_up(now);
     }
 
     /// What a worker does that has nothing to do: it looks again; or, if no packet can come for some time
@@ -243,7 +309,6 @@ impl Worker {
             let packets = self.batch.len();
             if packets > 0 {
                 self.meter.note_batch(&self.batch);
-                let lost_before = self.chain.lost();
                 self.chain.look_up(&mut self.batch, time);
                 let functions = self.batch.len();
                 dispatch.distribute(&mut self.batch, &mut self.chain, time);
@@ -254,7 +319,7 @@ impl Worker {
                     self.chain.run(&mut self.batch, time);
                     self.queue.transmit(&self.batch);
                     let sent = self.clock.now();
-                    let lost = self.chain.lost() - lost_before;
+                    let lost = since(&self.chain, &mut self.lost);
                     self.meter
                         .note_sent(&self.batch, packets - gone, lost, [time, sent]);
                 }
@@ -274,9 +339,9 @@ impl Worker {
                 &mut self.pool,
                 &mut self.batch,
             );
-            let no_buffer = has_no_buffer(self.buckets.as_deref());
-            self.meter
-                .note_arrivals(*received, no_buffer, [before.max(time), time]);
+            let full = || cause_of_full(&self.pool, Some(dispatch), &self.buckets);
+            let span = [before.max(time), time];
+            self.meter.note_arrivals(*received, span, full);
         }
         dispatch.decide(&self.chain, time);
         dispatch.flush(time);
@@ -284,13 +349,13 @@ impl Worker {
         // Without buffers nothing more can be received before something is processed.
         if dispatch.processes(received.waiting > 0 && self.pool.available() > 0) {
             let more = dispatch.take(&mut self.batch);
+            self.from_queue = true;
             let packets = self.batch.len();
             if packets > 0 {
                 if more {
                     self.meter.note_backlog(&self.batch, time);
                 }
                 let new = self.batch.iter().filter(|packet| packet.is_new()).count();
-                let lost_before = self.chain.lost();
                 let began = self.clock.now();
                 self.meter.note_part(began.saturating_sub(time), began);
                 self.chain.prefetch_from(0, &self.batch);
@@ -298,7 +363,7 @@ impl Worker {
                 self.chain.run(&mut self.batch, began);
                 self.queue.transmit(&self.batch);
                 time = self.clock.now();
-                let lost = self.chain.lost() - lost_before;
+                let lost = since(&self.chain, &mut self.lost);
                 self.meter
                     .note_sent(&self.batch, packets, lost, [began, time]);
                 // What a packet takes is not told by a turn in which others were split.
@@ -310,6 +375,7 @@ impl Worker {
                 }
                 dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             }
+            self.from_queue = false;
             if dispatch.parts().next().is_some() {
                 time = self.process_parts(time, more);
             }
@@ -342,7 +408,6 @@ impl Worker {
             if backlog {
                 self.meter.note_backlog(batch, time);
             }
-            let lost_before = self.chain.lost();
             self.chain.prefetch_before(from, batch);
             if self.chain.needs_payload_before(from) {
                 self.queue.complete(batch);
@@ -352,7 +417,7 @@ impl Worker {
             dispatch.pass_on(from, &mut self.pool, &mut self.chain);
             let began = std::mem::replace(&mut time, self.clock.now());
             dispatch.flush(time);
-            let lost = self.chain.lost() - lost_before;
+            let lost = since(&self.chain, &mut self.lost);
             self.meter
                 .note_processed(packets, gone, lost, [began, time]);
             if let Some(buckets) = &mut self.buckets {
@@ -372,12 +437,11 @@ impl Worker {
             // Only in a backlog does it matter who is in front.
             self.meter.note_backlog(&self.batch, received);
         }
-        let lost_before = self.chain.lost();
         self.queue.complete(&mut self.batch);
         self.chain.process(&mut self.batch, received);
         self.queue.transmit(&self.batch);
         let sent = self.clock.now();
-        let lost = self.chain.lost() - lost_before;
+        let lost = since(&self.chain, &mut self.lost);
         self.meter
             .note_sent(&self.batch, packets, lost, [received, sent]);
         if let Some(buckets) = &mut self.buckets {
@@ -389,11 +453,28 @@ impl Worker {
     }
 }
 
-/// Whether packets that were kept back for want of their RSS bucket had taken all buffers when the port
-/// was asked last.
+/// What the chain has lost since `before`, which was counted.
 #[inline]
-fn has_no_buffer(buckets: Option<&Buckets>) -> bool {
-    buckets.is_some_and(Buckets::no_buffer)
+pub(crate) fn since(chain: &Chain, before: &mut u64) -> u64 {
+    let lost = chain.lost();
+    lost - std::mem::replace(before, lost)
+}
+
+/// Why the ring is full, if its worker was at work: packets that are kept back have all buffers, or helpers
+/// most, so that little can be received; or more came than the worker can do.
+fn cause_of_full(
+    pool: &BufferPool,
+    dispatch: Option<&Dispatch>,
+    buckets: &Option<Box<Buckets>>,
+) -> Cause {
+    let handed = dispatch.map_or(0, Dispatch::handed) as usize;
+    if buckets.as_deref().is_some_and(Buckets::no_buffer) {
+        Cause::Migration
+    } else if 2 * handed > pool.capacity() {
+        Cause::Waking
+    } else {
+        Cause::RingFull
+    }
 }
 
 /// Receives from the port, and what was kept back for want of its RSS bucket.

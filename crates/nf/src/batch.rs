@@ -157,7 +157,14 @@ impl Batch {
     /// How many more packets fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.capacity - self.packets.len() - self.bypass.len() - self.dropped.len()
+        self.capacity - self.in_hand()
+    }
+
+    /// How many packets the batch has the buffers of: those in it, those that skip the chain, and those
+    /// that were dropped.
+    #[inline]
+    pub fn in_hand(&self) -> usize {
+        self.packets.len() + self.bypass.len() + self.dropped.len()
     }
 
     /// Adds up to `count` packets in fresh buffers of `pool`: `write` puts a frame at the start of

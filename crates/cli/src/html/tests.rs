@@ -100,6 +100,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         },
         late_by_cause: CAUSES.iter().map(|&cause| (cause, steps as u64)).collect(),
         scaling: None,
+        wake_us: None,
         server: None,
         flows: Some(FlowReport {
             active: 1,

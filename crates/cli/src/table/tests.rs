@@ -69,6 +69,7 @@ fn example() -> RunReport {
         ]
         .into(),
         scaling: None,
+        wake_us: None,
         server: None,
         flows: Some(FlowReport {
             active: 81_000,

@@ -15,6 +15,7 @@ use tailwater_nf::chain::{Outcome, Reason};
 /// Reasons of packets that were lost outside the chain.
 pub(crate) const RING_FULL: &str = "nic-ring-full";
 pub(crate) const NOT_DRAINED: &str = "not-drained";
+pub(crate) const WORKER_DIED: &str = "worker-died";
 
 /// The most windows kept in a report.
 const MAX_LISTED: usize = 10_000;
@@ -190,9 +191,17 @@ impl Collector {
             Outcome::Lost,
             self.total.lost_undrained,
         );
+        let died = (
+            WORKER_DIED.to_owned(),
+            Outcome::Lost,
+            self.total.lost_with_worker,
+        );
         let chain = reasons.iter().zip(totals);
         let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
-        for (name, outcome, count) in chain.chain([ring, end]).filter(|(.., count)| *count > 0) {
+        for (name, outcome, count) in chain
+            .chain([ring, end, died])
+            .filter(|(.., count)| *count > 0)
+        {
             match outcome {
                 Outcome::Dropped => report.dropped_by_nf += count,
                 Outcome::Lost => report.lost += count,

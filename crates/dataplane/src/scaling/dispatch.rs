@@ -89,6 +89,11 @@ impl Dispatch {
         self.helpers.iter().any(|helper| helper.recruited)
     }
 
+    /// Packets that are with helpers.
+    pub(crate) fn handed(&self) -> u32 {
+        self.helpers.iter().map(|helper| helper.load.packets).sum()
+    }
+
     /// How long helpers have been recruited since the last call, all together.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
@@ -291,7 +296,12 @@ impl Dispatch {
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         let batch = &mut self.parts[from];
         self.backlog.pass_on(batch, &self.store, &mut self.helpers);
-        for receipt in batch.send_back() {
+        self.done_part(from, pool, chain);
+    }
+
+    /// Counts such packets out.
+    pub(crate) fn done_part(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
+        for receipt in self.parts[from].send_back() {
             self.backlog.done_here(receipt.number(), chain);
             pool.give(receipt.into_buffer());
         }

@@ -4,11 +4,13 @@
 use super::buckets::KeptBack;
 use super::link::FromDispatcher;
 use crate::clock::Clock;
+use crate::death::survive;
 use crate::meter::Meter;
 use crate::port::PortSender;
 use crate::telemetry::WindowSender;
-use crate::worker::WorkerConfig;
+use crate::worker::{Finished, WorkerConfig, since};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
@@ -45,6 +47,8 @@ pub(crate) struct AuxiliaryWorker {
     clock: Clock,
     meter: Meter,
     most: usize,
+    /// What the chain had lost when that was last counted.
+    lost: u64,
 }
 
 impl AuxiliaryWorker {
@@ -71,6 +75,7 @@ impl AuxiliaryWorker {
             sleeper: ends.sleeper,
             meter: Meter::new(config, telemetry, &chain),
             most: config.batch,
+            lost: chain.lost(),
             chain,
             port,
             clock,
@@ -82,8 +87,24 @@ impl AuxiliaryWorker {
         self.meter.know(kept_back);
     }
 
-    /// Runs until every dispatcher has closed its ring. Returns the chain, for its counters.
-    pub(crate) fn run(mut self) -> Chain {
+    /// Runs until every dispatcher has closed its ring. Should it die, `failed` is set, and what it has
+    /// and is given goes back unprocessed, counted as lost.
+    pub(crate) fn run(mut self, failed: &AtomicBool) -> Finished {
+        let died = survive(|| self.work()).err();
+        if died.is_some() {
+            failed.store(true, Ordering::Relaxed);
+            self.give_back();
+            self.work();
+        }
+        self.meter.finish(&self.chain);
+        Finished {
+            chain: self.chain,
+            buckets: None,
+            died,
+        }
+    }
+
+    fn work(&mut self) {
         loop {
             // In this order: what was pushed before a ring was closed is popped.
             let closed = self
@@ -105,18 +126,44 @@ impl AuxiliaryWorker {
             // One closed ring is no cause to stay awake: the others may be open for long.
             let ready =
                 || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
+            self.sources
+                .iter()
+                .for_each(|source| source.link.await_call());
             let called = self.sleeper.wait(LONGEST_SLEEP, ready);
             let now = self.clock.now();
-            if called {
-                // With several dispatchers, the last call is the one that ended the sleep.
-                let last = self.sources.iter().map(|source| source.link.called()).max();
-                self.meter
-                    .woke(now.saturating_sub(last.unwrap_or(now)), now);
+            // With several dispatchers, the first call is the one that ended the sleep.
+            let calls = self
+                .sources
+                .iter()
+                .filter_map(|source| source.link.called());
+            if called && let Some(first) = calls.min() {
+                self.meter.woke(now.saturating_sub(first), now);
             }
             self.meter.roll(now, &self.chain);
         }
-        self.meter.finish(&self.chain);
-        self.chain
+    }
+
+    /// Counts what the helper, which has died, was processing as lost. It is to process nothing more.
+    fn give_back(&mut self) {
+        self.meter.die();
+        let now = self.clock.now();
+        for source in &mut self.sources {
+            let Source {
+                link,
+                batches,
+                parcels,
+            } = source;
+            link.give_up();
+            for parcel in parcels.drain(..) {
+                batches[0].take_in(&link.store, parcel);
+            }
+            for batch in batches.iter_mut().filter(|batch| batch.in_hand() > 0) {
+                // The first is the one that was being processed.
+                let lost = since(&self.chain, &mut self.lost);
+                self.meter.note_unfinished(batch, lost, now);
+                link.receipts.push_from(&mut batch.send_back());
+            }
+        }
     }
 
     /// Processes a batch of one dispatcher's packets, if there are any.
@@ -158,12 +205,11 @@ impl AuxiliaryWorker {
             if waiting > popped {
                 self.meter.note_backlog(batch, time);
             }
-            let lost_before = self.chain.lost();
             self.port.complete(batch);
             self.chain.run_from(from, batch, time);
             self.port.transmit(batch);
             let began = std::mem::replace(&mut time, self.clock.now());
-            let lost = self.chain.lost() - lost_before;
+            let lost = since(&self.chain, &mut self.lost);
             self.meter.note_sent(batch, packets, lost, [began, time]);
             let pushed = link.receipts.push_from(&mut batch.send_back());
             assert!(pushed == packets, "a ring to a dispatcher is full");

@@ -31,6 +31,9 @@ impl Claim {
     }
 }
 
+/// No call since the helper was last about to sleep.
+const NOT_CALLED: u64 = u64::MAX;
+
 /// The dispatcher's end.
 #[derive(Debug)]
 pub(crate) struct ToHelper {
@@ -46,8 +49,11 @@ impl ToHelper {
     /// Wakes the helper, for whom there is something in the ring since `now`.
     #[inline]
     pub(crate) fn call(&self, now: Nanos) {
-        // Only for the record: read by the helper when it wakes up.
-        self.called.store(now.0, Ordering::Relaxed);
+        // Only for the record: read by the helper when it wakes up. The first call is the one that it
+        // was woken by; more may come until it is awake.
+        if self.called.load(Ordering::Relaxed) == NOT_CALLED {
+            self.called.store(now.0, Ordering::Relaxed);
+        }
         self.waker.wake();
     }
 
@@ -69,9 +75,20 @@ pub(crate) struct FromDispatcher {
 }
 
 impl FromDispatcher {
-    /// When the dispatcher last called the helper.
-    pub(crate) fn called(&self) -> Nanos {
-        Nanos(self.called.load(Ordering::Relaxed))
+    /// The helper is about to sleep: the next call is the one that counts.
+    pub(crate) fn await_call(&self) {
+        self.called.store(NOT_CALLED, Ordering::Relaxed);
+    }
+
+    /// When the dispatcher first called the helper since then.
+    pub(crate) fn called(&self) -> Option<Nanos> {
+        let called = self.called.load(Ordering::Relaxed);
+        (called != NOT_CALLED).then_some(Nanos(called))
+    }
+
+    /// As if the dispatcher had [abandoned](ToHelper::abandon) it.
+    pub(crate) fn give_up(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
     }
 
     #[inline]
@@ -92,7 +109,7 @@ pub(crate) fn link(
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
     let abandoned = Arc::new(AtomicBool::new(false));
-    let called = Arc::new(AtomicU64::new(0));
+    let called = Arc::new(AtomicU64::new(NOT_CALLED));
     (
         ToHelper {
             parcels: to,
@@ -110,4 +127,28 @@ pub(crate) fn link(
             abandoned,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_handover::park::{Mode, park};
+    use tailwater_nf::buffer::BufferPool;
+
+    /// The last call once counted, so that a helper that others kept off its core for a millisecond, and
+    /// that was called again all the time, seemed to have woken up at once.
+    #[test]
+    fn the_first_call_is_the_one_that_wakes() {
+        let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
+        let (_sleeper, waker) = park(Mode::Sleep);
+        let (near, far) = link(1, store, waker, Claim::default());
+        far.await_call();
+        assert_eq!(far.called(), None);
+        near.call(Nanos(10));
+        near.call(Nanos(20));
+        assert_eq!(far.called(), Some(Nanos(10)));
+        far.await_call();
+        near.call(Nanos(30));
+        assert_eq!(far.called(), Some(Nanos(30)));
+    }
 }

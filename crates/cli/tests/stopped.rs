@@ -1,0 +1,90 @@
+//! A run whose whole process is stopped for a while, as by a debugger, a host that takes the machine away,
+//! or `kill -STOP`.
+
+mod common;
+
+use common::*;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Runs a chain for two seconds, in the midst of which the process stands still for a fifth of one.
+fn stopped(chain: &std::path::Path, more: &[&str]) -> serde_json::Value {
+    let mut child = tailwater()
+        .args(["run", "--output", "json", "--duration", "2s"])
+        .args(["--metrics", "0"])
+        .args(more)
+        .arg(chain)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    // The metrics' address comes when everything is ready to run.
+    let mut line = String::new();
+    while !line.contains("metrics at") {
+        line.clear();
+        let read = stderr.read_line(&mut line).unwrap();
+        assert!(read > 0, "it ended too early");
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    for signal in ["-STOP", "-CONT"] {
+        let kill = std::process::Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut stdout = String::new();
+    let mut pipe = child.stdout.take().unwrap();
+    pipe.read_to_string(&mut stdout).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    serde_json::from_str(&stdout).unwrap()
+}
+
+/// All that came meanwhile is accounted for, and late or lost for that reason.
+fn assert_noticed(report: &serde_json::Value) {
+    assert_identity(report);
+    assert_eq!(report["interrupted"], false);
+    let windows = report["windows"]["list"].as_array().unwrap();
+    let flagged = windows.iter().filter(|window| window["flagged"] == true);
+    let longest = flagged.filter_map(|window| window["longest_gap_us"].as_f64());
+    let longest = longest.fold(0.0, f64::max);
+    assert!(longest > 100e3, "{longest} us");
+    let lost: u64 = windows.iter().filter_map(|w| w["lost"].as_u64()).sum();
+    assert_eq!(lost, count(report, "lost"));
+}
+
+#[test]
+fn a_run_that_is_stopped_goes_on() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    let report = stopped(
+        &folder.acl_nat(),
+        &["--traffic", traffic.to_str().unwrap(), "--ring", "512"],
+    );
+    assert_noticed(&report);
+    // Ten thousand a second, of which 2,000 come meanwhile: 512 wait, the others are lost.
+    assert_eq!(count(&report, "offered"), 20_000);
+    assert!(count(&report, "lost") > 500, "{report}");
+    let late = report["late_by_cause"]["descheduled"].as_u64().unwrap();
+    assert!(late > 1_000, "{report}");
+}
+
+#[test]
+fn a_run_with_a_helper_that_is_stopped_goes_on() {
+    let cores = tailwater_dataplane::cores::available();
+    let [first, second, ..] = cores[..] else {
+        eprintln!("skipped: one core only");
+        return;
+    };
+    let (dedicated, auxiliary) = (second.to_string(), first.to_string());
+    let folder = Folder::new();
+    let more = ["--traffic", "bursty", "--cores", &dedicated];
+    let more = [&more[..], &["--auxiliary", &auxiliary]].concat();
+    let report = stopped(&folder.acl_nat(), &more);
+    assert_noticed(&report);
+    assert!(report["scaling"].is_object());
+    let late = report["late_by_cause"]["descheduled"].as_u64().unwrap();
+    assert!(late > 1_000, "{report}");
+}

@@ -1,0 +1,143 @@
+//! Mappers that move flows and buckets at random, as often as they can: harder on what hands them over
+//! than any policy.
+
+use super::traffic::random;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_dataplane::cores;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::scaling::server::ServerConfig;
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::server::{Move, ServerMapper, ServerView};
+
+/// Places flows at random, and moves those in the own queue every few microseconds.
+pub struct RandomFlows {
+    state: u64,
+    helpers: usize,
+    next: Nanos,
+}
+
+impl RandomFlows {
+    pub fn new(seed: u64, helpers: usize) -> RandomFlows {
+        RandomFlows {
+            state: seed,
+            helpers,
+            next: Nanos::ZERO,
+        }
+    }
+
+    fn anywhere(&mut self) -> Place {
+        match random(&mut self.state) as usize % (self.helpers + 1) {
+            0 => Place::HERE,
+            helper => Place::helper(helper - 1),
+        }
+    }
+}
+
+impl CoreMapper for RandomFlows {
+    fn due(&self, now: Nanos, _packets: u32) -> bool {
+        now >= self.next
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        self.next = view.now + Nanos::from_micros(3);
+        for (flow, place) in view.queued.iter().zip(&mut plan.places) {
+            if !flow.bound {
+                *place = self.anywhere();
+            }
+        }
+        plan.boost = random(&mut self.state).is_multiple_of(16);
+        for (i, helper) in view.helpers.iter().enumerate() {
+            if helper.load.packets == 0 && !plan.places.contains(&Place::helper(i)) {
+                plan.release |= 1 << i;
+            }
+        }
+    }
+
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+        self.anywhere()
+    }
+}
+
+/// Dispatchers with so many helpers. Helpers may share a core with others, or with a dispatcher: slower,
+/// but no less right.
+pub fn helped(mapper: MakeMapper, helpers: usize, park: Mode) -> ScalingConfig {
+    let cores = cores::available();
+    ScalingConfig {
+        auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
+        mapper,
+        park,
+        buffers: 4096,
+    }
+}
+
+pub fn random_flows(seed: u64, helpers: usize, park: Mode) -> ScalingConfig {
+    let mapper =
+        Arc::new(move || -> Box<dyn CoreMapper> { Box::new(RandomFlows::new(seed, helpers)) });
+    helped(mapper, helpers, park)
+}
+
+/// What a server mapper saw, for the test.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Most packets a second, and active flows, of all buckets together.
+    pub rate: AtomicU64,
+    pub flows: AtomicU64,
+    /// The busiest core, in millionths.
+    pub busy: AtomicU64,
+}
+
+/// Moves some of the buckets at random.
+struct RandomBuckets {
+    state: u64,
+    period: Nanos,
+    seen: Arc<Seen>,
+}
+
+impl ServerMapper for RandomBuckets {
+    fn period(&self) -> Nanos {
+        self.period
+    }
+
+    fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
+        assert!(moves.is_empty());
+        let rate: f64 = view.buckets.iter().map(|bucket| bucket.rate).sum();
+        let flows: f64 = view.buckets.iter().map(|bucket| bucket.flows).sum();
+        let busy = view.cores.iter().map(|core| core.busy).fold(0.0, f64::max);
+        self.seen.rate.fetch_max(rate as u64, Ordering::Relaxed);
+        self.seen.flows.fetch_max(flows as u64, Ordering::Relaxed);
+        self.seen
+            .busy
+            .fetch_max((busy * 1e6) as u64, Ordering::Relaxed);
+        // From a few buckets to most of them.
+        let share = 1 + random(&mut self.state) % 16;
+        for (bucket, load) in view.buckets.iter().enumerate() {
+            let to = (random(&mut self.state) % view.cores.len() as u64) as u16;
+            if random(&mut self.state) % 16 < share && to != load.core {
+                moves.push(Move {
+                    bucket: bucket as u16,
+                    to,
+                });
+            }
+        }
+    }
+}
+
+pub fn random_buckets(state: u64, period: Nanos) -> (ServerConfig, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    let mapper = {
+        let seen = Arc::clone(&seen);
+        move || -> Box<dyn ServerMapper> {
+            Box::new(RandomBuckets {
+                state,
+                period,
+                seen: Arc::clone(&seen),
+            })
+        }
+    };
+    let mapper = Arc::new(mapper);
+    (ServerConfig { mapper }, seen)
+}

@@ -1,0 +1,154 @@
+//! Traffic of which every packet says whose it is and which.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
+
+/// Advances a stream of random numbers (xorshift); the state must not be 0.
+pub fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Packets of some flows, each with its number within the flow: in trains, as whales come, and one by
+/// one; many at a time, so that there always is something to hand over.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    pub seed: u64,
+    pub flows: u32,
+    pub packets: u32,
+    /// Mean time between packets: what two cores that others use, too, keep up with.
+    pub spacing: Nanos,
+    /// Packets that come at once, on average.
+    pub burst: u32,
+}
+
+impl Default for Traffic {
+    fn default() -> Traffic {
+        Traffic {
+            seed: 88172645463325252,
+            flows: 300,
+            packets: PACKETS,
+            spacing: Nanos(if cfg!(debug_assertions) {
+                10_000
+            } else {
+                2_000
+            }),
+            burst: 128,
+        }
+    }
+}
+
+pub const PACKETS: u32 = if cfg!(debug_assertions) {
+    30_000
+} else {
+    250_000
+};
+
+impl Traffic {
+    pub fn trace(self) -> Trace {
+        Trace::load(&mut Numbered::new(self), &LoadOptions::default()).unwrap()
+    }
+}
+
+struct Numbered {
+    traffic: Traffic,
+    state: u64,
+    /// Packets of each flow so far.
+    numbers: Vec<u32>,
+    packets: u32,
+    /// The present train's flow, and what is left of it.
+    train: (u32, u32),
+    /// When the present burst comes, and what is left of it.
+    burst: (Nanos, u32),
+    frame: Vec<u8>,
+}
+
+impl Numbered {
+    fn new(traffic: Traffic) -> Numbered {
+        Numbered {
+            state: traffic.seed,
+            numbers: vec![0; traffic.flows as usize],
+            packets: 0,
+            train: (0, 0),
+            burst: (Nanos::ZERO, 0),
+            frame: Vec::new(),
+            traffic,
+        }
+    }
+
+    fn advance(&mut self) {
+        let Traffic {
+            flows,
+            spacing,
+            burst,
+            ..
+        } = self.traffic;
+        if self.burst.1 == 0 {
+            let length = 1 + random(&mut self.state) as u32 % (2 * burst);
+            self.burst = (Nanos(u64::from(self.packets) * spacing.0), length);
+        }
+        if self.train.1 == 0 {
+            let draw = random(&mut self.state);
+            let length = match draw >> 60 {
+                0 => 200,
+                _ => 1 + (draw >> 40) as u32 % 4,
+            };
+            self.train = ((draw % u64::from(flows)) as u32, length);
+        }
+        self.burst.1 -= 1;
+        self.train.1 -= 1;
+        self.packets += 1;
+    }
+}
+
+impl PacketSource for Numbered {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        if self.packets == self.traffic.packets {
+            return Ok(None);
+        }
+        self.advance();
+        let flow = self.train.0;
+        let number = &mut self.numbers[flow as usize];
+        *number += 1;
+        let key = FlowKey::v4(
+            Ipv4Addr::from_bits(0x0a00_0000 + flow),
+            Ipv4Addr::new(198, 51, 100, 1),
+            protocol::UDP,
+            1000 + flow as u16,
+            53,
+        );
+        let mut payload = [flow.to_be_bytes(), number.to_be_bytes()].concat();
+        // Some so long that their end is copied by the core that processes them.
+        payload.extend((0..flow % 3 * 120).map(|i| (i + *number) as u8));
+        let frame = FrameBuilder::new(&key).payload(&payload).to_vec();
+        self.frame = frame.expect("a short frame");
+        Ok(Some(Packet {
+            timestamp: self.burst.0,
+            data: &self.frame,
+            wire_length: self.frame.len() as u32,
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "numbered"
+    }
+}
+
+/// The numbers of each flow's packets in the order in which they were sent.
+pub fn order(frames: &[Vec<u8>]) -> BTreeMap<u32, Vec<u32>> {
+    let mut order: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for frame in frames {
+        let word = |at| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+        order.entry(word(42)).or_default().push(word(46));
+    }
+    order
+}

@@ -1,0 +1,306 @@
+//! The soak: random bursts, flows handed over, helpers recruited and RSS buckets moved every few hundred
+//! microseconds, round after round. Each round's packets, their order and the functions' state must be
+//! those of one core.
+//!
+//! `cargo test` runs one round with each policy; `make soak` as many as fit in its time.
+//! SOAK_MINUTES says how long, SOAK_SEED which round to repeat.
+
+mod common;
+
+use common::mappers::{helped, random_buckets, random_flows};
+use common::traffic::{Traffic, random};
+use common::{BALANCER, NAT, Reference, Setup, run_until};
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tailwater_dataplane::report::{PacketReport, RunReport};
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
+use tailwater_policy::catalog::Policy;
+
+const CHAINS: [(&str, &str); 3] = [
+    ("nat", NAT),
+    ("acl-nat", ACL_NAT),
+    ("load-balancer", BALANCER),
+];
+
+const ACL_NAT: &str = "acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}, \
+                       nat: {external: [203.0.113.0/28]}";
+
+/// At random first.
+const POLICIES: [Option<Policy>; 3] = [None, Some(Policy::Tailwater), Some(Policy::NetBlaze)];
+
+const PACKETS: u32 = if cfg!(debug_assertions) {
+    20_000
+} else {
+    200_000
+};
+
+/// A run of which so many looks, a tenth of a second apart at the most, find nothing new hangs. (Looks, not
+/// seconds: the whole process may be stopped for a while.)
+const HANGS: u32 = 300;
+
+/// The mean time between packets: between what this machine keeps up with, and what is hardly ever a
+/// burst.
+const SPACING: [Nanos; 2] = [Nanos(1_000), Nanos(64_000)];
+
+/// Everything random about a round comes from its seed.
+struct Round {
+    seed: u64,
+    chain: (&'static str, &'static str),
+    policy: Option<Policy>,
+    dispatchers: usize,
+    helpers: usize,
+    setup: Setup,
+}
+
+impl Round {
+    fn new(seed: u64, spacing: Nanos) -> Round {
+        // Neighbours differ in all bits.
+        let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for _ in 0..8 {
+            random(&mut state);
+        }
+        let mut within = |from: u64, to: u64| from + random(&mut state) % (to - from + 1);
+        let chain = CHAINS[within(0, 2) as usize];
+        let policy = POLICIES[(seed % 3) as usize];
+        let (dispatchers, helpers) = (within(2, 3) as usize, within(1, 2) as usize);
+        let traffic = Traffic {
+            seed: within(1, u64::MAX - 1),
+            flows: within(20, 3000) as u32,
+            packets: PACKETS,
+            spacing,
+            burst: within(16, 700) as u32,
+        };
+        let park = match within(0, 1) {
+            0 => Mode::Sleep,
+            _ => Mode::SpinThenSleep(Duration::from_micros(20)),
+        };
+        let scaling = match policy {
+            None => random_flows(within(1, u64::MAX - 1), helpers, park),
+            Some(policy) => {
+                let profile = CapacityProfile {
+                    frontier: EpochFrontier::constant(within(16, 128) as u32),
+                    ..CapacityProfile::default()
+                };
+                let slo = Nanos::from_micros(within(100, 300));
+                let mapper = policy.mappers(slo, &profile);
+                let mapper = mapper.expect("a profile for any objective");
+                helped(mapper.expect("a policy that scales"), helpers, park)
+            }
+        };
+        let period = Nanos::from_micros(within(200, 800));
+        let (server, _) = random_buckets(within(1, u64::MAX - 1), period);
+        let setup = Setup {
+            traffic,
+            workers: dispatchers,
+            reta_delay: Nanos::from_micros(within(1, 500)),
+            scaling: Some(scaling),
+            server: Some(server),
+            ..Setup::default()
+        };
+        Round {
+            seed,
+            chain,
+            policy,
+            dispatchers,
+            helpers,
+            setup,
+        }
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policy = self.policy.map_or("random", Policy::name);
+        let Traffic { flows, burst, .. } = self.setup.traffic;
+        write!(
+            f,
+            "seed {}: {}, {policy}, {} dispatchers, {} helpers, {flows} flows, bursts of {burst}",
+            self.seed, self.chain.0, self.dispatchers, self.helpers
+        )
+    }
+}
+
+/// What was done, in one round or in all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    packets: u64,
+    handed: u64,
+    flows_moved: u64,
+    recruited: u64,
+    buckets_moved: u64,
+    kept_back: u64,
+}
+
+impl Counts {
+    fn of(report: &RunReport) -> Counts {
+        let scaling = report.scaling.unwrap_or_default();
+        let server = report.server.unwrap_or_default();
+        Counts {
+            packets: report.packets.offered,
+            handed: scaling.packets_handed,
+            flows_moved: scaling.flows_moved,
+            recruited: scaling.recruited,
+            buckets_moved: server.buckets_moved,
+            kept_back: server.packets_kept_back,
+        }
+    }
+
+    fn add(&mut self, other: &Counts) {
+        self.packets += other.packets;
+        self.handed += other.handed;
+        self.flows_moved += other.flows_moved;
+        self.recruited += other.recruited;
+        self.buckets_moved += other.buckets_moved;
+        self.kept_back += other.kept_back;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} packets, {} handed over, {} queued flows moved, {} recruitments, {} bucket moves, \
+             {} packets kept back",
+            self.packets,
+            self.handed,
+            self.flows_moved,
+            self.recruited,
+            self.buckets_moved,
+            self.kept_back
+        )
+    }
+}
+
+/// How a round ended.
+enum End {
+    Same(Counts),
+    Different(String),
+    /// The machine was too busy to do in time what was left at the end.
+    TooSlow,
+    Stopped,
+}
+
+fn play(round: &Round, stop: &AtomicBool) -> End {
+    let run = |setup: Setup| {
+        let (mut before, mut same) = (PacketReport::default(), 0);
+        run_until(round.chain.1, setup, stop, |progress| {
+            same += 1;
+            if progress.packets != before {
+                (before, same) = (progress.packets.clone(), 0);
+            }
+            if same == HANGS {
+                println!(
+                    "DIFFERENT: a run hangs: {before:?}\nreplay: make soak SEED={}",
+                    round.seed
+                );
+                std::process::exit(1);
+            }
+        })
+    };
+    let undrained = |report: &RunReport| {
+        let packets = &report.packets;
+        packets.lost > 0 && packets.reasons.get("not-drained") == Some(&packets.lost)
+    };
+    let single = run(Setup {
+        workers: 1,
+        scaling: None,
+        server: None,
+        ..round.setup.clone()
+    });
+    match &single.result {
+        _ if stop.load(Ordering::Relaxed) => return End::Stopped,
+        Err(error) => return End::Different(error.to_string()),
+        Ok(report) if undrained(report) => return End::TooSlow,
+        Ok(_) => {}
+    }
+    let reference = match Reference::new(single) {
+        Ok(reference) => reference,
+        Err(what) => return End::Different(what),
+    };
+    let moved = run(round.setup.clone());
+    let counts = match &moved.result {
+        _ if stop.load(Ordering::Relaxed) => return End::Stopped,
+        Err(error) => return End::Different(error.to_string()),
+        Ok(report) if undrained(report) => return End::TooSlow,
+        Ok(report) => Counts::of(report),
+    };
+    match reference.difference(moved) {
+        None => End::Same(counts),
+        Some(what) => End::Different(what),
+    }
+}
+
+/// A whole number from the environment.
+fn setting<T: FromStr>(name: &str) -> Option<T> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+    let number = value.parse().ok();
+    Some(number.unwrap_or_else(|| panic!("{name}: expected a whole number, found {value:?}")))
+}
+
+/// The most memory that the process ever had, in MiB.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes >> 10)
+}
+
+fn main() -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one kills.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .expect("signals can be handled");
+    }
+    let time = setting("SOAK_MINUTES").map(|minutes: u64| Duration::from_secs(60 * minutes));
+    let repeated: Option<u64> = setting("SOAK_SEED");
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Three rounds in a row have the three policies in turn.
+    let first = since_1970.map_or(0, |time| time.as_secs() * 3);
+    let (start, mut all, mut spacing) = (Instant::now(), Counts::default(), SPACING[0]);
+    let (mut rounds, mut slow) = (0, 0);
+    let is_over = |rounds: u64| match time {
+        Some(time) => start.elapsed() >= time,
+        None => rounds == 3,
+    };
+    while !is_over(rounds) && !stop.load(Ordering::Relaxed) {
+        let round = Round::new(repeated.unwrap_or(first + rounds), spacing);
+        println!("{:>6.1} s, {round}", start.elapsed().as_secs_f64());
+        match play(&round, &stop) {
+            End::Same(counts) => {
+                println!("         {counts}: the same");
+                all.add(&counts);
+                rounds += 1;
+                spacing = Nanos(spacing.0 * 15 / 16).max(SPACING[0]);
+            }
+            End::TooSlow => {
+                slow += 1;
+                spacing = Nanos(spacing.0 * 2).min(SPACING[1]);
+                println!("         too slow: again with {} ns a packet", spacing.0);
+            }
+            End::Different(what) => {
+                println!("DIFFERENT: {what}\nreplay: make soak SEED={}", round.seed);
+                return ExitCode::FAILURE;
+            }
+            End::Stopped => break,
+        }
+    }
+    let seconds = start.elapsed().as_secs();
+    println!("{rounds} rounds in {seconds} s ({slow} more were too slow): {all}; no difference");
+    if let Some(peak) = peak_memory() {
+        println!("{peak} MiB of memory at the most");
+    }
+    let enough = [all.handed, all.recruited, all.buckets_moved];
+    if !stop.load(Ordering::Relaxed) && enough.contains(&0) {
+        println!("but something never happened: that proves nothing");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
