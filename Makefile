@@ -65,10 +65,11 @@ bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
 
-bench-scaling: ## policies live on two cores, and what a decision costs
+bench-scaling: ## policies live on two cores, what a decision costs, and what is left to other programs
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench epoch_end
 	@cargo bench --locked -p tailwater-handover --bench ring
+	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
 
 bench-functions: ## single functions: the ACL's classifier

@@ -1,0 +1,280 @@
+//! What an auxiliary core leaves to an ordinary program that uses it as well.
+//!
+//! `cargo bench -p tailwater-dataplane --bench sharing [-- --rounds N]` prints a JSON line a figure: the
+//! median, least and greatest of the rounds. A thread of ordinary priority on the auxiliary core does nothing but
+//! count units of work; `work-percent` is how many it gets done, of those that it does alone. The cases
+//! take turns:
+//!
+//! - `scaling/sharing/alone`: nothing else runs;
+//! - `.../asleep`: a chain runs on the dedicated core, and its helper is never recruited;
+//! - `.../tailwater`, `.../netblaze`: the helper is recruited when the policy says so;
+//! - `.../spinning`: the helper never sleeps, as if the core were its own.
+//!
+//! Beside it `recruited-percent`, the share of the time for which the helper was recruited, `p99-us` of
+//! the chain, and `wake-p50-us` and `wake-p99-us`: from the call to the helper until it runs, in the runs
+//! themselves or, where it is never recruited, of one that is called every millisecond. Helpers have real-time priority
+//! (`SCHED_FIFO`), where that is allowed.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tailwater_dataplane::cores::{available, pin_to};
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::scaling::ScalingConfig;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, run};
+use tailwater_handover::park::{Mode, park};
+use tailwater_handover::priority::Priority;
+use tailwater_handover::ring::ring;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
+use tailwater_policy::catalog::Policy;
+use tailwater_traffic::generate::preset;
+use tailwater_traffic::{LoadOptions, Trace};
+
+const CHAIN: &str = "acl-urlfilter-encrypt";
+const TRAFFIC: &str = "backbone";
+const SLO: Nanos = Nanos::from_micros(200);
+/// Of what the dedicated core does without pace, on average.
+const LOAD: f64 = 0.6;
+/// Traffic that is generated; it is repeated, with flows renumbered.
+const GENERATED: Nanos = Nanos::from_millis(600);
+/// A case of a round.
+const LASTS: Nanos = Nanos::from_millis(1200);
+/// What of a case is not measured, at its start.
+const BEFORE: Nanos = Nanos::from_millis(150);
+/// Calls of the helper that is never recruited, and the time between two.
+const CALLS: (u32, Duration) = (500, Duration::from_millis(1));
+/// The priority that helpers have in runs.
+const FIFO: u8 = 1;
+
+/// A case: its name, its policy, how its helper waits.
+type Case = (&'static str, Policy, Mode);
+
+const CASES: [Case; 4] = [
+    ("asleep", Policy::NetBlazeNoCoreMapper, Mode::Sleep),
+    ("tailwater", Policy::Tailwater, Mode::Sleep),
+    ("netblaze", Policy::NetBlaze, Mode::Sleep),
+    ("spinning", Policy::Tailwater, Mode::Spin),
+];
+
+/// The program: does units of work until the end, and counts them.
+fn work(core: usize, units: &AtomicU64, end: &AtomicBool) {
+    pin_to(core).expect("the core is available");
+    let mut state = 1u64;
+    while !end.load(Ordering::Relaxed) {
+        for _ in 0..1000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        black_box(state);
+        // Only this thread writes.
+        units.store(units.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `case` beside the program, and says at which rate that got its work done: between the looks that
+/// `case` takes.
+fn beside<T>(core: usize, case: impl FnOnce(&mut dyn FnMut()) -> T) -> (f64, T) {
+    let (units, end) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(core, &units, &end));
+        let mut looks: Vec<(Instant, u64)> = Vec::new();
+        let mut look = || looks.push((Instant::now(), units.load(Ordering::Relaxed)));
+        let outcome = case(&mut look);
+        end.store(true, Ordering::Relaxed);
+        let (Some((start, before)), Some((last, after))) = (looks.first(), looks.last()) else {
+            panic!("nobody looked");
+        };
+        let rate = (after - before) as f64 / (*last - *start).as_secs_f64();
+        (rate, outcome)
+    })
+}
+
+fn spec() -> ChainSpec {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let path = std::path::Path::new(examples).join(format!("{CHAIN}.yaml"));
+    let mut spec = ChainSpec::read(&path).expect("an example");
+    spec.slo.latency = SLO;
+    spec
+}
+
+fn trace(factor: f64) -> Trace {
+    let preset = preset(TRAFFIC).expect("a preset").scaled(factor);
+    let mut source = preset.with(1, GENERATED).open().expect("traffic");
+    let options = LoadOptions {
+        memory_limit_bytes: 8 << 30,
+        ..LoadOptions::default()
+    };
+    Trace::load(&mut *source, &options).expect("traffic fits")
+}
+
+fn run_chain(
+    (core, trace, pacing): (usize, Trace, Pacing),
+    scaling: Option<ScalingConfig>,
+    look: &mut dyn FnMut(),
+) -> RunReport {
+    let config = RunConfig {
+        cores: vec![core],
+        nic: TraceNicConfig {
+            pacing,
+            duration: Some(LASTS),
+            ..TraceNicConfig::default()
+        },
+        window: Nanos::from_millis(100),
+        capture_out: None,
+        not_matched: 0,
+        seed: 1,
+        scaling,
+        server: None,
+    };
+    let progress = |progress: &tailwater_dataplane::run::Progress| {
+        if (BEFORE..LASTS).contains(&progress.elapsed) {
+            look();
+        }
+    };
+    run(&spec(), trace, &config, &AtomicBool::new(false), progress).expect("the run")
+}
+
+/// How long a helper that sleeps on `core` takes to wake up, from the call until it runs, in
+/// microseconds, rising.
+fn wake_ups(core: usize) -> Vec<f64> {
+    let (mut to, mut from) = ring::<Instant>(8);
+    let (mut sleeper, waker) = park(Mode::Sleep);
+    std::thread::scope(|scope| {
+        let helper = scope.spawn(move || {
+            pin_to(core).expect("the core is available");
+            let (_priority, _refused) = Priority::fifo_or_ordinary(FIFO);
+            let mut took = Vec::with_capacity(CALLS.0 as usize);
+            while !from.is_closed() || !from.is_empty() {
+                match from.pop() {
+                    Some(called) => took.push(called.elapsed().as_nanos() as f64 / 1e3),
+                    None => {
+                        sleeper.wait(Duration::from_secs(1), || {
+                            !from.is_empty() || from.is_closed()
+                        });
+                    }
+                }
+            }
+            took
+        });
+        for _ in 0..CALLS.0 {
+            std::thread::sleep(CALLS.1);
+            to.push(Instant::now())
+                .expect("there is one call at a time");
+            waker.wake();
+        }
+        drop(to);
+        waker.wake();
+        let mut took = helper.join().expect("the helper ends");
+        took.sort_by(f64::total_cmp);
+        took
+    })
+}
+
+/// Values of the rounds, by figure.
+#[derive(Default)]
+struct Figures(Vec<(String, &'static str, Vec<f64>)>);
+
+impl Figures {
+    fn add(&mut self, case: &str, figure: &str, unit: &'static str, value: f64) {
+        let name = format!("scaling/sharing/{case}/{figure}");
+        match self.0.iter_mut().find(|(known, ..)| *known == name) {
+            Some((.., values)) => values.push(value),
+            None => self.0.push((name, unit, vec![value])),
+        }
+    }
+
+    fn print(mut self) {
+        for (name, unit, values) in &mut self.0 {
+            values.sort_by(f64::total_cmp);
+            let (least, most, runs) = (values[0], values[values.len() - 1], values.len());
+            let median = values[runs / 2];
+            println!(
+                "{{\"name\": \"{name}\", \"value\": {median:.2}, \"unit\": \"{unit}\", \
+                 \"min\": {least:.2}, \"max\": {most:.2}, \"runs\": {runs}}}"
+            );
+        }
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args();
+    let rounds = arguments
+        .find(|argument| argument == "--rounds")
+        .and(arguments.next())
+        .map_or(5, |rounds| rounds.parse().expect("--rounds N"));
+    let cores = available();
+    let (Some(&auxiliary), Some(&dedicated)) = (cores.first(), cores.last()) else {
+        return;
+    };
+    if auxiliary == dedicated {
+        eprintln!("sharing needs two cores: skipped");
+        return;
+    }
+    let saturated = (dedicated, trace(1.0), Pacing::Saturate);
+    let most = run_chain(saturated, None, &mut || ()).throughput_mpps * 1e6;
+    let given = trace(1.0);
+    let offered = given.len() as f64 / GENERATED.as_secs_f64();
+    let traffic = trace(LOAD * most / offered);
+    drop(given);
+    eprintln!("{CHAIN}, {TRAFFIC}: {LOAD} of {:.2} Mpps", most / 1e6);
+    // What the core does in an epoch of half the objective, less what the network may take.
+    let epoch = (SLO.0 / 2 - 40_000) as f64 / 1e9;
+    let profile = CapacityProfile {
+        frontier: EpochFrontier::constant((most * epoch) as u32),
+        ..CapacityProfile::default()
+    };
+    let mut figures = Figures::default();
+    for round in 1..=rounds {
+        let (alone, ()) = beside(auxiliary, |look| {
+            std::thread::sleep(Duration::from_nanos(BEFORE.0));
+            look();
+            std::thread::sleep(Duration::from_nanos((LASTS - BEFORE).0));
+            look();
+        });
+        figures.add("alone", "work-percent", "%", 100.0);
+        eprintln!(
+            "round {round}: alone {:.1} million units a second",
+            alone / 1e6
+        );
+        for (name, policy, park) in CASES {
+            let mapper = policy.mappers(SLO, &profile).expect("an epoch");
+            let scaling = ScalingConfig {
+                auxiliary: vec![auxiliary],
+                mapper: mapper.expect("a mapper"),
+                park,
+                buffers: 2048,
+            };
+            let (rate, report) = beside(auxiliary, |look| {
+                let traffic = (dedicated, traffic.clone(), Pacing::Arrivals);
+                run_chain(traffic, Some(scaling), look)
+            });
+            figures.add(name, "work-percent", "%", 100.0 * rate / alone);
+            let recruited = 100.0 * report.cores.auxiliary_avg;
+            figures.add(name, "recruited-percent", "%", recruited);
+            let median = report.windows.median_latency_us.p99;
+            figures.add(name, "p99-us", "us", median);
+            let wake = report.wake_us.unwrap_or_default();
+            let (p50, p99) = match recruited > 0.0 {
+                true => (wake.p50, wake.p99),
+                false => {
+                    let (_, took) = beside(auxiliary, |look| {
+                        look();
+                        let took = wake_ups(auxiliary);
+                        look();
+                        took
+                    });
+                    (took[took.len() / 2], took[took.len() * 99 / 100])
+                }
+            };
+            if park == Mode::Sleep {
+                figures.add(name, "wake-p50-us", "us", p50);
+                figures.add(name, "wake-p99-us", "us", p99);
+            }
+        }
+    }
+    figures.print();
+}
