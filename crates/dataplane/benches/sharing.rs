@@ -16,7 +16,7 @@
 //! (`SCHED_FIFO`), where that is allowed.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_dataplane::cores::{available, pin_to};
 use tailwater_dataplane::report::RunReport;
@@ -29,7 +29,7 @@ use tailwater_handover::ring::ring;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
-use tailwater_policy::catalog::Policy;
+use tailwater_policy::catalog::{Policy, epoch};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{LoadOptions, Trace};
 
@@ -59,10 +59,16 @@ const CASES: [Case; 4] = [
     ("spinning", Policy::Tailwater, Mode::Spin),
 ];
 
-/// The program: does units of work until the end, and counts them.
-fn work(core: usize, units: &AtomicU64, end: &AtomicBool) {
+/// A stretch of time.
+type Span = [Instant; 2];
+
+/// The program: does units of work until the end, and notes now and then how many it has done.
+fn work(core: usize, end: &AtomicBool) -> Vec<(Instant, u64)> {
+    /// Units between two notes: less than a millisecond.
+    const NOTED: u64 = 256;
     pin_to(core).expect("the core is available");
-    let mut state = 1u64;
+    let mut notes = Vec::with_capacity(1 << 16);
+    let (mut state, mut units) = (1u64, 0);
     while !end.load(Ordering::Relaxed) {
         for _ in 0..1000 {
             state ^= state << 13;
@@ -70,27 +76,35 @@ fn work(core: usize, units: &AtomicU64, end: &AtomicBool) {
             state ^= state << 17;
         }
         black_box(state);
-        // Only this thread writes.
-        units.store(units.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        units += 1;
+        if units % NOTED == 0 {
+            notes.push((Instant::now(), units));
+        }
     }
+    notes
 }
 
-/// Runs `case` beside the program, and says at which rate that got its work done: between the looks that
-/// `case` takes.
-fn beside<T>(core: usize, case: impl FnOnce(&mut dyn FnMut()) -> T) -> (f64, T) {
-    let (units, end) = (AtomicU64::new(0), AtomicBool::new(false));
+/// Runs `case` beside the program, and says how many units a second that did in the time that `case`
+/// gives.
+fn beside<T>(core: usize, case: impl FnOnce() -> (Span, T)) -> (f64, T) {
+    let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| work(core, &units, &end));
-        let mut looks: Vec<(Instant, u64)> = Vec::new();
-        let mut look = || looks.push((Instant::now(), units.load(Ordering::Relaxed)));
-        let outcome = case(&mut look);
+        let program = scope.spawn(|| work(core, &end));
+        let ([from, to], outcome) = case();
         end.store(true, Ordering::Relaxed);
-        let (Some((start, before)), Some((last, after))) = (looks.first(), looks.last()) else {
-            panic!("nobody looked");
+        let notes = program.join().expect("the program ends");
+        let done = |by: Instant| {
+            let before = notes.partition_point(|(time, _)| *time <= by);
+            before.checked_sub(1).map_or(0, |last| notes[last].1)
         };
-        let rate = (after - before) as f64 / (*last - *start).as_secs_f64();
-        (rate, outcome)
+        let units = (done(to) - done(from)) as f64;
+        (units / (to - from).as_secs_f64(), outcome)
     })
+}
+
+/// A case's time, from its first packet on, less its start.
+fn measured(first: Instant) -> Span {
+    [BEFORE, LASTS].map(|time| first + Duration::from_nanos(time.0))
 }
 
 fn spec() -> ChainSpec {
@@ -114,8 +128,7 @@ fn trace(factor: f64) -> Trace {
 fn run_chain(
     (core, trace, pacing): (usize, Trace, Pacing),
     scaling: Option<ScalingConfig>,
-    look: &mut dyn FnMut(),
-) -> RunReport {
+) -> (Span, RunReport) {
     let config = RunConfig {
         cores: vec![core],
         nic: TraceNicConfig {
@@ -130,12 +143,17 @@ fn run_chain(
         scaling,
         server: None,
     };
-    let progress = |progress: &tailwater_dataplane::run::Progress| {
-        if (BEFORE..LASTS).contains(&progress.elapsed) {
-            look();
-        }
-    };
-    run(&spec(), trace, &config, &AtomicBool::new(false), progress).expect("the run")
+    let mut first = Instant::now();
+    let report = run(
+        &spec(),
+        trace,
+        &config,
+        &AtomicBool::new(false),
+        |progress| {
+            first = Instant::now() - Duration::from_nanos(progress.elapsed.0);
+        },
+    );
+    (measured(first), report.expect("the run"))
 }
 
 /// How long a helper that sleeps on `core` takes to wake up, from the call until it runs, in
@@ -215,25 +233,25 @@ fn main() {
         return;
     }
     let saturated = (dedicated, trace(1.0), Pacing::Saturate);
-    let most = run_chain(saturated, None, &mut || ()).throughput_mpps * 1e6;
+    let most = run_chain(saturated, None).1.throughput_mpps * 1e6;
     let given = trace(1.0);
     let offered = given.len() as f64 / GENERATED.as_secs_f64();
     let traffic = trace(LOAD * most / offered);
     drop(given);
     eprintln!("{CHAIN}, {TRAFFIC}: {LOAD} of {:.2} Mpps", most / 1e6);
-    // What the core does in an epoch of half the objective, less what the network may take.
-    let epoch = (SLO.0 / 2 - 40_000) as f64 / 1e9;
+    // What the core does in an epoch, however many flows there are.
+    let epoch = epoch(SLO).expect("an epoch");
+    let packets = most * epoch.as_secs_f64();
     let profile = CapacityProfile {
-        frontier: EpochFrontier::constant((most * epoch) as u32),
+        frontier: EpochFrontier::constant(packets as u32),
         ..CapacityProfile::default()
     };
     let mut figures = Figures::default();
     for round in 1..=rounds {
-        let (alone, ()) = beside(auxiliary, |look| {
-            std::thread::sleep(Duration::from_nanos(BEFORE.0));
-            look();
-            std::thread::sleep(Duration::from_nanos((LASTS - BEFORE).0));
-            look();
+        let (alone, ()) = beside(auxiliary, || {
+            let first = Instant::now();
+            std::thread::sleep(Duration::from_nanos(LASTS.0));
+            (measured(first), ())
         });
         figures.add("alone", "work-percent", "%", 100.0);
         eprintln!(
@@ -248,9 +266,9 @@ fn main() {
                 park,
                 buffers: 2048,
             };
-            let (rate, report) = beside(auxiliary, |look| {
+            let (rate, report) = beside(auxiliary, || {
                 let traffic = (dedicated, traffic.clone(), Pacing::Arrivals);
-                run_chain(traffic, Some(scaling), look)
+                run_chain(traffic, Some(scaling))
             });
             figures.add(name, "work-percent", "%", 100.0 * rate / alone);
             let recruited = 100.0 * report.cores.auxiliary_avg;
@@ -261,11 +279,10 @@ fn main() {
             let (p50, p99) = match recruited > 0.0 {
                 true => (wake.p50, wake.p99),
                 false => {
-                    let (_, took) = beside(auxiliary, |look| {
-                        look();
+                    let (_, took) = beside(auxiliary, || {
+                        let start = Instant::now();
                         let took = wake_ups(auxiliary);
-                        look();
-                        took
+                        ([start, Instant::now()], took)
                     });
                     (took[took.len() / 2], took[took.len() * 99 / 100])
                 }
