@@ -7,7 +7,7 @@ use crate::telemetry::{Window, windows};
 use crate::trace_nic::{TraceNic, TraceNicConfig};
 use crate::worker::{Worker, WorkerConfig};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_handover::park::{Mode, park};
 use tailwater_net::Nanos;
@@ -164,7 +164,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let dispatch = Dispatch::new(0, Box::new(Splitting), store, vec![to], &pool, &own);
     let worker = Worker::new(queue, own, pool, clock, config, senders.remove(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| helper.run());
+        scope.spawn(|| helper.run(&AtomicBool::new(false)));
         drop(worker.dispatching(dispatch).run(|| false));
     });
     let (mut delivered, mut splits) = (0, 0);

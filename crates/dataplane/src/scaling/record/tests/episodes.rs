@@ -105,7 +105,7 @@ fn splits_are_counted() {
     assert_eq!(plans.iter().flat_map(|plan| &plan.splits).count(), 2);
     let mut reader = Reader::new(&*bytes).unwrap();
     let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 10);
-    while let Some(decision) = reader.next_decision().unwrap() {
+    while let Some(decision) = next_decision(&mut reader).unwrap() {
         explainer.add(decision);
     }
     let explanation = explainer.finish();
