@@ -20,7 +20,6 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let mut explainer = Explainer::new(reader.header(), EpochFrontier::constant(100), 8);
     let mut server = ServerExplainer::new(8);
-    let mut server = ServerExplainer::new(8);
     loop {
         match reader.next_entry() {
             Ok(Some(Entry::Core(decision))) => explainer.add(decision),

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::mappers::{RandomFlows, helped, random_buckets, random_flows};
+use common::mappers::{RandomFlows, helped, random_buckets, random_flows, random_splits};
 use common::traffic::{PACKETS, Traffic, order};
-use common::{NAT, Outcome, Setup, run_only, run_through, run_until};
+use common::{BALANCER, NAT, Outcome, Setup, run_only, run_through, run_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -57,8 +57,8 @@ impl NetworkFunction for Faulty {
     }
 }
 
-fn faulty(thread: &'static str, fault: Fault) -> Option<FunctionSpec> {
-    let after = Arc::new(AtomicU32::new(2000));
+fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec> {
+    let after = Arc::new(AtomicU32::new(after));
     let make = move || -> Box<dyn NetworkFunction> {
         Box::new(Faulty {
             thread,
@@ -165,7 +165,11 @@ fn a_helper_that_stands_still_holds_up_its_flows_only() {
         slo: "10ms",
         ring: 1024,
         scaling: Some(scaling),
-        last: faulty("helper-", Fault::StandsStill(Duration::from_millis(60))),
+        last: faulty(
+            "helper-",
+            Fault::StandsStill(Duration::from_millis(60)),
+            2000,
+        ),
         ..Setup::default()
     };
     let outcome = run_through(NAT, setup);
@@ -196,7 +200,11 @@ fn a_helper_that_stands_still_at_the_end() {
             ..Traffic::default()
         },
         scaling: Some(random_flows(5, 1, Mode::Sleep)),
-        last: faulty("helper-", Fault::StandsStill(Duration::from_millis(900))),
+        last: faulty(
+            "helper-",
+            Fault::StandsStill(Duration::from_millis(900)),
+            200,
+        ),
         ..Setup::default()
     };
     let outcome = run_through(NAT, setup);
@@ -211,7 +219,7 @@ fn a_helper_that_stands_still_at_the_end() {
 fn dies(functions: &str, thread: &'static str, setup: Setup) {
     let setup = Setup {
         traffic: slow(),
-        last: faulty(thread, Fault::Dies),
+        last: faulty(thread, Fault::Dies, 2000),
         ..setup
     };
     let outcome = match functions {
@@ -263,6 +271,18 @@ fn a_dispatcher_that_dies_ends_the_run() {
 #[test]
 fn a_worker_without_helpers_that_dies_ends_the_run() {
     dies(NAT, "worker-", Setup::default());
+}
+
+/// With packets of split flows in the hands of both.
+#[test]
+fn a_worker_that_dies_with_split_flows_ends_the_run() {
+    for thread in ["worker-", "helper-"] {
+        let setup = Setup {
+            scaling: Some(random_splits(3, 1, Mode::Sleep, 3)),
+            ..Setup::default()
+        };
+        dies(BALANCER, thread, setup);
+    }
 }
 
 /// With buckets on their way between workers, and helpers that work for both.

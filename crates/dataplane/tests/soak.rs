@@ -1,4 +1,4 @@
-//! The soak: random bursts, flows handed over, helpers recruited and RSS buckets moved every few hundred
+//! The soak: random bursts, flows handed over and split, helpers recruited and RSS buckets moved every few hundred
 //! microseconds, round after round. Each round's packets, their order and the functions' state must be
 //! those of one core.
 //!
@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::mappers::{helped, random_buckets, random_flows};
+use common::mappers::{helped, random_buckets, random_splits};
 use common::traffic::{Traffic, random};
 use common::{BALANCER, NAT, Reference, Setup, run_until};
 use std::fmt;
@@ -22,10 +22,11 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
 use tailwater_policy::catalog::Policy;
 
-const CHAINS: [(&str, &str); 3] = [
-    ("nat", NAT),
-    ("acl-nat", ACL_NAT),
-    ("load-balancer", BALANCER),
+/// Names, functions behind accounting, and how many there are with it.
+const CHAINS: [(&str, &str, usize); 3] = [
+    ("nat", NAT, 2),
+    ("acl-nat", ACL_NAT, 3),
+    ("load-balancer", BALANCER, 2),
 ];
 
 const ACL_NAT: &str = "acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}, \
@@ -51,7 +52,7 @@ const SPACING: [Nanos; 2] = [Nanos(1_000), Nanos(64_000)];
 /// Everything random about a round comes from its seed.
 struct Round {
     seed: u64,
-    chain: (&'static str, &'static str),
+    chain: (&'static str, &'static str, usize),
     policy: Option<Policy>,
     dispatchers: usize,
     helpers: usize,
@@ -81,7 +82,7 @@ impl Round {
             _ => Mode::SpinThenSleep(Duration::from_micros(20)),
         };
         let scaling = match policy {
-            None => random_flows(within(1, u64::MAX - 1), helpers, park),
+            None => random_splits(within(1, u64::MAX - 1), helpers, park, chain.2),
             Some(policy) => {
                 let profile = CapacityProfile {
                     frontier: EpochFrontier::constant(within(16, 128) as u32),
@@ -132,6 +133,7 @@ struct Counts {
     packets: u64,
     handed: u64,
     flows_moved: u64,
+    splits: u64,
     recruited: u64,
     buckets_moved: u64,
     kept_back: u64,
@@ -145,6 +147,7 @@ impl Counts {
             packets: report.packets.offered,
             handed: scaling.packets_handed,
             flows_moved: scaling.flows_moved,
+            splits: scaling.splits,
             recruited: scaling.recruited,
             buckets_moved: server.buckets_moved,
             kept_back: server.packets_kept_back,
@@ -155,6 +158,7 @@ impl Counts {
         self.packets += other.packets;
         self.handed += other.handed;
         self.flows_moved += other.flows_moved;
+        self.splits += other.splits;
         self.recruited += other.recruited;
         self.buckets_moved += other.buckets_moved;
         self.kept_back += other.kept_back;
@@ -165,11 +169,12 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} packets, {} handed over, {} queued flows moved, {} recruitments, {} bucket moves, \
-             {} packets kept back",
+            "{} packets, {} handed over, {} queued flows moved, {} split, {} recruitments, \
+             {} bucket moves, {} packets kept back",
             self.packets,
             self.handed,
             self.flows_moved,
+            self.splits,
             self.recruited,
             self.buckets_moved,
             self.kept_back
@@ -297,7 +302,7 @@ fn main() -> ExitCode {
     if let Some(peak) = peak_memory() {
         println!("{peak} MiB of memory at the most");
     }
-    let enough = [all.handed, all.recruited, all.buckets_moved];
+    let enough = [all.handed, all.splits, all.recruited, all.buckets_moved];
     if !stop.load(Ordering::Relaxed) && enough.contains(&0) {
         println!("but something never happened: that proves nothing");
         return ExitCode::FAILURE;

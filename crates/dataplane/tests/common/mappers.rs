@@ -10,13 +10,15 @@ use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::catalog::MakeMapper;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
-/// Places flows at random, and moves those in the own queue every few microseconds.
+/// Places flows at random, and moves those in the own queue every few microseconds, or splits them.
 pub struct RandomFlows {
     state: u64,
     helpers: usize,
+    /// Of the chain, where flows are split.
+    functions: usize,
     next: Nanos,
 }
 
@@ -25,8 +27,14 @@ impl RandomFlows {
         RandomFlows {
             state: seed,
             helpers,
+            functions: 0,
             next: Nanos::ZERO,
         }
+    }
+
+    /// Splits flows of a chain of so many functions, too, in front of every one.
+    pub fn splitting(self, functions: usize) -> RandomFlows {
+        RandomFlows { functions, ..self }
     }
 
     fn anywhere(&mut self) -> Place {
@@ -38,15 +46,29 @@ impl RandomFlows {
 }
 
 impl CoreMapper for RandomFlows {
+    fn split_points(&self) -> u64 {
+        match self.functions {
+            0 => 0,
+            _ => u64::MAX,
+        }
+    }
+
     fn due(&self, now: Nanos, _packets: u32) -> bool {
         now >= self.next
     }
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         self.next = view.now + Nanos::from_micros(3);
-        for (flow, place) in view.queued.iter().zip(&mut plan.places) {
-            if !flow.bound {
-                *place = self.anywhere();
+        for (flow, queued) in view.queued.iter().enumerate() {
+            let draw = random(&mut self.state) as usize;
+            match draw % 4 {
+                _ if queued.bound => {}
+                0 if self.functions > 1 => plan.splits.push(Split {
+                    flow,
+                    last_functions: 1 + draw / 64 % (self.functions - 1),
+                    helper: draw / 8 % self.helpers,
+                }),
+                _ => plan.places[flow] = self.anywhere(),
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
@@ -75,9 +97,15 @@ pub fn helped(mapper: MakeMapper, helpers: usize, park: Mode) -> ScalingConfig {
 }
 
 pub fn random_flows(seed: u64, helpers: usize, park: Mode) -> ScalingConfig {
-    let mapper =
-        Arc::new(move || -> Box<dyn CoreMapper> { Box::new(RandomFlows::new(seed, helpers)) });
-    helped(mapper, helpers, park)
+    random_splits(seed, helpers, park, 0)
+}
+
+/// As [`random_flows`], of a chain of so many functions, in front of each of which flows are split.
+pub fn random_splits(seed: u64, helpers: usize, park: Mode, functions: usize) -> ScalingConfig {
+    let mapper = move || -> Box<dyn CoreMapper> {
+        Box::new(RandomFlows::new(seed, helpers).splitting(functions))
+    };
+    helped(Arc::new(mapper), helpers, park)
 }
 
 /// What a server mapper saw, for the test.
