@@ -2,11 +2,15 @@
 //!
 //! The mapper here moves and splits flows at random, as often as it can and in front of every function.
 
+mod common;
+
+use common::traffic::random;
+use common::{Folder, alone, flow_records, sent};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
@@ -18,16 +22,7 @@ use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
-use tailwater_traffic::{
-    CaptureReader, LoadOptions, Notice, Packet, PacketSource, ReadOptions, Trace, TrafficError,
-};
-
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
+use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
 /// Every few microseconds moves or splits the flows that wait, or neither.
 struct Random {
@@ -205,26 +200,6 @@ struct Outcome {
     records: Vec<String>,
 }
 
-/// A folder that goes when it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static FOLDERS: AtomicU32 = AtomicU32::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tailwater-splits-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs the traffic through the functions, and accounting behind them.
 fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -> Outcome {
     let folder = Folder::new();
@@ -252,25 +227,19 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         scaling,
         server: None,
     };
+    let _alone = alone();
     let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();
-    let sent = CaptureReader::open(&capture, &ReadOptions::default());
-    let sent = Trace::load(&mut sent.unwrap(), &LoadOptions::default()).unwrap();
-    let mut frames: Vec<_> = (0..sent.len()).map(|i| sent.packet(i).to_vec()).collect();
+    let mut frames = sent(&capture);
     let mut order: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (flow, number) in frames.iter().map(|frame| identity(frame)) {
         order.entry(flow).or_default().push(number);
     }
     frames.sort_unstable();
-    let text = std::fs::read_to_string(&records).unwrap();
-    // All but the times of the first and the last packet, which end the line.
-    let line = |line: &str| line.rsplitn(3, ',').last().unwrap().to_owned();
-    let mut records: Vec<String> = text.lines().map(line).collect();
-    records.sort_unstable();
     Outcome {
         report,
         order,
         frames,
-        records,
+        records: flow_records(&records),
     }
 }
 

@@ -164,10 +164,10 @@ fn run_chain(
 }
 
 /// A folder that goes when it is dropped.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub fn new() -> Folder {
         static FOLDERS: AtomicU32 = AtomicU32::new(0);
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("tailwater-dataplane-{}-{number}", std::process::id());
@@ -184,7 +184,7 @@ impl Drop for Folder {
 }
 
 /// The frames of a capture, in order of time.
-fn sent(capture: &Path) -> Vec<Vec<u8>> {
+pub fn sent(capture: &Path) -> Vec<Vec<u8>> {
     let trace = Trace::load(
         &mut CaptureReader::open(capture, &ReadOptions::default()).unwrap(),
         &LoadOptions::default(),
@@ -193,7 +193,8 @@ fn sent(capture: &Path) -> Vec<Vec<u8>> {
     (0..trace.len()).map(|i| trace.packet(i).to_vec()).collect()
 }
 
-fn flow_records(file: &Path) -> Vec<String> {
+/// The flow records of a file, sorted, without their times.
+pub fn flow_records(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap();
     // All but the times of the first and the last packet, which end the line.
     let line = |line: &str| line.rsplitn(3, ',').last().unwrap().to_owned();

@@ -117,7 +117,8 @@ pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(),
         });
     }
     let core = |found| at_most("as a core", found, cores.saturating_sub(1) as u64);
-    (decision.buckets.clear(), decision.moves.clear());
+    decision.buckets.clear();
+    decision.moves.clear();
     for (number, bucket) in of_buckets.as_chunks::<A_BUCKET>().0.iter().enumerate() {
         let [from, to, rate, flows] = *bucket;
         let (from, to) = (core(from)? as u16, core(to)? as u16);
