@@ -436,3 +436,25 @@ impl Buckets {
         self.adopt(Nanos::ZERO, chain);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_kept_back_until_the_last_one_is_gone_on_with() {
+        let kept = KeptBack::default();
+        let of = |arrival, sent| kept.of(3, Nanos(arrival), Nanos(sent)).0;
+        assert_eq!(of(10, 20), 0, "no move yet");
+        kept.keep(3, Nanos(100));
+        kept.keep(3, Nanos(130));
+        // Before the bucket comes nobody knows for how long.
+        assert_eq!([of(90, 150), of(120, 150)], [50, 30]);
+        kept.go_on(3, Nanos(180));
+        kept.go_on(3, Nanos(200));
+        assert_eq!([of(90, 250), of(120, 250), of(200, 250)], [100, 80, 0]);
+        kept.keep(3, Nanos(500));
+        assert_eq!([of(210, 600), of(550, 600)], [100, 50], "the next move");
+        assert_eq!(kept.of(4, Nanos(90), Nanos(600)), Nanos::ZERO);
+    }
+}

@@ -1,4 +1,5 @@
-//! Bursts absorbed, live: one dedicated core and one auxiliary core, policy by policy.
+//! Bursts absorbed, live: one dedicated core and one auxiliary core, policy by policy; and what both
+//! cores do as dedicated ones.
 //!
 //! `cargo bench -p tailwater-profile --bench scaling [-- FILTER...] [--seconds S] [--load L]
 //! [--slo 100,200,500] [--tries N] [--record DIRECTORY]` prints a JSON line a figure, and a table on
@@ -21,6 +22,7 @@ use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::{Header, Recorder};
+use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run};
 use tailwater_handover::park::Mode;
@@ -44,15 +46,28 @@ const CELLS: &[(&str, &str, f64)] = &[
     ("acl-nat", "backbone", 3.0),
     ("acl-nat", "as", 4.2),
 ];
-/// Those that mean something on two cores; the others are for the simulator.
-const POLICIES: &[&str] = &[
-    "static",
-    "netblaze",
-    "netblaze-core-static-safe",
-    "netblaze-core-static-unsafe",
-    "netblaze-no-boost",
-    "tailwater",
+/// A row of the table, the policy, and whether both cores are dedicated. Those that mean something on two
+/// cores; the others are for the simulator.
+const ROWS: &[(&str, &str, bool)] = &[
+    ("static", "static", false),
+    ("netblaze", "netblaze", false),
+    (
+        "netblaze-core-static-safe",
+        "netblaze-core-static-safe",
+        false,
+    ),
+    (
+        "netblaze-core-static-unsafe",
+        "netblaze-core-static-unsafe",
+        false,
+    ),
+    ("netblaze-no-boost", "netblaze-no-boost", false),
+    ("tailwater", "tailwater", false),
+    ("static-two-dedicated", "static", true),
+    ("rss++", "rss++", true),
 ];
+/// Chains for which two dedicated cores are tried, too.
+const TWO_DEDICATED: &[&str] = &["acl-nat", "acl-lb-accounting"];
 
 /// Traffic that is generated; it is repeated, with flows renumbered.
 const GENERATED: Nanos = Nanos::from_millis(600);
@@ -151,10 +166,11 @@ fn run_chain(
     trace: Trace,
     pacing: Pacing,
     seconds: f64,
-    scaling: Option<ScalingConfig>,
+    cores: Vec<usize>,
+    (scaling, server): (Option<ScalingConfig>, Option<ServerConfig>),
 ) -> RunReport {
     let config = RunConfig {
-        cores: vec![available().last().copied().unwrap_or(0)],
+        cores,
         nic: TraceNicConfig {
             pacing,
             duration: Some(Nanos::from_secs_f64(seconds)),
@@ -165,7 +181,7 @@ fn run_chain(
         not_matched: 0,
         seed: 1,
         scaling,
-        server: None,
+        server,
     };
     run(spec, trace, &config, &AtomicBool::new(false), |_| {}).expect("the run")
 }
@@ -185,13 +201,15 @@ fn main() {
         return;
     }
     for &(chain, traffic, mpps) in CELLS {
-        let wanted = |policy: &&&str| {
-            let name = format!("{chain}/{traffic}/{policy}");
+        let wanted = |(row, _, both): &(&str, &str, bool)| {
+            let name = format!("{chain}/{traffic}/{row}");
             let filters = &options.filters;
-            filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
+            (!both || TWO_DEDICATED.contains(&chain))
+                && (filters.is_empty()
+                    || filters.iter().any(|filter| name.contains(filter.as_str())))
         };
-        let policies: Vec<&str> = POLICIES.iter().filter(wanted).copied().collect();
-        if policies.is_empty() {
+        let rows: Vec<_> = ROWS.iter().copied().filter(wanted).collect();
+        if rows.is_empty() {
             continue;
         }
         let Some(other) = trace(traffic, TRAINING_SEED, mpps * 1e6) else {
@@ -201,7 +219,8 @@ fn main() {
             continue;
         };
         let any = spec(chain, traffic, 200);
-        let saturated = run_chain(&any, other.clone(), Pacing::Saturate, 0.6, None);
+        let (alone, pacing) = (vec![dedicated], Pacing::Saturate);
+        let saturated = run_chain(&any, other.clone(), pacing, 0.6, alone, (None, None));
         let capacity = saturated.throughput_mpps * 1e6;
         let rate = options.load.map_or(mpps * 1e6, |load| load * capacity);
         let trace = trace(traffic, SEED, rate).expect("as above");
@@ -224,10 +243,14 @@ fn main() {
             let costs = profile.costs.unwrap_or_default();
             let bound = bound(&trace, WINDOW, spec.slo.budget(), costs, capacity);
             print_bound(&format!("{chain}/{traffic}/{slo}"), &bound);
-            for policy in &policies {
+            for &(row, policy, both) in &rows {
                 let named = Policy::named(policy).expect("a policy");
                 let mappers = named.mappers(spec.slo.budget(), &profile).expect("mappers");
-                let file = format!("{chain}-{traffic}-{slo}-{policy}.decisions");
+                let server = match both {
+                    true => named.server_mappers(&profile).expect("it needs no rates"),
+                    false => None,
+                };
+                let file = format!("{chain}-{traffic}-{slo}-{row}.decisions");
                 let file = options
                     .record
                     .as_ref()
@@ -238,7 +261,7 @@ fn main() {
                         policy: named.name().to_owned(),
                         slo: spec.slo.budget(),
                         epoch: profile.epoch,
-                        helpers: 1,
+                        helpers: usize::from(!both),
                         started: Nanos::ZERO,
                         profile: profile.to_string(),
                     };
@@ -248,6 +271,13 @@ fn main() {
                     Some(recorder) => recorder.recording(mapper),
                     None => mapper,
                 };
+                let server = server.map(|mapper| ServerConfig {
+                    mapper: match &recorder {
+                        Some(recorder) => recorder.recording_server(mapper),
+                        None => mapper,
+                    },
+                });
+                let mappers = mappers.filter(|_| !both);
                 let scaling = mappers.map(record).map(|mapper| ScalingConfig {
                     auxiliary: vec![auxiliary],
                     mapper,
@@ -255,9 +285,13 @@ fn main() {
                     buffers: options.buffers,
                 });
                 let once = || {
-                    let (trace, scaling) = (trace.clone(), scaling.clone());
-                    let pacing = Pacing::Arrivals;
-                    run_chain(&spec, trace, pacing, options.seconds, scaling)
+                    let (trace, pacing) = (trace.clone(), Pacing::Arrivals);
+                    let mappers = (scaling.clone(), server.clone());
+                    let cores = match both {
+                        true => vec![auxiliary, dedicated],
+                        false => vec![dedicated],
+                    };
+                    run_chain(&spec, trace, pacing, options.seconds, cores, mappers)
                 };
                 let mut best = once();
                 let mut tries = 1;
@@ -268,7 +302,7 @@ fn main() {
                         best = next;
                     }
                 }
-                let name = format!("{chain}/{traffic}/{slo}/{policy}");
+                let name = format!("{chain}/{traffic}/{slo}/{row}");
                 print(&name, &best, offered, tries);
                 if let Some(recorder) = recorder {
                     recorder.finish().expect("decisions are written");
@@ -346,6 +380,7 @@ fn print(name: &str, report: &RunReport, offered: f64, tries: u32) {
         windows.count
     );
     if std::env::var_os("SCALING_DETAILS").is_some() {
-        eprintln!("    {:?} {:?}", report.late_by_cause, report.scaling);
+        let (scaling, server) = (report.scaling, report.server);
+        eprintln!("    {:?} {scaling:?} {server:?}", report.late_by_cause);
     }
 }

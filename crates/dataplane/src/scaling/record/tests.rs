@@ -1,5 +1,6 @@
 mod bounds;
 mod episodes;
+mod server;
 
 use super::*;
 use std::sync::atomic::AtomicBool;
