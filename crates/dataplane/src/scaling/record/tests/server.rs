@@ -121,7 +121,10 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
         let error = read(&bytes).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    is(&[1, 1024], "at least 6, found 1");
+    is(
+        &[1, 1024],
+        "at least 6 numbers in a decision about RSS buckets, found 1",
+    );
     is(
         &[6, 1024, 0, 0, 0, 513, 0],
         "at most 512 dedicated cores, found 513",
