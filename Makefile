@@ -65,9 +65,10 @@ bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
 
-bench-scaling: ## policies live on two cores, what a decision costs, and what is left to other programs
+bench-scaling: ## policies live on two cores, one flow split between them, what a decision costs, what is left to others
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench epoch_end
+	@cargo bench --locked -p tailwater-dataplane --bench splits
 	@cargo bench --locked -p tailwater-handover --bench ring
 	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
