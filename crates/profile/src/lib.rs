@@ -6,7 +6,8 @@
 //! - the *epoch frontier* (NetBlaze, arXiv 2305.01890, section 3.2): flows and packets that a core
 //!   processes in one epoch, from a trace and from synthetic traffic;
 //! - the *rates* that meet the latency objective, by flow count (section 3.3);
-//! - the *splits*: what two cores can do with one flow when the chain is cut between them;
+//! - the *splits*: what two cores can do with one flow when the chain is cut between them, where that is
+//!   more than one can with all of it;
 //! - the *service costs*, by least squares over saturated runs.
 //!
 //! The machine may be shared: windows of a run in which the core was away are left out where there

@@ -44,7 +44,8 @@ fn a_quick_profile_is_whole() {
     assert_eq!(profile.epoch, Nanos::from_millis(10));
     assert!(!profile.frontier.is_empty());
     assert!(profile.rates.is_empty());
-    assert_eq!(profile.splits.points().len(), 1);
+    // Whether its only cut helps depends on the machine.
+    assert!(profile.splits.points().len() <= 1);
     let costs = profile.costs.unwrap();
     for cost in [costs.batch, costs.packet, costs.byte, costs.new_flow] {
         assert!(cost.is_finite() && cost >= 0.0, "{costs:?}");

@@ -4,6 +4,7 @@ use crate::costs::{Sample, fit};
 use crate::lab::{BUFFERS, EpochLoad, Lab};
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::RunError;
 use tailwater_net::Nanos;
@@ -104,6 +105,11 @@ const LONG: f64 = 1514.0;
 const SHORT: f64 = 60.0;
 /// Packets of a small batch.
 const SMALL_BATCH: u16 = 4;
+/// What it costs to queue a packet of a split flow and to hand it on, in nanoseconds, and what it costs
+/// a helper to take a packet over: of short packets, by `cargo bench -p tailwater-dataplane --bench splits`, less
+/// what the functions cost alone.
+const PASSED_ON: f64 = 110.0;
+const TAKEN_OVER: f64 = 35.0;
 /// Flows of steady traffic for costs: few enough to be in the caches.
 const FEW_FLOWS: u32 = 64;
 
@@ -337,27 +343,40 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok(())
     }
 
-    /// What each side of each cut can do with a single flow.
+    /// What each side of each cut can do with a single flow, where that is more than a helper can do
+    /// with the whole flow.
     fn splits(&mut self) -> Result<SplitProfile, TrainError> {
         let mut splits = SplitProfile::new();
         let functions = self.spec.functions.len();
+        let mut whole = None;
         for last_functions in 1..functions {
             self.step("splits of the chain");
             let cut = functions - last_functions;
-            let side = |range: std::ops::Range<usize>| -> Result<u32, TrainError> {
-                let mut spec = self.spec.clone();
-                spec.functions = self.spec.functions[range].to_vec();
-                let trace = steady(1, self.size(), self.packets(), 1e6)?;
-                let rate = self.lab.saturated(&spec, trace, Some(self.length()))?;
-                Ok((rate * self.epoch.as_secs_f64()) as u32)
+            let whole = match whole {
+                Some(whole) => whole,
+                None => *whole.insert(self.of_one_flow(0..functions, TAKEN_OVER)?),
             };
-            splits.insert(SplitPoint {
+            let point = SplitPoint {
                 last_functions,
-                first: side(0..cut)?,
-                last: side(cut..functions)?,
-            });
+                first: self.of_one_flow(0..cut, PASSED_ON)?,
+                last: self.of_one_flow(cut..functions, TAKEN_OVER)?,
+            };
+            if point.capacity() > whole {
+                splits.insert(point);
+            }
         }
         Ok(splits)
+    }
+
+    /// Packets of one flow that these functions process in an epoch, if each packet also costs `more`
+    /// nanoseconds.
+    fn of_one_flow(&self, functions: Range<usize>, more: f64) -> Result<u32, TrainError> {
+        let mut spec = self.spec.clone();
+        spec.functions = self.spec.functions[functions].to_vec();
+        let trace = steady(1, self.size(), self.packets(), 1e6)?;
+        let rate = self.lab.saturated(&spec, trace, Some(self.length()))?;
+        let nanos = 1e9 / rate + more;
+        Ok((self.epoch.as_secs_f64() * 1e9 / nanos) as u32)
     }
 
     /// Service costs, from what saturation showed and from runs that differ in one thing each.
