@@ -1,5 +1,6 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
+mod opening;
 mod segment;
 mod stage;
 
@@ -8,7 +9,7 @@ pub use stage::{Outcome, Reason};
 
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
-use crate::function::{FlowStates, NetworkFunction, NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
+use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
 use crate::spec::Fate;
 use segment::{Layout, Segment};
 use stage::Stage;
@@ -427,145 +428,6 @@ impl Chain {
         }
     }
 
-    /// One number for the versions of all functions of a segment with state. A flow that all of them
-    /// have seen under their present versions bears it, so that for nearly every packet one look
-    /// tells that there is nothing to open. Never 0. Every instance of a chain comes to the same number.
-    #[inline]
-    fn settled_version(&self, segment: usize) -> u32 {
-        let stages = &self.stages[self.segments[segment].stages.clone()];
-        let stages = stages.iter().filter(|stage| stage.slot.is_some());
-        let mixed = stages.fold(0u32, |mixed, stage| {
-            // Odd, so that no change of one version is lost.
-            (mixed ^ stage.function.version()).wrapping_mul(0x9e37_79b1)
-        });
-        mixed.max(1)
-    }
-
-    /// Notes which packets' flows all functions of a segment have seen. Whether there are others.
-    #[inline]
-    fn mark_settled(&mut self, segment: usize, batch: &mut Batch) -> bool {
-        if !self.segments[segment].has_state() {
-            return false;
-        }
-        if segment > 0 && batch.iter().any(|packet| packet.rekeyed) {
-            self.learn_of_rekeyed(segment, batch);
-        }
-        let version = self.settled_version(segment);
-        let at = self.segments[segment].settled_at();
-        let Some(table) = self.table.as_mut() else {
-            return false;
-        };
-        let mut unsettled = false;
-        for packet in batch.iter_mut() {
-            let settled = *table.word(packet.flow, at) == version;
-            packet.settled = settled;
-            unsettled |= !settled;
-        }
-        unsettled
-    }
-
-    /// Has the functions of a segment be shown again the flows that one in front of it rekeyed.
-    #[cold]
-    fn learn_of_rekeyed(&mut self, segment: usize, batch: &mut Batch) {
-        let segment = &self.segments[segment];
-        let stages = &self.stages[segment.stages.clone()];
-        let Some(table) = &mut self.table else {
-            return;
-        };
-        for packet in batch.iter_mut().filter(|packet| packet.rekeyed) {
-            packet.rekeyed = false;
-            segment.show_again(with_state(stages), table, packet.flow);
-        }
-    }
-
-    /// Notes the flows that all functions of a segment have seen by now: those of the packets that
-    /// none dropped. The packets tell the segments behind what these have to know.
-    fn settle(&mut self, segment: usize, batch: &mut Batch) {
-        let version = self.settled_version(segment);
-        let segment = &self.segments[segment];
-        let stages = &self.stages[segment.stages.clone()];
-        let Some(table) = &mut self.table else {
-            return;
-        };
-        for packet in batch.iter_mut().filter(|packet| !packet.settled) {
-            if let Some(pending) = segment.pending() {
-                packet.rekeyed = std::mem::take(table.word(packet.flow, pending)) != 0;
-            }
-            // A version may have changed since the flow was opened under the last.
-            let seen = with_state(stages).all(|(function, slot)| {
-                *table.word(packet.flow, slot.version) == function.version()
-            });
-            if seen {
-                *table.word(packet.flow, segment.settled_at()) = version;
-            }
-        }
-    }
-
-    /// Shows function `i`, which is of this segment, the flows that it has not seen under its present
-    /// version.
-    fn open_new_flows(&mut self, i: usize, segment: usize, batch: &mut Batch, now: Nanos) {
-        let segment = &self.segments[segment];
-        let stages = self.stages[i..segment.stages.end].split_first_mut();
-        let Some((Stage { function, slot, .. }, later)) = stages else {
-            return;
-        };
-        let (Some(slot), Some(table)) = (slot, &mut self.table) else {
-            return;
-        };
-        let version = function.version();
-        debug_assert!(
-            ![UNSEEN, SHOWN_BEFORE].contains(&version),
-            "no version has that number"
-        );
-        self.unseen.clear();
-        for (at, packet) in batch.iter().enumerate() {
-            if !packet.settled && *table.word(packet.flow, slot.version) != version {
-                self.unseen.push(at as u16);
-            }
-        }
-        if self.unseen.is_empty() {
-            return;
-        }
-        function.prepare(batch, &self.unseen);
-        let mut refused = false;
-        for &at in &self.unseen {
-            let (packet, frame) = batch.packet_mut(usize::from(at));
-            let seen = *table.word(packet.flow, slot.version);
-            if seen == version {
-                // An earlier packet of the batch has opened the flow.
-                continue;
-            }
-            let mut flow = NewFlow {
-                table,
-                ends: &mut self.ends,
-                slot,
-                packet,
-                now,
-                version,
-                at,
-                rekeyed: false,
-            };
-            let verdict = function.new_flow(packet, frame, &mut flow);
-            // Nobody behind has seen a flow that is new here, so there is nothing to show again.
-            if flow.rekeyed && seen != UNSEEN {
-                segment.show_again(with_state(later), table, packet.flow);
-            }
-            match verdict {
-                Verdict::Drop(reason) => {
-                    packet.verdict = Verdict::Drop(reason);
-                    refused = true;
-                }
-                Verdict::Forward | Verdict::Bypass => {
-                    *table.word(packet.flow, slot.version) = version;
-                }
-            }
-        }
-        if refused {
-            self.lost += self.stages[i].compact(batch);
-        }
-        tell_ends(&mut self.stages, &mut self.ends);
-    }
-
     /// Every reason for which the chain counts packets.
     pub fn reasons(&self) -> Vec<Reason> {
         let outcome = |fate| match fate {
@@ -604,16 +466,6 @@ impl Chain {
     pub fn lost(&self) -> u64 {
         self.lost
     }
-}
-
-/// The functions that have state, with where it is.
-fn with_state(stages: &[Stage]) -> impl Iterator<Item = (&dyn NetworkFunction, &StateSlot)> {
-    stages.iter().filter_map(|stage| {
-        Some((
-            &*stage.function as &dyn NetworkFunction,
-            stage.slot.as_ref()?,
-        ))
-    })
 }
 
 /// Tells the functions which flows have left the table.

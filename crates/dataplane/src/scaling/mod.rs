@@ -1,11 +1,13 @@
-//! Whole flows handed to auxiliary cores, when and where a policy says.
+//! Flows handed to auxiliary cores, whole or split, when and where a policy says.
 //!
 //! A *dispatcher* is a worker with a queue of the port. It looks every packet's flow up, keeps the
 //! flow's packets in its own queue or hands them to a *helper*, and asks its
 //! [`CoreMapper`] which. Between a dispatcher and a helper there
 //! are two rings: parcels go out, receipts come back. A flow with packets in the system has one
 //! place, and changes it only while none of its packets is beyond recall, so that packets of a flow
-//! never overtake each other, and no flow state is ever used by two cores.
+//! never overtake each other, and no flow state is ever used by two cores. A flow that is split has
+//! two: the dispatcher runs the chain's first segments on each packet, the helper the others, and each
+//! has its own part of the flow's state.
 //!
 //! - `backlog`: the flows with packets in the system, and the dispatcher's own queue;
 //! - `dispatch`: the dispatcher's side;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::buffer::BufferPool;
 use crate::flow_table::{FlowTableConfig, IdleTimeouts, WhenFull};
+use crate::function::NewFlow;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
