@@ -12,7 +12,7 @@ use crate::{complain, print};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use tailwater_net::Nanos;
+use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::spec::Match;
 use tailwater_traffic::bursts::{Arrival, Arrivals, BurstStudy, PacketArrivals, StudyOptions};
 use tailwater_traffic::convert::{Conversion, Part};
@@ -99,7 +99,7 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
                 let options = ReadOptions {
                     skip_bad_packets: load.skip_bad_packets,
                 };
-                Box::new(PacketArrivals(CaptureReader::open(path, &options)?))
+                Box::new(PacketArrivals::new(CaptureReader::open(path, &options)?))
             }
         };
         Ok(Timed {
@@ -143,6 +143,10 @@ impl Arrivals for Timed {
             time: divided(arrival.time, self.speed),
             ..arrival
         }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        self.source.flow_key()
     }
 
     fn notices(&self) -> Vec<Notice> {

@@ -1,12 +1,10 @@
 //! Ports, workers, measurement: what moves packets through a chain.
 
 pub mod arrivals;
-pub mod attribution;
 pub mod capture;
 pub mod clock;
 pub mod cores;
 mod death;
-pub mod histogram;
 mod meter;
 pub mod port;
 pub mod report;
@@ -19,3 +17,4 @@ pub mod trace_nic;
 pub mod worker;
 
 pub use run::{RunConfig, RunError, run};
+pub use tailwater_measure::{attribution, histogram};

@@ -28,6 +28,9 @@ pub trait Arrivals {
     /// Why the source cannot go on.
     fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError>;
 
+    /// The 5-tuple of the arrival that was yielded last; the default key if it belongs to no flow.
+    fn flow_key(&self) -> FlowKey;
+
     /// As [`PacketSource::notices`].
     fn notices(&self) -> Vec<Notice>;
 
@@ -37,33 +40,54 @@ pub trait Arrivals {
 
 /// The arrivals of packets: a flow is a 5-tuple, each direction its own.
 #[derive(Debug)]
-pub struct PacketArrivals<S>(pub S);
+pub struct PacketArrivals<S> {
+    source: S,
+    key: FlowKey,
+}
+
+impl<S: PacketSource> PacketArrivals<S> {
+    /// The arrivals of a source's packets.
+    pub fn new(source: S) -> Self {
+        PacketArrivals {
+            source,
+            key: FlowKey::default(),
+        }
+    }
+}
 
 impl<S: PacketSource> Arrivals for PacketArrivals<S> {
     fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
-        let packet = self.0.next_packet()?;
-        Ok(packet.map(|packet| Arrival {
+        let Some(packet) = self.source.next_packet()? else {
+            return Ok(None);
+        };
+        self.key = parse(packet.data).map_or_else(|_| FlowKey::default(), |headers| headers.key);
+        Ok(Some(Arrival {
             time: packet.timestamp,
-            flow: parse(packet.data)
-                .ok()
-                .filter(|headers| headers.key != FlowKey::default())
-                .map(|headers| headers.key.hash(HASH_SEED)),
+            flow: (self.key != FlowKey::default()).then(|| self.key.hash(HASH_SEED)),
             bytes: packet.data.len() as u32,
         }))
     }
 
+    fn flow_key(&self) -> FlowKey {
+        self.key
+    }
+
     fn notices(&self) -> Vec<Notice> {
-        self.0.notices()
+        self.source.notices()
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.source.name()
     }
 }
 
 impl<A: Arrivals + ?Sized> Arrivals for Box<A> {
     fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
         (**self).next_arrival()
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        (**self).flow_key()
     }
 
     fn notices(&self) -> Vec<Notice> {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::bursts::queues::core;
+use tailwater_net::FlowKey;
 
 /// Arrivals in memory: (nanoseconds, flow).
 struct List {
@@ -16,6 +17,10 @@ impl Arrivals for List {
             flow: Some(*flow),
             bytes: 100,
         }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        FlowKey::default()
     }
 
     fn notices(&self) -> Vec<Notice> {

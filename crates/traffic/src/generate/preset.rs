@@ -124,7 +124,7 @@ impl Preset {
     /// As [`Preset::open`].
     pub fn arrivals(&self) -> Result<Box<dyn Arrivals>, TrafficError> {
         Ok(match self {
-            Preset::Bursty(config) => Box::new(PacketArrivals(Bursty::new(config.clone())?)),
+            Preset::Bursty(config) => Box::new(PacketArrivals::new(Bursty::new(config.clone())?)),
             Preset::Aggregate { name, config, .. } => {
                 Box::new(Aggregate::new(config.clone(), name)?)
             }

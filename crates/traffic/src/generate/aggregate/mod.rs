@@ -68,6 +68,8 @@ pub struct Aggregate {
     started: u64,
     refused: u64,
     finished: bool,
+    /// Of the arrival that was yielded last.
+    last_key: FlowKey,
     /// The first words of the flow whose packet is being made.
     said: Vec<u8>,
 }
@@ -161,6 +163,7 @@ impl Aggregate {
             started: 0,
             refused: 0,
             finished: false,
+            last_key: FlowKey::default(),
             said: Vec::with_capacity(512),
         })
     }
@@ -501,11 +504,19 @@ impl PacketSource for Aggregate {
 
 impl Arrivals for Aggregate {
     fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
-        Ok(self.next_counted().map(|event| Arrival {
+        let Some(event) = self.next_counted() else {
+            return Ok(None);
+        };
+        self.last_key = event.flow.key;
+        Ok(Some(Arrival {
             time: Nanos(event.time - self.config.warm_up.0),
             flow: Some(event.flow.number),
             bytes: u32::from(event.length),
         }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        self.last_key
     }
 
     fn notices(&self) -> Vec<Notice> {

@@ -1,0 +1,12 @@
+//! Latencies counted, and lateness put down to causes: the same for packets that are processed and
+//! for packets that are simulated.
+//!
+//! - [`histogram`]: every packet's latency, in constant memory;
+//! - [`attribution`]: one cause for each packet beyond its objective.
+//!
+//! Neither has a clock of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod attribution;
+pub mod histogram;
