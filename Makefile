@@ -9,7 +9,7 @@ MINUTES ?= 10
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-scaling clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-scaling bench-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,10 @@ bench-scaling: ## policies live on two cores, one flow split between them, what 
 	@cargo bench --locked -p tailwater-handover --bench ring
 	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
+
+bench-sim: ## how fast the rack simulator is
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-sim --bench engine
 
 bench-functions: ## single functions: the ACL's classifier
 	@tools/deps.sh build bench

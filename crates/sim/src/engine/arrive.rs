@@ -1,0 +1,308 @@
+//! Packets on their way from the switch to cores' rings.
+
+use super::fifo::Arrived;
+use super::meter::flow_hash;
+use super::tenant::{
+    BucketSteering, HELD, Ingress, NOBODY, PendingRow, SEEN, SteeredFlow, Steering,
+};
+use super::{Control, Engine};
+use crate::report::Loss;
+use crate::traffic::{FlowStart, NO_PLACE, Packet};
+use tailwater_policy::flows::NewFlow;
+use tailwater_policy::server::Steering as Steered;
+
+/// Bytes that a frame takes on the wire beside its own: check sequence, preamble, gap.
+const WIRE: u64 = 24;
+
+/// Flows looked up at a time: so many loads from memory are under way together.
+const AHEAD: usize = 16;
+
+impl Engine<'_> {
+    /// Packets arrive at the switch, in order, up to the next control, which a packet may bring forward.
+    /// `starts` has the flows that they open. Returns how many have arrived.
+    pub(super) fn arrive(
+        &mut self,
+        packets: &[Packet],
+        starts: &mut std::slice::Iter<'_, FlowStart>,
+    ) -> usize {
+        self.control_at = self.next_control();
+        let mut arrived = 0;
+        for packets in packets.chunks(AHEAD) {
+            self.touch(packets);
+            for packet in packets {
+                if packet.arrival >= self.control_at {
+                    return arrived;
+                }
+                let start = match packet.is_first() {
+                    true => starts.next(),
+                    false => None,
+                };
+                self.arrive_one(packet, start);
+                arrived += 1;
+            }
+        }
+        arrived
+    }
+
+    /// Reads what is known of the packets' flows, so that it is there when it is needed.
+    #[inline]
+    fn touch(&self, packets: &[Packet]) {
+        let mut sum = 0_u32;
+        for packet in packets {
+            let flow = packet.flow as usize;
+            let tenant = &self.tenants[packet.tenant()];
+            if let Some(slot) = tenant.slots.get(flow) {
+                sum = sum.wrapping_add(u32::from(*slot));
+            }
+            match &tenant.steering {
+                Steering::Flows(steering) => {
+                    if let Some(flow) = steering.flows.get(flow) {
+                        sum = sum.wrapping_add(u32::from(flow.core));
+                    }
+                }
+                Steering::Buckets(BucketSteering { ingress, .. }) => {
+                    let known = ingress.as_ref().and_then(|i| i.server_of.get(flow));
+                    sum = sum.wrapping_add(known.map_or(0, |server| u32::from(*server)));
+                }
+            }
+        }
+        std::hint::black_box(sum);
+    }
+
+    #[inline]
+    fn arrive_one(&mut self, packet: &Packet, start: Option<&FlowStart>) {
+        let number = packet.tenant();
+        let tenant = &mut self.tenants[number];
+        tenant.meter.window.offered += 1;
+        self.last_arrival = packet.arrival;
+        if packet.flow == NO_PLACE {
+            tenant.meter.lost(Loss::NoPlace);
+            return;
+        }
+        if let Some(start) = start {
+            self.open(number, packet, start);
+        }
+        let tenant = &mut self.tenants[number];
+        let core = match &mut tenant.steering {
+            Steering::Buckets(steering) => {
+                let section = match &mut steering.ingress {
+                    None => 0,
+                    Some(ingress) => match ingress.server_of[packet.flow as usize] {
+                        HELD => {
+                            match ingress.hold(packet) {
+                                true => tenant.decisions.waited_for_rule += 1,
+                                false => tenant.meter.lost(Loss::Table),
+                            }
+                            return;
+                        }
+                        server => usize::from(server),
+                    },
+                };
+                let section = &mut steering.sections[section];
+                let bucket = packet.bucket();
+                if section.mapper.is_some() {
+                    let hash = flow_hash(packet.flow);
+                    section.account.packet(packet.arrival, bucket, hash);
+                }
+                section.table[bucket]
+            }
+            Steering::Flows(steering) => {
+                let flow = &mut steering.flows[packet.flow as usize];
+                if flow.core == NOBODY {
+                    self.place_flow(number, packet);
+                    return self.send_placed(number, packet);
+                }
+                flow.packets += 1;
+                flow.seen = (packet.arrival >> SEEN) as u32;
+                steering.cores[usize::from(flow.core)]
+            }
+        };
+        self.send(number, usize::from(core), packet, packet.arrival);
+    }
+
+    /// Packets over the link of a core's server, and to the core.
+    #[inline]
+    fn send(&mut self, tenant: usize, core: usize, packet: &Packet, time: u64) {
+        let at = match self.cross(core, packet, time) {
+            Some(at) => at,
+            None => return self.tenants[tenant].meter.lost(Loss::Link),
+        };
+        let waiting = &mut self.cores[core];
+        let was_empty = waiting.fifo.is_empty();
+        waiting.fifo.push(Arrived {
+            at,
+            packet: *packet,
+        });
+        if was_empty && self.scheduled {
+            self.schedule(core);
+        }
+    }
+
+    /// When a packet has crossed the link to a core's server; `None` if there is no room for it in
+    /// front of the link.
+    #[inline]
+    fn cross(&mut self, core: usize, packet: &Packet, time: u64) -> Option<u64> {
+        let server = &mut self.servers[usize::from(self.cores[core].server)];
+        if server.byte_picos == 0 {
+            return Some(time);
+        }
+        let now = time * 1000;
+        let begins = server.link_free.max(now);
+        let ends = begins + (u64::from(packet.bytes) + WIRE) * server.byte_picos;
+        if ends - now > server.link_buffer {
+            return None;
+        }
+        server.link_free = ends;
+        Some(ends.div_ceil(1000))
+    }
+
+    /// A flow begins.
+    fn open(&mut self, number: usize, packet: &Packet, start: &FlowStart) {
+        let flow = packet.flow as usize;
+        let tenant = &mut self.tenants[number];
+        tenant.meter.window.new += 1;
+        if tenant.make.is_some() && tenant.slots.len() <= flow {
+            tenant.slots.resize(flow + 1, super::dispatch::NONE);
+        }
+        if let Some(check) = &mut tenant.check {
+            check.opened(packet.flow);
+        }
+        match &mut tenant.steering {
+            Steering::Flows(steering) => {
+                if steering.flows.len() <= flow {
+                    steering.flows.resize(flow + 1, SteeredFlow::NEW);
+                }
+                let known = &mut steering.flows[flow];
+                // A flow that was forgotten by all others may be known to the controller still.
+                if known.core == NOBODY {
+                    *known = SteeredFlow::NEW;
+                }
+                known.shard = packet.bucket() as u16;
+            }
+            Steering::Buckets(BucketSteering {
+                ingress: Some(ingress),
+                ..
+            }) => {
+                let steered = ingress.mapper.steer(start.destination, &ingress.reported);
+                let latency = ingress.rule_latency;
+                if ingress.server_of.len() <= flow {
+                    ingress.server_of.resize(flow + 1, 0);
+                }
+                ingress.server_of[flow] = steered.server();
+                if let Steered::Install { prefix, server } = steered {
+                    tenant.decisions.rules += 1;
+                    if latency > 0 {
+                        let row = ingress.begin_row(prefix, server);
+                        self.at(packet.arrival + latency, Control::Row(number, row));
+                    }
+                    self.activate(number, usize::from(server), packet.arrival);
+                } else {
+                    self.activate(number, usize::from(steered.server()), packet.arrival);
+                }
+                if let Steering::Buckets(BucketSteering {
+                    ingress: Some(ingress),
+                    ..
+                }) = &mut self.tenants[number].steering
+                {
+                    ingress.hold_flow(packet.flow, start.destination);
+                }
+            }
+            Steering::Buckets(_) => {}
+        }
+    }
+
+    /// A row is in the table: what waited for it goes on.
+    pub(super) fn row_written(&mut self, number: usize, row: u32, now: u64) {
+        let Steering::Buckets(steering) = &mut self.tenants[number].steering else {
+            return;
+        };
+        let Some(ingress) = &mut steering.ingress else {
+            return;
+        };
+        let Some(place) = ingress.pending.iter().position(|p| p.number == row) else {
+            return;
+        };
+        let pending = ingress.pending.remove(place);
+        for flow in &pending.flows {
+            ingress.server_of[*flow as usize] = pending.server;
+            ingress.row_of.remove(flow);
+        }
+        for packet in &pending.packets {
+            let Steering::Buckets(steering) = &mut self.tenants[number].steering else {
+                return;
+            };
+            let section = &mut steering.sections[usize::from(pending.server)];
+            let hash = flow_hash(packet.flow);
+            section.account.packet(now, packet.bucket(), hash);
+            let core = section.table[packet.bucket()];
+            self.send(number, usize::from(core), packet, now);
+        }
+    }
+
+    /// A controller places a flow.
+    #[cold]
+    fn place_flow(&mut self, number: usize, packet: &Packet) {
+        let Steering::Flows(steering) = &mut self.tenants[number].steering else {
+            return;
+        };
+        let shard = packet.bucket() as u16;
+        let core = steering.mapper.place(NewFlow { shard });
+        let target = steering.cores[usize::from(core)];
+        let flow = &mut steering.flows[packet.flow as usize];
+        (flow.core, flow.holder) = (core, target);
+        steering.known.push(packet.flow);
+        self.cores[usize::from(target)].owned += 1;
+        self.dedicate(usize::from(target), number, 0, packet.arrival);
+    }
+
+    fn send_placed(&mut self, number: usize, packet: &Packet) {
+        let Steering::Flows(steering) = &mut self.tenants[number].steering else {
+            return;
+        };
+        let flow = &mut steering.flows[packet.flow as usize];
+        flow.packets += 1;
+        flow.seen = (packet.arrival >> SEEN) as u32;
+        let core = usize::from(steering.cores[usize::from(flow.core)]);
+        self.send(number, core, packet, packet.arrival);
+    }
+}
+
+impl Ingress {
+    /// Begins to write a row. Returns its number.
+    fn begin_row(&mut self, prefix: ipnet::IpNet, server: u16) -> u32 {
+        self.rows += 1;
+        self.pending.push(PendingRow {
+            number: self.rows,
+            prefix,
+            server,
+            flows: Vec::new(),
+            packets: Vec::new(),
+        });
+        self.rows
+    }
+
+    /// A flow to a prefix whose row is being written waits for it.
+    fn hold_flow(&mut self, flow: u32, destination: std::net::IpAddr) {
+        let to = |row: &&mut PendingRow| row.prefix.contains(&destination);
+        if let Some(row) = self.pending.iter_mut().find(to) {
+            row.flows.push(flow);
+            self.row_of.insert(flow, row.number);
+            self.server_of[flow as usize] = HELD;
+        }
+    }
+
+    /// A packet waits for its flow's row. Whether there is room.
+    #[cold]
+    fn hold(&mut self, packet: &Packet) -> bool {
+        let held: usize = self.pending.iter().map(|row| row.packets.len()).sum();
+        let row = self.row_of[&packet.flow];
+        let row = self.pending.iter_mut().find(|p| p.number == row);
+        match row {
+            Some(row) if held < self.held => {
+                row.packets.push(*packet);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! What happens now and then: windows end, mappers and controllers are asked, tables change.
+
+use super::tenant::{FlowSteering, NOBODY, Section, Snapshot, Steering};
+use super::{Control, Engine};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowPlan, FlowView};
+use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
+
+/// How often it is looked whether buckets have arrived, before a mapper is asked again.
+const LOOK: u64 = 100_000;
+
+/// A backlog that has lasted so many epochs is an overload.
+const OVERLOAD: u64 = 4;
+
+impl Engine<'_> {
+    /// Does what is due at a time.
+    pub(super) fn control(&mut self, control: Control, now: u64) {
+        match control {
+            Control::Window => {
+                let start = now - self.window;
+                for tenant in &mut self.tenants {
+                    tenant.meter.roll(start);
+                    if let Some(last) = tenant.meter.windows.last_mut() {
+                        last.dedicated = tenant.cores;
+                    }
+                }
+                self.at(now + self.window, Control::Window);
+            }
+            Control::Remap(tenant, section) => self.remap(tenant, section, now),
+            Control::Moves(tenant, section, moves) => self.enforce(tenant, section, &moves, now),
+            Control::Reported(tenant, server, cores) => {
+                if let Steering::Buckets(steering) = &mut self.tenants[tenant].steering
+                    && let Some(ingress) = &mut steering.ingress
+                {
+                    ingress.reported[server] = cores;
+                }
+            }
+            Control::Row(tenant, row) => self.row_written(tenant, row, now),
+            Control::Observe(tenant) => self.observe(tenant, now),
+            Control::DecideFlows(tenant) => self.decide_flows(tenant, now),
+            Control::EnforceFlows(tenant) => self.enforce_flows(tenant, now),
+        }
+        self.retire_all();
+    }
+
+    /// A section gets its first cores, if it has none.
+    pub(super) fn activate(&mut self, tenant: usize, number: usize, now: u64) {
+        let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
+            return;
+        };
+        let section = &mut steering.sections[number];
+        if std::mem::replace(&mut section.active, true) {
+            return;
+        }
+        let count = usize::from(section.start_cores).clamp(1, section.cores.len());
+        let cores: Vec<u16> = section.cores[..count].to_vec();
+        *section.table = std::array::from_fn(|bucket| cores[bucket % count]);
+        *section.holder = *section.table;
+        section.asked = now;
+        let period = section.mapper.as_ref().map(|mapper| mapper.period().0);
+        if let Some(ingress) = &mut steering.ingress {
+            // It knows what it has just taken.
+            ingress.reported[number] = count as u16;
+        }
+        for bucket in 0..BUCKETS {
+            self.cores[usize::from(cores[bucket % count])].owned += 1;
+        }
+        for core in cores {
+            self.dedicate(usize::from(core), tenant, number, now);
+        }
+        if let Some(period) = period {
+            self.plan_remap(tenant, number, now, period);
+        }
+    }
+
+    /// When the mapper of a section is to be looked after next.
+    fn plan_remap(&mut self, tenant: usize, number: usize, now: u64, period: u64) {
+        let Steering::Buckets(steering) = &self.tenants[tenant].steering else {
+            return;
+        };
+        let section = &steering.sections[number];
+        let watched = section.mapper.as_ref().is_some_and(|m| m.on_overload());
+        let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
+        let at = match watched {
+            // Each epoch somebody looks whether a backlog lasts.
+            true => (section.asked + period).min(now + epoch),
+            false => section.asked + period,
+        };
+        self.at(at.max(now + 1), Control::Remap(tenant, number));
+    }
+
+    fn section(&mut self, tenant: usize, number: usize) -> Option<&mut Section> {
+        match &mut self.tenants[tenant].steering {
+            Steering::Buckets(steering) => steering.sections.get_mut(number),
+            Steering::Flows(_) => None,
+        }
+    }
+
+    /// Asks a server mapper, if it is time to.
+    fn remap(&mut self, tenant: usize, number: usize, now: u64) {
+        let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
+        let Some(section) = self.section(tenant, number) else {
+            return;
+        };
+        let Some(mapper) = &section.mapper else {
+            return;
+        };
+        let (period, on_overload) = (mapper.period().0, mapper.on_overload());
+        let (due, settled) = (section.asked + period, section.is_settled());
+        let asked = section.asked;
+        if !settled && now >= due {
+            self.at(now + LOOK, Control::Remap(tenant, number));
+            return;
+        }
+        let lasting = epoch * OVERLOAD;
+        let overloaded = on_overload && settled && now >= asked + lasting;
+        if now < due && !(overloaded && self.has_backlog(tenant, number, now, lasting)) {
+            self.plan_remap(tenant, number, now, period);
+            return;
+        }
+        let buckets = self.bucket_loads(tenant, number, now);
+        let cores = self.core_loads(tenant, number, now);
+        let Some(section) = self.section(tenant, number) else {
+            return;
+        };
+        section.asked = now;
+        let fixed = section.delay;
+        let Some(mapper) = &mut section.mapper else {
+            return;
+        };
+        let view = ServerView {
+            now: Nanos(now),
+            buckets: &buckets,
+            cores: &cores,
+        };
+        let mut moves = Vec::new();
+        mapper.remap(&view, &mut moves);
+        let (delay, period) = (mapper.enforcement_delay().0 + fixed, mapper.period().0);
+        if !moves.is_empty() {
+            section.decided += 1;
+            self.at(now + delay, Control::Moves(tenant, number, moves));
+        }
+        self.tenants[tenant].decisions.remaps += 1;
+        self.plan_remap(tenant, number, now, period);
+    }
+
+    /// Whether a core of a section has not been through with its packets for so long.
+    fn has_backlog(&self, tenant: usize, number: usize, now: u64, lasting: u64) -> bool {
+        let behind = |core: &super::core::Core| {
+            let mine = core.dedicated == Some((tenant as u16, number as u16));
+            let waits = core.fifo.first().is_some_and(|first| first.at < now)
+                || core.dispatch.as_ref().is_some_and(|d| d.has_work());
+            mine && waits && now.saturating_sub(core.through) >= lasting
+        };
+        self.cores.iter().any(behind)
+    }
+
+    /// What the buckets of a section brought since its mapper was last asked.
+    fn bucket_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<BucketLoad> {
+        let Some(section) = self.section(tenant, number) else {
+            return Vec::new();
+        };
+        let elapsed = now - section.asked;
+        section.account.close(now);
+        let loads = (0..BUCKETS).map(|bucket| {
+            let (flows, rate) = section.account.take(bucket, elapsed);
+            let core = section.table[bucket];
+            let core = section.cores.iter().position(|c| *c == core);
+            BucketLoad {
+                flows,
+                rate,
+                core: core.unwrap_or(0) as u16,
+            }
+        });
+        loads.collect()
+    }
+
+    /// What the cores of a section did since then.
+    fn core_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<CoreLoad> {
+        let Some(section) = self.section(tenant, number) else {
+            return Vec::new();
+        };
+        let (elapsed, cores) = (now - section.asked, section.cores.clone());
+        let load = |number: &u16| {
+            let core = &mut self.cores[usize::from(*number)];
+            let load = CoreLoad {
+                dedicated: core.dedicated.is_some(),
+                busy: (core.stats.busy as f64 / elapsed.max(1) as f64).min(1.0),
+                lost: core.stats.lost,
+                batch_p99: core.stats.batch_p99(),
+                longest_queue: core.stats.longest_queue,
+            };
+            core.stats.clear();
+            load
+        };
+        cores.iter().map(load).collect()
+    }
+
+    /// A bucket table changes.
+    fn enforce(&mut self, tenant: usize, number: usize, moves: &[Move], now: u64) {
+        let Some(section) = self.section(tenant, number) else {
+            return;
+        };
+        section.decided -= 1;
+        let cores = section.cores.clone();
+        for &Move { bucket, to } in moves {
+            let to = cores[usize::from(to)];
+            self.move_bucket(tenant, number, usize::from(bucket), to, now);
+        }
+        self.count_leaving(tenant, now);
+    }
+
+    fn flow_steering(&mut self, tenant: usize) -> Option<&mut FlowSteering> {
+        match &mut self.tenants[tenant].steering {
+            Steering::Flows(steering) => Some(steering),
+            Steering::Buckets(_) => None,
+        }
+    }
+
+    /// A controller's period ends: what it will see is put down.
+    fn observe(&mut self, tenant: usize, now: u64) {
+        self.forget_flows(tenant, now);
+        let Some(steering) = self.flow_steering(tenant) else {
+            return;
+        };
+        let control_loop = steering.mapper.control_loop();
+        let elapsed = (now - steering.asked).max(1) as f64;
+        steering.asked = now;
+        let flows = std::mem::take(&mut steering.known);
+        let loads = flows.iter().map(|flow| {
+            let known = &mut steering.flows[*flow as usize];
+            FlowLoad {
+                core: known.core,
+                shard: known.shard,
+                rate: f64::from(std::mem::take(&mut known.packets)) * 1e9 / elapsed,
+            }
+        });
+        let loads = loads.collect();
+        let (shards, cores) = (steering.shards.to_vec(), steering.cores.clone());
+        steering.known.clone_from(&flows);
+        let signals = |number: &u16| {
+            let core = &mut self.cores[usize::from(*number)];
+            let signals = CoreSignals {
+                active: core.dedicated.is_some(),
+                rate: core.stats.processed as f64 * 1e9 / elapsed,
+                busy: (core.stats.busy as f64 / elapsed).min(1.0),
+                lost: core.stats.lost,
+                batch_p99: core.stats.batch_p99(),
+                worst_delay: Nanos(core.stats.worst_delay),
+            };
+            core.stats.clear();
+            signals
+        };
+        let cores = cores.iter().map(signals).collect();
+        if let Some(steering) = self.flow_steering(tenant) {
+            steering.snapshot = Some(Snapshot {
+                flows,
+                loads,
+                cores,
+                shards,
+            });
+        }
+        self.at(
+            now + control_loop.report_delay.0,
+            Control::DecideFlows(tenant),
+        );
+        let period = control_loop.period.0.max(1);
+        self.at(now + period, Control::Observe(tenant));
+    }
+
+    /// The controller forgets flows that have been silent, none of whose packets is in the system.
+    fn forget_flows(&mut self, tenant: usize, now: u64) {
+        let oldest = self.oldest();
+        let oldest = (oldest >> super::tenant::SEEN) as u32;
+        let Some(steering) = self.flow_steering(tenant) else {
+            return;
+        };
+        let tick = (now >> super::tenant::SEEN) as u32;
+        let FlowSteering {
+            flows,
+            known,
+            memory,
+            cores,
+            ..
+        } = steering;
+        let mut gone = Vec::new();
+        known.retain(|flow| {
+            let steered = &mut flows[*flow as usize];
+            let silent = tick.saturating_sub(steered.seen) > *memory && steered.seen < oldest;
+            if silent && steered.transit == 0 {
+                gone.push(cores[usize::from(steered.core)]);
+                (steered.core, steered.holder) = (NOBODY, NOBODY);
+                return false;
+            }
+            true
+        });
+        for core in gone {
+            let core = usize::from(core);
+            self.cores[core].owned -= 1;
+            if self.cores[core].owned == 0 && self.cores[core].reclaim {
+                self.retiring.push((core as u16, now));
+            }
+        }
+    }
+
+    fn decide_flows(&mut self, tenant: usize, now: u64) {
+        let Some(steering) = self.flow_steering(tenant) else {
+            return;
+        };
+        let Some(snapshot) = steering.snapshot.take() else {
+            return;
+        };
+        let view = FlowView {
+            now: Nanos(now),
+            flows: &snapshot.loads,
+            shards: &snapshot.shards,
+            cores: &snapshot.cores,
+        };
+        let mut plan = FlowPlan::default();
+        steering.mapper.decide(&view, &mut plan);
+        let delay = steering.mapper.control_loop().enforcement_delay.0;
+        let changes = !plan.is_empty();
+        if changes {
+            steering.plans.push_back((snapshot.flows, plan));
+        }
+        self.tenants[tenant].decisions.remaps += 1;
+        if changes {
+            self.at(now + delay, Control::EnforceFlows(tenant));
+        }
+    }
+
+    fn enforce_flows(&mut self, tenant: usize, now: u64) {
+        let Some(steering) = self.flow_steering(tenant) else {
+            return;
+        };
+        let Some((flows, plan)) = steering.plans.pop_front() else {
+            return;
+        };
+        let mut along = Vec::new();
+        for &Move { bucket, to } in &plan.moves {
+            let from = std::mem::replace(&mut steering.shards[usize::from(bucket)], to);
+            let home = |flow: &&u32| {
+                let known = steering.flows[**flow as usize];
+                known.shard == bucket && known.core == from
+            };
+            along.extend(steering.known.iter().filter(home).map(|flow| (*flow, to)));
+        }
+        let owners: Vec<u16> = plan
+            .moves
+            .iter()
+            .map(|m| steering.cores[usize::from(m.to)])
+            .collect();
+        self.tenants[tenant].decisions.buckets_moved += plan.moves.len() as u64;
+        for owner in owners {
+            // A core that owns shards is at work, though no flow has come yet.
+            self.dedicate(usize::from(owner), tenant, 0, now);
+        }
+        for (flow, to) in along {
+            self.move_flow(tenant, flow, to, now);
+        }
+        for migration in &plan.migrations {
+            self.move_flow(tenant, flows[migration.flow as usize], migration.to, now);
+        }
+        self.count_leaving(tenant, now);
+        let Some(steering) = self.flow_steering(tenant) else {
+            return;
+        };
+        let cores: Vec<u16> = plan
+            .reclaim
+            .iter()
+            .map(|core| steering.cores[usize::from(*core)])
+            .collect();
+        for core in cores {
+            let core = usize::from(core);
+            // One that was given a flow since stays.
+            if self.cores[core].owned == 0 {
+                self.cores[core].reclaim = true;
+                self.retiring.push((core as u16, now));
+            }
+        }
+    }
+}

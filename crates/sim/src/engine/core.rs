@@ -1,0 +1,263 @@
+//! A core's state: what is on its way to it, what it is doing, and what is known of its load.
+
+use super::dispatch::Dispatch;
+use super::fifo::Fifo;
+use super::tree::NEVER;
+use crate::traffic::Packet;
+use std::collections::VecDeque;
+use tailwater_measure::attribution::Attribution;
+use tailwater_net::Nanos;
+
+/// A packet that waits at a core.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waiting {
+    pub packet: Packet,
+    /// When it came to the core.
+    pub at: u64,
+    /// Its flow's number at the core that dispatches it.
+    pub slot: u16,
+    /// Only so many of the chain's last functions are left to do; 0: all are.
+    pub last_functions: u8,
+    /// It was kept back because its bucket or flow was on its way.
+    pub kept: bool,
+}
+
+/// Batch durations are counted in quarters of octaves.
+const DURATIONS: usize = 4 * 63;
+
+/// What a core did since somebody last asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Stats {
+    pub busy: u64,
+    pub received: u64,
+    pub lost: u64,
+    pub processed: u64,
+    pub longest_queue: u32,
+    pub worst_delay: u64,
+    durations: Box<[u32; DURATIONS]>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats {
+            busy: 0,
+            received: 0,
+            lost: 0,
+            processed: 0,
+            longest_queue: 0,
+            worst_delay: 0,
+            durations: Box::new([0; DURATIONS]),
+        }
+    }
+}
+
+impl Stats {
+    /// Counts a batch.
+    #[inline]
+    pub fn batch(&mut self, packets: usize, took: u64) {
+        self.busy += took;
+        self.processed += packets as u64;
+        self.durations[quarter(took) % DURATIONS] += 1;
+    }
+
+    /// The 99th percentile of the batches' durations, to a quarter of an octave; zero without any.
+    pub fn batch_p99(&self) -> Nanos {
+        let above = self.durations.iter().map(|n| u64::from(*n)).sum::<u64>() / 100;
+        let mut seen = 0;
+        for (quarter, count) in self.durations.iter().enumerate().rev() {
+            seen += u64::from(*count);
+            if seen > above {
+                return Nanos(first_of(quarter + 1).saturating_sub(1));
+            }
+        }
+        Nanos::ZERO
+    }
+
+    pub fn clear(&mut self) {
+        let mut durations = std::mem::take(self).durations;
+        durations.fill(0);
+        self.durations = durations;
+    }
+}
+
+/// The quarter of an octave that a duration is in.
+#[inline]
+fn quarter(duration: u64) -> usize {
+    match duration.checked_ilog2() {
+        Some(octave @ 2..) => (octave as usize - 1) * 4 + (duration >> (octave - 2) & 3) as usize,
+        _ => duration as usize,
+    }
+}
+
+/// The first duration of a quarter.
+fn first_of(quarter: usize) -> u64 {
+    match quarter {
+        0..4 => quarter as u64,
+        DURATIONS.. => u64::MAX,
+        _ => (4 + quarter as u64 % 4) << (quarter / 4 - 1),
+    }
+}
+
+/// The part of a core that helps others.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    /// Which core has recruited it, whose helper of which number it is, and since when.
+    pub claim: Option<Claim>,
+    pub queue: VecDeque<Waiting>,
+}
+
+/// Who has recruited a core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub dispatcher: u16,
+    pub helper: u16,
+    pub since: u64,
+    /// The two are on different NUMA nodes.
+    pub other_node: bool,
+}
+
+/// Buckets or flows on their way from and to a core.
+#[derive(Debug, Default)]
+pub(crate) struct Transit {
+    /// How many are to leave, and how many to come.
+    pub leaving: u32,
+    pub awaited: u32,
+    /// When each that has been sent is here, and its number.
+    pub inbox: Vec<(u64, u32)>,
+    /// Packets of those that are not here.
+    pub kept: Vec<Waiting>,
+    /// Packets of those that have come: processed first.
+    pub next: VecDeque<Waiting>,
+}
+
+/// A core.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub server: u16,
+    pub node: u16,
+    /// Packets that its ring holds, and that may be in its hands.
+    pub ring: usize,
+    pub buffers: usize,
+    pub fifo: Fifo,
+    /// Until when it is busy.
+    pub ready: u64,
+    /// Picoseconds that have been spent and have not passed.
+    pub carry: u64,
+    /// Batches so far: numbers its random numbers.
+    pub batches: u64,
+    /// It has a queue, and whose: tenant and section.
+    pub dedicated: Option<(u16, u16)>,
+    /// Since when.
+    pub since: u64,
+    /// Buckets, or flows, that are mapped to it.
+    pub owned: u32,
+    /// It is to give its queue back once nothing is left.
+    pub reclaim: bool,
+    pub dispatch: Option<Box<Dispatch>>,
+    pub guest: Guest,
+    /// Whose turn was last.
+    pub guest_last: bool,
+    pub transit: Transit,
+    pub attribution: Attribution,
+    pub stats: Stats,
+    /// When it last was through with its packets.
+    pub through: u64,
+    /// When it looks up if nothing comes.
+    pub watch: u64,
+}
+
+impl Core {
+    pub fn new(server: u16, node: u16, ring: usize, buffers: usize, slo: Nanos) -> Core {
+        Core {
+            server,
+            node,
+            ring,
+            buffers,
+            fifo: Fifo::default(),
+            ready: 0,
+            carry: 0,
+            batches: 0,
+            dedicated: None,
+            since: 0,
+            owned: 0,
+            reclaim: false,
+            dispatch: None,
+            guest: Guest::default(),
+            guest_last: false,
+            transit: Transit::default(),
+            attribution: Attribution::new(slo),
+            stats: Stats::default(),
+            through: 0,
+            watch: NEVER,
+        }
+    }
+
+    /// Packets that it may still take, having `used` buffers in its hands.
+    #[inline]
+    pub fn room(&self, used: usize) -> usize {
+        let kept = self.transit.kept.len() + self.transit.next.len();
+        self.buffers.saturating_sub(used + kept)
+    }
+
+    /// When it next has something to do; `poll` is what noticing a packet takes.
+    #[inline]
+    pub fn next(&self, poll: u64) -> u64 {
+        let mut next = self.watch;
+        if self.dedicated.is_some() {
+            let used = self.dispatch.as_ref().map_or(0, |dispatch| dispatch.used());
+            if let Some(first) = self.fifo.first()
+                && self.room(used) > 0
+            {
+                next = next.min(first.at + poll);
+            }
+            if !self.transit.next.is_empty() {
+                next = 0;
+            }
+            if let Some(dispatch) = &self.dispatch
+                && dispatch.has_work()
+            {
+                next = 0;
+            }
+        }
+        if let Some(first) = self.guest.queue.front() {
+            next = next.min(first.at);
+        }
+        for (at, _) in &self.transit.inbox {
+            next = next.min(*at);
+        }
+        if next == NEVER {
+            return NEVER;
+        }
+        next.max(self.ready)
+    }
+
+    /// When the packet that has been here longest arrived, of all that are here or on their way.
+    pub fn oldest(&self) -> u64 {
+        let ring = self.fifo.iter().map(|arrived| arrived.packet.arrival);
+        let kept = self.transit.kept.iter().chain(&self.transit.next);
+        let waiting = kept.chain(&self.guest.queue);
+        let waiting = waiting.map(|waiting| waiting.packet.arrival);
+        let own = self.dispatch.as_ref().map_or(NEVER, |d| d.oldest_active());
+        ring.chain(waiting).min().unwrap_or(NEVER).min(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_99th_percentile() {
+        let mut stats = Stats::default();
+        assert_eq!(stats.batch_p99(), Nanos::ZERO);
+        (0..985).for_each(|_| stats.batch(1, 1000));
+        (0..15).for_each(|_| stats.batch(1, 50_000));
+        let p99 = stats.batch_p99().0;
+        assert!((50_000..60_000).contains(&p99), "{p99}");
+        assert_eq!(stats.processed, 1000);
+        stats.clear();
+        assert_eq!((stats.batch_p99(), stats.busy), (Nanos::ZERO, 0));
+        stats.batch(1, u64::MAX);
+        assert_eq!(stats.batch_p99().0, u64::MAX - 1);
+    }
+}

@@ -1,0 +1,420 @@
+//! What a core knows that hands flows to helpers: the flows with packets in the system, and its own
+//! queue. The rules are those of the live data plane's `scaling`.
+
+use super::core::Waiting;
+use super::tree::NEVER;
+use std::collections::VecDeque;
+use tailwater_net::Nanos;
+use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
+
+/// No number: none of the flow's packets is in the system.
+pub(crate) const NONE: u16 = u16::MAX;
+
+/// No place in a list.
+const UNLISTED: u32 = u32::MAX;
+
+/// The list of queued flows is tidied when more flows than this, and more than half, have left.
+const TIDY: u32 = 64;
+
+/// A flow with packets in the system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub flow: u32,
+    pub bucket: u16,
+    /// Where its packets go.
+    pub place: Place,
+    /// It must be opened here.
+    bound: bool,
+    /// The helper that has the chain's last functions, and how many.
+    pub split: Option<(u8, u8)>,
+    /// Packets in the own queue.
+    pub queued: u32,
+    /// Packets that are with a helper.
+    pub away: u32,
+    /// Where it stands in the list of queued flows.
+    at: u32,
+    /// None of its packets is in the system; the number is free once it is not listed.
+    over: bool,
+    /// Arrival of the packet that it came with.
+    since: u64,
+}
+
+/// A turn of the core's loop that is not over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub began: u64,
+    pub looked_up: usize,
+}
+
+/// The dispatching part of a core.
+pub(crate) struct Dispatch {
+    pub mapper: Box<dyn CoreMapper>,
+    pub helpers: Vec<Helper>,
+    /// The helpers' cores.
+    pub cores: Vec<u16>,
+    /// Helpers with packets, and those recruited, as bit maps.
+    pub busy: u64,
+    pub recruited: u64,
+    /// Packets for each helper that have not been handed over, and which have any.
+    pub staged: Vec<Vec<Waiting>>,
+    pub staging: u64,
+    /// By helper: flows that are split with it. It is needed, though it may have no packets now.
+    pub splits: Vec<u32>,
+    /// By helper: flows whose packets are done, and when that is known.
+    pub receipts: Vec<VecDeque<(u64, u16)>>,
+    pub plan: Plan,
+    pub boost: bool,
+    pub turn: Option<Turn>,
+    /// The server's claims were looked at when they had changed so often.
+    pub seen_claims: u64,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    active: u32,
+    queue: VecDeque<Waiting>,
+    spare: VecDeque<Waiting>,
+    queued: Vec<QueuedFlow>,
+    listed: Vec<u16>,
+    left: u32,
+    here: Load,
+    /// Packets in the own queue that only this core may process.
+    bound: u32,
+    /// Packets that are with helpers.
+    away: u32,
+}
+
+impl std::fmt::Debug for Dispatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatch")
+            .field("here", &self.here)
+            .field("away", &self.away)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dispatch {
+    /// With helpers on these cores.
+    pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>) -> Dispatch {
+        Dispatch {
+            mapper,
+            helpers: vec![Helper::default(); cores.len()],
+            busy: 0,
+            recruited: 0,
+            staged: vec![Vec::new(); cores.len()],
+            staging: 0,
+            splits: vec![0; cores.len()],
+            receipts: vec![VecDeque::new(); cores.len()],
+            cores,
+            plan: Plan::default(),
+            boost: false,
+            turn: None,
+            seen_claims: u64::MAX,
+            slots: Vec::new(),
+            free: Vec::new(),
+            active: 0,
+            queue: VecDeque::new(),
+            spare: VecDeque::new(),
+            queued: Vec::new(),
+            listed: Vec::new(),
+            left: 0,
+            here: Load::default(),
+            bound: 0,
+            away: 0,
+        }
+    }
+
+    /// Packets in this core's hands.
+    #[inline]
+    pub fn used(&self) -> usize {
+        (self.here.packets + self.away) as usize
+    }
+
+    /// Whether it goes on at once when it is ready.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.turn.is_some() || !self.queue.is_empty()
+    }
+
+    /// Whether no packet waits or is with a helper.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.active == 0 && !self.boost
+    }
+
+    /// Whether no packet is in the system.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.active == 0
+    }
+
+    /// What the own queue holds.
+    #[inline]
+    pub fn here(&self) -> Load {
+        self.here
+    }
+
+    #[inline]
+    pub fn has_bound(&self) -> bool {
+        self.bound > 0
+    }
+
+    #[inline]
+    pub fn slot(&self, number: u16) -> &Slot {
+        &self.slots[usize::from(number)]
+    }
+
+    /// When the oldest packet arrived that a flow in the system came with.
+    pub fn oldest_active(&self) -> u64 {
+        let active = self.slots.iter().filter(|slot| !slot.over);
+        active.map(|slot| slot.since).min().unwrap_or(NEVER)
+    }
+
+    /// The packets in the own queue, and flows with packets at helpers.
+    pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
+        let queued = |slot: &Slot| (slot.bucket, slot.flow, slot.queued + slot.away);
+        self.slots.iter().filter(|slot| !slot.over).map(queued)
+    }
+
+    /// Arrival of the first packet in the own queue.
+    pub fn oldest(&self) -> Option<Nanos> {
+        let first = self.queue.front()?;
+        Some(Nanos(first.packet.arrival))
+    }
+
+    /// A flow has come into the system, with the packet that is to be sorted next.
+    #[inline]
+    pub fn open(&mut self, waiting: &Waiting, place: Place, bound: bool) -> u16 {
+        if self.left > TIDY.max(self.here.flows) {
+            self.tidy();
+        }
+        self.active += 1;
+        let slot = Slot {
+            flow: waiting.packet.flow,
+            bucket: waiting.packet.bucket() as u16,
+            place,
+            bound,
+            split: None,
+            queued: 0,
+            away: 0,
+            at: UNLISTED,
+            over: false,
+            since: waiting.packet.arrival,
+        };
+        match self.free.pop() {
+            Some(number) => {
+                self.slots[usize::from(number)] = slot;
+                number
+            }
+            None => {
+                let number = self.slots.len() as u16;
+                assert!(number != NONE, "there are fewer buffers than numbers");
+                self.slots.push(slot);
+                number
+            }
+        }
+    }
+
+    /// Sorts a packet to its flow's place.
+    #[inline]
+    pub fn sort(&mut self, waiting: Waiting) {
+        let slot = &mut self.slots[usize::from(waiting.slot)];
+        match slot.place.as_helper() {
+            None => {
+                if slot.at == UNLISTED {
+                    slot.at = self.queued.len() as u32;
+                    self.listed.push(waiting.slot);
+                    self.queued.push(QueuedFlow {
+                        packets: 0,
+                        bound: false,
+                    });
+                }
+                self.here.flows += u32::from(slot.queued == 0);
+                self.here.packets += 1;
+                slot.queued += 1;
+                self.queued[slot.at as usize] = QueuedFlow {
+                    packets: slot.queued,
+                    bound: slot.bound || slot.away > 0,
+                };
+                self.bound += u32::from(slot.bound || slot.split.is_some());
+                self.queue.push_back(waiting);
+            }
+            Some(helper) => self.stage(helper, waiting),
+        }
+    }
+
+    /// Puts a packet down for a helper.
+    #[inline]
+    pub fn stage(&mut self, helper: usize, waiting: Waiting) {
+        let slot = &mut self.slots[usize::from(waiting.slot)];
+        self.helpers[helper].load.flows += u32::from(slot.away == 0);
+        self.helpers[helper].load.packets += 1;
+        slot.away += 1;
+        self.away += 1;
+        self.busy |= 1 << helper;
+        self.staging |= 1 << helper;
+        self.staged[helper].push(waiting);
+    }
+
+    /// The flows in the own queue, up to date.
+    pub fn list(&mut self) {
+        if self.left > 0 {
+            self.tidy();
+        }
+        for (number, queued) in self.listed.iter().zip(&mut self.queued) {
+            let slot = &self.slots[usize::from(*number)];
+            queued.bound = slot.bound || slot.away > 0;
+        }
+    }
+
+    /// The listed flows, for a mapper.
+    #[inline]
+    pub fn queued(&self) -> &[QueuedFlow] {
+        &self.queued
+    }
+
+    /// Asks the mapper.
+    pub fn ask(&mut self, now: u64) {
+        let oldest = self.oldest().unwrap_or(Nanos(now));
+        self.list();
+        let view = tailwater_policy::core::View {
+            now: Nanos(now),
+            oldest,
+            queued: &self.queued,
+            packets: self.here.packets,
+            helpers: &self.helpers,
+        };
+        self.plan.clear(self.queued.len());
+        self.mapper.decide(&view, &mut self.plan);
+    }
+
+    /// Takes flows without packets in the own queue off the lists.
+    fn tidy(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.listed.len() {
+            let (number, queued) = (self.listed[at], self.queued[at]);
+            let slot = &mut self.slots[usize::from(number)];
+            if slot.queued == 0 {
+                slot.at = UNLISTED;
+                if slot.over {
+                    self.free.push(number);
+                }
+                continue;
+            }
+            slot.at = kept as u32;
+            (self.listed[kept], self.queued[kept]) = (number, queued);
+            kept += 1;
+        }
+        self.listed.truncate(kept);
+        self.queued.truncate(kept);
+        self.left = 0;
+    }
+
+    /// Splits a listed flow: its last functions go to a helper.
+    pub fn split(&mut self, listed: usize, helper: usize, last_functions: usize) {
+        let slot = &mut self.slots[usize::from(self.listed[listed])];
+        assert!(!self.queued[listed].bound, "a flow that is bound is split");
+        match slot.split.replace((helper as u8, last_functions as u8)) {
+            Some((before, _)) => self.splits[usize::from(before)] -= 1,
+            None => self.bound += slot.queued,
+        }
+        self.splits[helper] += 1;
+    }
+
+    /// Lets a listed flow go to a helper; its packets follow in [`move_staged`](Dispatch::move_staged).
+    pub fn move_flow(&mut self, listed: usize, place: Place) {
+        let slot = &mut self.slots[usize::from(self.listed[listed])];
+        assert!(
+            !self.queued[listed].bound && slot.away == 0,
+            "a flow that is bound is moved"
+        );
+        slot.place = place;
+        if let Some((before, _)) = slot.split.take() {
+            self.splits[usize::from(before)] -= 1;
+            self.bound -= slot.queued;
+        }
+        self.here.flows -= 1;
+        self.here.packets -= slot.queued;
+        slot.queued = 0;
+        self.queued[listed].packets = 0;
+        self.left += 1;
+    }
+
+    /// Puts the packets of flows that moved down for their helpers. Returns how many.
+    pub fn move_staged(&mut self) -> u64 {
+        let mut queue = std::mem::take(&mut self.queue);
+        let mut stay = std::mem::take(&mut self.spare);
+        let mut moved = 0;
+        for waiting in queue.drain(..) {
+            match self.slots[usize::from(waiting.slot)].place.as_helper() {
+                None => stay.push_back(waiting),
+                Some(helper) => {
+                    self.stage(helper, waiting);
+                    moved += 1;
+                }
+            }
+        }
+        (self.queue, self.spare) = (stay, queue);
+        moved
+    }
+
+    /// Takes up to `most` packets out of the own queue. They are counted out when they are
+    /// [done](Dispatch::done_here).
+    pub fn take(&mut self, most: usize, batch: &mut Vec<Waiting>) {
+        let count = most.min(self.queue.len());
+        batch.extend(self.queue.drain(..count));
+    }
+
+    /// A packet of the own queue has been processed; if its flow is split, it is to go on. Returns the
+    /// flow if none of its packets is in the system any more.
+    #[inline]
+    pub fn done_here(&mut self, number: u16) -> Option<u32> {
+        let slot = &mut self.slots[usize::from(number)];
+        slot.queued -= 1;
+        self.here.packets -= 1;
+        self.bound -= u32::from(slot.bound || slot.split.is_some());
+        self.queued[slot.at as usize].packets = slot.queued;
+        if slot.queued > 0 {
+            return None;
+        }
+        self.here.flows -= 1;
+        self.left += 1;
+        // Opened by now.
+        slot.bound = false;
+        self.forget(number)
+    }
+
+    /// A packet came back from a helper. Returns the flow if none of its packets is in the system any
+    /// more.
+    #[inline]
+    pub fn done_by(&mut self, number: u16, helper: usize, now: u64) -> Option<u32> {
+        let slot = &mut self.slots[usize::from(number)];
+        let known = &mut self.helpers[helper];
+        slot.away -= 1;
+        self.away -= 1;
+        known.load.packets -= 1;
+        if slot.away > 0 {
+            return None;
+        }
+        known.load.flows -= 1;
+        if known.load.packets == 0 {
+            known.idle_since = Nanos(now);
+            self.busy &= !(1 << helper);
+        }
+        self.forget(number)
+    }
+
+    fn forget(&mut self, number: u16) -> Option<u32> {
+        let slot = &mut self.slots[usize::from(number)];
+        if slot.queued + slot.away > 0 {
+            return None;
+        }
+        self.active -= 1;
+        slot.over = true;
+        if let Some((helper, _)) = slot.split {
+            self.splits[usize::from(helper)] -= 1;
+        }
+        if slot.at == UNLISTED {
+            self.free.push(number);
+        }
+        Some(slot.flow)
+    }
+}

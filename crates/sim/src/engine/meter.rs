@@ -1,0 +1,162 @@
+//! What became of packets.
+
+use crate::report::{Cause, Loss, WindowReport};
+use crate::traffic::Packet;
+use tailwater_measure::attribution::{Attribution, LatePacket};
+use tailwater_measure::histogram::LatencyHistogram;
+use tailwater_net::Nanos;
+
+/// Counts of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub offered: u64,
+    pub delivered: u64,
+    pub bytes: u64,
+    pub lost: [u64; Loss::ALL.len()],
+    pub late: [u64; Cause::ALL.len()],
+    /// Packets that opened a flow.
+    pub new: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.offered += other.offered;
+        self.delivered += other.delivered;
+        self.bytes += other.bytes;
+        self.new += other.new;
+        add_all(&mut self.lost, &other.lost);
+        add_all(&mut self.late, &other.late);
+    }
+
+    pub fn lost_in_all(&self) -> u64 {
+        self.lost.iter().sum()
+    }
+}
+
+fn add_all(to: &mut [u64], from: &[u64]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}
+
+/// Counts one tenant's packets: those of the window that lasts, and all.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub slo: Nanos,
+    pub window: Counts,
+    pub total: Counts,
+    latency: LatencyHistogram,
+    pub all: LatencyHistogram,
+    pub windows: Vec<WindowReport>,
+    /// When the last packet left.
+    pub last_sent: u64,
+}
+
+/// A packet that was sent: when it came to the core, and whether it was kept back before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent<'a> {
+    pub packet: &'a Packet,
+    pub at: u64,
+    pub kept: bool,
+}
+
+/// What stands for a flow where lateness is put down to causes: all bits differ between neighbours.
+#[inline]
+pub(crate) fn flow_hash(flow: u32) -> u32 {
+    flow.wrapping_mul(0x9e37_79b1)
+}
+
+impl Meter {
+    pub fn new(slo: Nanos) -> Meter {
+        Meter {
+            slo,
+            window: Counts::default(),
+            total: Counts::default(),
+            latency: LatencyHistogram::default(),
+            all: LatencyHistogram::default(),
+            windows: Vec::new(),
+            last_sent: 0,
+        }
+    }
+
+    /// Counts packets that a core had from `received` to `sent`.
+    #[inline]
+    pub fn sent<'a>(
+        &mut self,
+        attribution: &Attribution,
+        packets: impl Iterator<Item = Sent<'a>> + Clone,
+        received: u64,
+        sent: u64,
+    ) {
+        let (mut bytes, mut count) = (0, 0);
+        let longest = self.latency.record_all(packets.clone().map(|entry| {
+            bytes += u64::from(entry.packet.bytes);
+            count += 1;
+            Nanos(sent - entry.packet.arrival)
+        }));
+        self.window.delivered += count;
+        self.window.bytes += bytes;
+        self.last_sent = self.last_sent.max(sent);
+        if longest > self.slo {
+            self.attribute(attribution, packets, received, sent);
+        }
+    }
+
+    #[cold]
+    fn attribute<'a>(
+        &mut self,
+        attribution: &Attribution,
+        packets: impl Iterator<Item = Sent<'a>>,
+        received: u64,
+        sent: u64,
+    ) {
+        for Sent { packet, at, kept } in packets {
+            let latency = sent - packet.arrival;
+            if latency <= self.slo.0 {
+                continue;
+            }
+            // It may have come to the core too late for what it took there.
+            let before = at.saturating_sub(packet.arrival);
+            let in_time = before > 0 && latency.saturating_sub(before) <= self.slo.0;
+            let cause = match in_time && !kept {
+                true => Cause::Network,
+                false => Cause::from(attribution.cause(LatePacket {
+                    arrival: Nanos(packet.arrival),
+                    received: Nanos(received),
+                    sent: Nanos(sent),
+                    rss_hash: flow_hash(packet.flow),
+                    kept_back: Nanos(if kept { before } else { 0 }),
+                })),
+            };
+            self.window.late[cause as usize] += 1;
+        }
+    }
+
+    /// Counts a packet that is lost.
+    pub fn lost(&mut self, loss: Loss) {
+        self.window.lost[loss as usize] += 1;
+        self.window.late[loss.cause() as usize] += 1;
+    }
+
+    /// Ends the window that began at `start`.
+    pub fn roll(&mut self, start: u64) {
+        let percentile = |p| self.latency.percentile(p).as_micros_f64();
+        let counts = &self.window;
+        self.windows.push(WindowReport {
+            start_s: Nanos(start).as_secs_f64(),
+            offered: counts.offered,
+            delivered: counts.delivered,
+            lost: counts.lost_in_all(),
+            late: counts.late.iter().sum(),
+            new_flows: counts.new,
+            p50_us: percentile(50.0),
+            p99_us: percentile(99.0),
+            p999_us: percentile(99.9),
+            max_us: self.latency.max().as_micros_f64(),
+            cores: 0.0,
+            dedicated: 0,
+        });
+        self.total.add(counts);
+        self.all.merge(&self.latency);
+        self.window = Counts::default();
+        self.latency.clear();
+    }
+}

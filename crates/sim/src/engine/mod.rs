@@ -1,0 +1,561 @@
+//! The engine: virtual time, in nanoseconds, and what happens in it.
+//!
+//! There is no event for each packet. Packets are taken in chunks; those up to the next *control* (a
+//! window ends, a mapper is asked, a table changes) are sorted to the cores' receive queues, and
+//! then the cores work up to that time. A core's event is a turn of its loop: up to a batch received,
+//! up to a batch processed. Where cores have nothing to do with each other, each runs through its
+//! queue by itself; otherwise a [tournament](tree) says whose turn is next. Both give the same.
+//!
+//! | | |
+//! |---|---|
+//! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
+//! | `turn` | a core without helpers |
+//! | `dispatching`, `dispatch` | one with helpers, and the helpers |
+//! | `moves` | buckets and flows between cores |
+//! | `control` | mappers, controllers, windows |
+//! | `check` | what must always hold |
+
+mod account;
+mod arrive;
+mod check;
+mod control;
+mod core;
+mod dispatch;
+mod dispatching;
+mod fifo;
+mod meter;
+mod moves;
+mod tenant;
+mod tree;
+mod turn;
+mod usage;
+
+use crate::chain::Costs;
+use crate::policies::Steered;
+use crate::rack::Rack;
+use crate::report::Loss;
+use crate::traffic::{Chunk, Packet};
+use check::Checker;
+use core::Core;
+use meter::Meter;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::BUCKETS;
+use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
+use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
+use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant};
+use tree::{NEVER, Tree};
+use usage::Usage;
+
+pub(crate) use meter::Counts;
+
+/// How long after the last arrival packets are still processed.
+const DRAIN: u64 = 10_000_000_000;
+
+/// For how long a controller remembers a silent flow.
+const MEMORY: u64 = 1_000_000_000;
+
+/// Something that is due at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// A window ends.
+    Window,
+    /// A section's mapper may have to be asked: tenant, section.
+    Remap(usize, usize),
+    /// A section's table changes.
+    Moves(usize, usize, Vec<Move>),
+    /// A server's dedicated cores are known to the ingress: tenant, server, cores.
+    Reported(usize, usize, u16),
+    /// A row of the switch's table is written: tenant, row.
+    Row(usize, u32),
+    /// A controller's period ends.
+    Observe(usize),
+    /// It decides.
+    DecideFlows(usize),
+    /// What it decided holds.
+    EnforceFlows(usize),
+}
+
+/// A control in the heap: the earliest is greatest, equal times go by the order in which they came.
+#[derive(Debug, PartialEq, Eq)]
+struct Due(Reverse<(u64, u64)>, Control);
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What it takes between cores, in nanoseconds.
+struct Delays {
+    poll: u64,
+    wake: u64,
+    spin: u64,
+    hand_over: u64,
+    receipt: u64,
+    migration: u64,
+    look: u64,
+    rpc: u64,
+}
+
+/// A server.
+struct ServerState {
+    /// How often the set of cores that can be recruited has changed.
+    claims: u64,
+    /// Picoseconds of a byte on its link; 0: no limit.
+    byte_picos: u64,
+    /// When the link is free, and what may wait for it, in picoseconds.
+    link_free: u64,
+    link_buffer: u64,
+}
+
+/// A chain, ready to run.
+pub(crate) struct TenantSetup {
+    pub costs: Costs,
+    pub slo: Nanos,
+    pub make: Option<MakeMapper>,
+    pub steered: Steered,
+    pub start_cores: u16,
+    /// Cores of each server that may get a queue.
+    pub cores: Vec<Vec<u16>>,
+    pub seed: u64,
+    pub check: bool,
+}
+
+/// See the [module](self).
+pub(crate) struct Engine<'r> {
+    rack: &'r Rack,
+    timing: Delays,
+    cores: Vec<Core>,
+    servers: Vec<ServerState>,
+    tenants: Vec<Tenant>,
+    tree: Tree,
+    /// Whether the tree knows every core's time.
+    scheduled: bool,
+    /// Never run cores by themselves, so that both ways can be compared.
+    together: bool,
+    controls: BinaryHeap<Due>,
+    /// No control is due before.
+    control_at: u64,
+    numbered: u64,
+    /// Cores with a core mapper, and buckets and flows on their way.
+    dispatchers: u32,
+    moving: u32,
+    /// Packets that were kept back and may go on.
+    resumed: usize,
+    retiring: Vec<(u16, u64)>,
+    usage: Usage,
+    window: u64,
+    last_arrival: u64,
+    /// Reused.
+    batch: Vec<core::Waiting>,
+    lost: Vec<Packet>,
+    /// No packet older than this is in the system, and chunks since that was looked at.
+    known_oldest: u64,
+    chunks: u32,
+}
+
+/// Chunks after which it is looked again how old the oldest packet is.
+const LOOK_AFTER: u32 = 4;
+
+impl<'r> Engine<'r> {
+    /// A rack with these chains. It has been [checked](Rack::check).
+    pub fn new(rack: &'r Rack, window: Nanos, setups: Vec<TenantSetup>, together: bool) -> Self {
+        let slo = setups.first().map_or(Nanos::ZERO, |setup| setup.slo);
+        let mut cores = Vec::new();
+        let mut servers = Vec::new();
+        for (number, server) in rack.servers.iter().enumerate() {
+            for core in 0..server.cores {
+                let node = core * server.numa_nodes / server.cores;
+                let (ring, buffers) = (server.ring as usize, server.buffers as usize);
+                cores.push(Core::new(number as u16, node, ring, buffers, slo));
+            }
+            let byte_picos = match server.link_bps {
+                0 => 0,
+                bps => (8_000_000_000_000 / bps).max(1),
+            };
+            servers.push(ServerState {
+                claims: 0,
+                byte_picos,
+                link_free: 0,
+                link_buffer: rack.switch.buffer_bytes.saturating_mul(byte_picos),
+            });
+        }
+        let t = &rack.timing;
+        let mut engine = Engine {
+            timing: Delays {
+                poll: t.poll.0,
+                wake: t.wake.0,
+                spin: t.spin.0,
+                hand_over: t.hand_over.0,
+                receipt: t.receipt.0,
+                migration: t.migration.0,
+                look: t.look.0,
+                rpc: t.rpc.0,
+            },
+            tree: Tree::new(cores.len()),
+            usage: Usage::new(cores.len()),
+            rack,
+            cores,
+            servers,
+            tenants: Vec::new(),
+            scheduled: false,
+            together,
+            controls: BinaryHeap::new(),
+            control_at: NEVER,
+            numbered: 0,
+            dispatchers: 0,
+            moving: 0,
+            resumed: 0,
+            retiring: Vec::new(),
+            window: window.0.max(1),
+            last_arrival: 0,
+            batch: Vec::new(),
+            lost: Vec::new(),
+            known_oldest: 0,
+            chunks: 0,
+        };
+        for setup in setups {
+            engine.add(setup);
+        }
+        engine.at(engine.window, Control::Window);
+        engine
+    }
+
+    fn add(&mut self, setup: TenantSetup) {
+        let number = self.tenants.len();
+        let epoch = Tenant::epoch(setup.slo);
+        let section = |cores: Vec<u16>, mapper, delay: Nanos| Section {
+            cores,
+            table: Box::new([NOBODY; BUCKETS]),
+            holder: Box::new([NOBODY; BUCKETS]),
+            transit: Box::new([0; BUCKETS]),
+            moving: 0,
+            decided: 0,
+            mapper,
+            account: account::Account::new(epoch),
+            delay: delay.0,
+            active: false,
+            start_cores: setup.start_cores,
+            asked: 0,
+        };
+        let all = || setup.cores.concat();
+        let slowest = self
+            .rack
+            .servers
+            .iter()
+            .map(|server| server.reta_delay)
+            .max();
+        let slowest = slowest.unwrap_or(Nanos::ZERO);
+        let steering = match setup.steered {
+            Steered::Rack(mapper) => Steering::Buckets(BucketSteering {
+                sections: vec![section(all(), mapper, slowest)],
+                ingress: None,
+            }),
+            Steered::Servers { ingress, make } => {
+                let servers = self.rack.servers.iter().zip(&setup.cores);
+                let sections = servers.map(|(server, cores)| {
+                    let mapper: Box<dyn ServerMapper> = make();
+                    section(cores.clone(), Some(mapper), server.reta_delay)
+                });
+                let sections: Vec<Section> = sections.collect();
+                let servers = sections.len();
+                Steering::Buckets(BucketSteering {
+                    sections,
+                    // With one server there is nothing to steer.
+                    ingress: (servers > 1).then(|| Ingress {
+                        mapper: IngressMapper::new(ingress, servers as u16),
+                        server_of: Vec::new(),
+                        reported: vec![0; servers],
+                        pending: Vec::new(),
+                        row_of: HashMap::new(),
+                        rows: 0,
+                        rule_latency: self.rack.switch.rule_latency.0,
+                        held: self.rack.switch.held,
+                    }),
+                })
+            }
+            Steered::Flows(mapper) => {
+                let cores = all();
+                let start = usize::from(setup.start_cores).clamp(1, cores.len());
+                Steering::Flows(FlowSteering {
+                    mapper,
+                    shards: Box::new(std::array::from_fn(|shard| (shard % start) as u16)),
+                    cores,
+                    flows: Vec::new(),
+                    known: Vec::new(),
+                    memory: (MEMORY >> SEEN) as u32,
+                    snapshot: None,
+                    plans: VecDeque::new(),
+                    asked: 0,
+                })
+            }
+        };
+        self.tenants.push(Tenant {
+            costs: setup.costs,
+            seed: setup.seed,
+            meter: Meter::new(setup.slo),
+            check: setup.check.then(Checker::default),
+            decisions: Default::default(),
+            make: setup.make,
+            slots: Vec::new(),
+            steering,
+            transits: Vec::new(),
+            free: Vec::new(),
+            dedicated: 0,
+            auxiliary: 0,
+            cores: 0,
+            worked: 0,
+        });
+        self.start(number, setup.start_cores);
+    }
+
+    /// What a tenant has before the first packet.
+    fn start(&mut self, number: usize, start_cores: u16) {
+        let alone = match &mut self.tenants[number].steering {
+            Steering::Buckets(steering) => steering.ingress.is_none(),
+            Steering::Flows(steering) => {
+                let period = steering.mapper.control_loop().period.0.max(1);
+                let signals = |core: usize| CoreSignals {
+                    active: core < usize::from(start_cores),
+                    ..CoreSignals::default()
+                };
+                let cores: Vec<CoreSignals> = (0..steering.cores.len()).map(signals).collect();
+                let view = FlowView {
+                    now: Nanos::ZERO,
+                    flows: &[],
+                    shards: &*steering.shards,
+                    cores: &cores,
+                };
+                // Nothing is there yet that a plan could be about.
+                steering.mapper.decide(&view, &mut FlowPlan::default());
+                let first: Vec<u16> = steering.cores.to_vec();
+                for core in first.into_iter().take(usize::from(start_cores).max(1)) {
+                    self.dedicate(usize::from(core), number, 0, 0);
+                }
+                self.at(period, Control::Observe(number));
+                false
+            }
+        };
+        if alone {
+            self.activate(number, 0, 0);
+        }
+    }
+
+    /// Has something happen at a time.
+    fn at(&mut self, time: u64, control: Control) {
+        self.numbered += 1;
+        self.control_at = self.control_at.min(time);
+        self.controls
+            .push(Due(Reverse((time, self.numbered)), control));
+    }
+
+    fn next_control(&self) -> u64 {
+        self.controls
+            .peek()
+            .map_or(NEVER, |Due(Reverse((time, _)), _)| *time)
+    }
+
+    fn do_control(&mut self) {
+        if let Some(Due(Reverse((time, _)), control)) = self.controls.pop() {
+            self.control(control, time);
+        }
+    }
+
+    /// Lets the packets of a chunk arrive, and the cores work meanwhile.
+    pub fn take(&mut self, chunk: Chunk<'_>) {
+        let mut starts = chunk.starts.iter();
+        let mut rest = chunk.packets;
+        while let Some(last) = rest.last() {
+            let arrived = self.arrive(rest, &mut starts);
+            let last = last.arrival;
+            rest = &rest[arrived..];
+            if rest.is_empty() {
+                self.run_until(last);
+            } else {
+                self.run_until(self.control_at);
+                self.do_control();
+            }
+        }
+        self.bound();
+    }
+
+    /// Every queue loses what it has no room for: nothing is taken from it before now.
+    fn bound(&mut self) {
+        for number in 0..self.cores.len() {
+            let core = &self.cores[number];
+            if let Some((tenant, _)) = core.dedicated
+                && core.fifo.len() > core.ring
+            {
+                self.overflow(
+                    number,
+                    usize::from(tenant),
+                    self.last_arrival.saturating_sub(1),
+                );
+            }
+        }
+    }
+
+    /// Lets everything end that is under way. Returns when the last packet had left, or the last
+    /// arrived.
+    pub fn drain(&mut self) -> u64 {
+        let limit = self.last_arrival.saturating_add(DRAIN);
+        while self.inside() > 0 {
+            let next = self.next_control().min(limit);
+            self.run_until(next);
+            if next == limit || self.inside() == 0 {
+                break;
+            }
+            self.do_control();
+        }
+        for tenant in &mut self.tenants {
+            let inside = inside(&tenant.meter);
+            (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
+        }
+        let last = self
+            .tenants
+            .iter()
+            .map(|tenant| tenant.meter.last_sent)
+            .max();
+        self.last_arrival.max(last.unwrap_or(0))
+    }
+
+    /// Packets that have arrived, and neither left nor got lost.
+    fn inside(&self) -> u64 {
+        self.tenants
+            .iter()
+            .map(|tenant| inside(&tenant.meter))
+            .sum()
+    }
+
+    /// Lets the cores work until a time.
+    fn run_until(&mut self, until: u64) {
+        if self.dispatchers == 0 && self.moving == 0 && self.resumed == 0 && !self.together {
+            self.scheduled = false;
+            for number in 0..self.cores.len() {
+                self.run_alone(number, until);
+            }
+            return;
+        }
+        if !self.scheduled {
+            self.scheduled = true;
+            (0..self.cores.len()).for_each(|core| self.schedule(core));
+        }
+        loop {
+            let (core, time) = self.tree.first();
+            if time >= until {
+                return;
+            }
+            self.step(core, time);
+        }
+    }
+
+    /// Lets one core work by itself.
+    fn run_alone(&mut self, number: usize, until: u64) {
+        let core = &mut self.cores[number];
+        let Some((tenant, _)) = core.dedicated else {
+            return;
+        };
+        let tenant = &mut self.tenants[usize::from(tenant)];
+        while let Some(first) = core.fifo.first() {
+            let now = core.ready.max(first.at + self.timing.poll);
+            if now >= until {
+                return;
+            }
+            turn::direct(core, tenant, number, now);
+        }
+    }
+
+    /// Notes when a core has its next turn.
+    #[inline]
+    fn schedule(&mut self, number: usize) {
+        if !self.scheduled {
+            return;
+        }
+        let next = self.cores[number].next(self.timing.poll);
+        if next != self.tree.time(number) {
+            self.tree.set(number, next);
+        }
+    }
+
+    /// When the oldest packet in the system arrived.
+    fn oldest(&self) -> u64 {
+        let rows = self
+            .tenants
+            .iter()
+            .filter_map(|tenant| match &tenant.steering {
+                Steering::Buckets(steering) => steering.ingress.as_ref(),
+                Steering::Flows(_) => None,
+            });
+        let held = rows.flat_map(|ingress| &ingress.pending);
+        let held = held.filter_map(|row| row.packets.first());
+        let held = held.map(|packet| packet.arrival).min().unwrap_or(NEVER);
+        let cores = self.cores.iter().map(Core::oldest).min();
+        cores.unwrap_or(NEVER).min(held).min(self.last_arrival)
+    }
+
+    /// No packet that arrived before this is in the system any more.
+    pub fn oldest_known(&mut self) -> u64 {
+        self.chunks += 1;
+        if self.chunks >= LOOK_AFTER {
+            self.chunks = 0;
+            self.known_oldest = self.oldest();
+        }
+        self.known_oldest
+    }
+
+    /// Ends the run at a time. Returns each tenant, and the active cores in each epoch.
+    pub fn finish(mut self, end: u64) -> (Vec<Finished>, Vec<u16>) {
+        for core in &self.cores {
+            if let Some((tenant, _)) = core.dedicated {
+                self.tenants[usize::from(tenant)].dedicated += end.saturating_sub(core.since);
+            }
+            if let Some(claim) = core.guest.claim
+                && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
+            {
+                let since = end.saturating_sub(claim.since);
+                self.tenants[usize::from(tenant)].auxiliary += since;
+            }
+        }
+        let start = (end / self.window) * self.window;
+        let finished = self.tenants.into_iter().map(|mut tenant| {
+            let meter = &mut tenant.meter;
+            if meter.window != Counts::default() {
+                let start = start.min(meter.windows.len() as u64 * self.window);
+                meter.roll(start);
+            }
+            Finished {
+                meter: tenant.meter,
+                decisions: tenant.decisions,
+                dedicated: tenant.dedicated,
+                auxiliary: tenant.auxiliary,
+                worked: tenant.worked,
+            }
+        });
+        let finished = finished.collect();
+        (finished, self.usage.finish(end))
+    }
+}
+
+fn inside(meter: &Meter) -> u64 {
+    let (window, total) = (&meter.window, &meter.total);
+    let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
+    (window.offered + total.offered) - out(window) - out(total)
+}
+
+/// What is left of a tenant.
+pub(crate) struct Finished {
+    pub meter: Meter,
+    pub decisions: crate::report::Decisions,
+    pub dedicated: u64,
+    pub auxiliary: u64,
+    pub worked: u64,
+}

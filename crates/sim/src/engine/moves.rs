@@ -1,0 +1,328 @@
+//! RSS buckets, and flows, that go from core to core: idea C across cores.
+//!
+//! From the time at which a move is in force, packets go to the new core. It keeps them back, in
+//! order, until the old core is done with all that came before: in its ring, in its own queue and with
+//! its helpers. Then the bucket or flow goes over, and what was kept back comes first.
+
+use super::Engine;
+use super::core::Waiting;
+use super::dispatch::Dispatch;
+use super::tenant::{Moving, NOBODY, Steering};
+use crate::traffic::Packet;
+use tailwater_net::Nanos;
+
+impl Engine<'_> {
+    /// A core gets a queue of a tenant's, if it has none.
+    pub(super) fn dedicate(&mut self, number: usize, tenant: usize, section: usize, now: u64) {
+        self.cores[number].reclaim = false;
+        if self.cores[number].dedicated.is_some() {
+            return;
+        }
+        let helpers = self.helpers_of(number);
+        let mapper = self.tenants[tenant].make.as_ref().map(|make| make());
+        let slo = self.tenants[tenant].meter.slo;
+        let core = &mut self.cores[number];
+        core.dedicated = Some((tenant as u16, section as u16));
+        core.since = now;
+        core.through = now;
+        core.attribution = tailwater_measure::attribution::Attribution::new(slo);
+        core.dispatch = mapper.map(|mapper| Box::new(Dispatch::new(mapper, helpers)));
+        self.dispatchers += u32::from(core.dispatch.is_some());
+        let server = usize::from(core.server);
+        self.servers[server].claims += 1;
+        self.tenants[tenant].cores += 1;
+        self.usage.begin(number, now);
+        self.report_dedicated(tenant, section, now);
+    }
+
+    /// The cores that may help a core: of the same server, those of its node first, from the highest
+    /// number down, as dedicated cores are taken from the lowest up.
+    fn helpers_of(&self, number: usize) -> Vec<u16> {
+        let me = &self.cores[number];
+        let others = (0..self.cores.len()).rev();
+        let others = others.filter(|&core| core != number && self.cores[core].server == me.server);
+        let mut helpers: Vec<u16> = others.map(|core| core as u16).collect();
+        helpers.sort_by_key(|core| self.cores[usize::from(*core)].node != me.node);
+        helpers.truncate(tailwater_policy::core::MAX_HELPERS);
+        helpers
+    }
+
+    /// From now on a bucket of a section is another core's.
+    pub(super) fn move_bucket(
+        &mut self,
+        tenant: usize,
+        section: usize,
+        bucket: usize,
+        to: u16,
+        now: u64,
+    ) {
+        let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
+            return;
+        };
+        let from = steering.sections[section].table[bucket];
+        if from == to {
+            return;
+        }
+        assert!(
+            steering.sections[section].transit[bucket] == 0,
+            "a bucket moves that is on its way"
+        );
+        steering.sections[section].table[bucket] = to;
+        steering.sections[section].moving += 1;
+        let transit = self.begin(tenant, bucket as u32, from, to, now);
+        if let Steering::Buckets(steering) = &mut self.tenants[tenant].steering {
+            steering.sections[section].transit[bucket] = transit;
+        }
+        self.cores[usize::from(from)].owned -= 1;
+        self.cores[usize::from(to)].owned += 1;
+        self.tenants[tenant].decisions.buckets_moved += 1;
+        self.dedicate(usize::from(to), tenant, section, now);
+    }
+
+    /// From now on a flow is another core's, told by its number for the mapper. Flows on their way
+    /// stay with where they go.
+    pub(super) fn move_flow(&mut self, tenant: usize, flow: u32, to: u16, now: u64) {
+        let Steering::Flows(steering) = &mut self.tenants[tenant].steering else {
+            return;
+        };
+        let known = steering.flows[flow as usize];
+        if known.core == NOBODY || known.core == to || known.transit != 0 {
+            return;
+        }
+        let (from, target) = (
+            steering.cores[usize::from(known.core)],
+            steering.cores[usize::from(to)],
+        );
+        let transit = self.begin(tenant, flow, from, target, now);
+        if let Steering::Flows(steering) = &mut self.tenants[tenant].steering {
+            let known = &mut steering.flows[flow as usize];
+            (known.core, known.transit, known.stranger) = (to, transit, true);
+        }
+        self.cores[usize::from(from)].owned -= 1;
+        self.cores[usize::from(target)].owned += 1;
+        self.tenants[tenant].decisions.flows_migrated += 1;
+        self.dedicate(usize::from(target), tenant, 0, now);
+    }
+
+    fn begin(&mut self, tenant: usize, unit: u32, from: u16, to: u16, since: u64) -> u32 {
+        self.cores[usize::from(from)].transit.leaving += 1;
+        self.cores[usize::from(to)].transit.awaited += 1;
+        self.moving += 1;
+        self.tenants[tenant].transit(Moving {
+            unit,
+            from,
+            to,
+            outstanding: 0,
+            since,
+        })
+    }
+
+    /// Counts what the old cores have of everything that has just begun to move, and lets go what they
+    /// have nothing of.
+    pub(super) fn count_leaving(&mut self, tenant: usize, now: u64) {
+        for number in 0..self.cores.len() {
+            let core = &self.cores[number];
+            let mine = core.dedicated.is_some_and(|d| usize::from(d.0) == tenant);
+            if core.transit.leaving == 0 || !mine {
+                continue;
+            }
+            let mut counted: Vec<u32> = Vec::new();
+            let mut count = |transit: u32, packets: u32, tenant: &super::tenant::Tenant| {
+                let moving = transit.checked_sub(1).map(|t| tenant.transits[t as usize]);
+                if moving.is_some_and(|m| usize::from(m.from) == number && m.since == now) {
+                    (0..packets).for_each(|_| counted.push(transit - 1));
+                }
+            };
+            let owner = &self.tenants[tenant];
+            let ring = core.fifo.iter().map(|arrived| &arrived.packet);
+            let next = core.transit.next.iter().map(|waiting| &waiting.packet);
+            for packet in ring.chain(next) {
+                let transit = self.transit_of(tenant, number, packet.bucket(), packet.flow);
+                count(transit, 1, owner);
+            }
+            if let Some(dispatch) = &core.dispatch {
+                for (bucket, flow, packets) in dispatch.inside() {
+                    let transit = self.transit_of(tenant, number, bucket.into(), flow);
+                    count(transit, packets, owner);
+                }
+            }
+            for transit in counted {
+                self.tenants[tenant].transits[transit as usize].outstanding += 1;
+            }
+        }
+        // What the old core is working on is done when it is ready.
+        for transit in 0..self.tenants[tenant].transits.len() {
+            let moving = self.tenants[tenant].transits[transit];
+            let begun = moving.from != NOBODY && moving.since == now;
+            if begun && moving.outstanding == 0 {
+                let ready = self.cores[usize::from(moving.from)].ready;
+                self.hand_over(tenant, transit as u32, now.max(ready));
+            }
+        }
+    }
+
+    /// The transit of a packet's bucket or flow at a core, or 0.
+    fn transit_of(&self, tenant: usize, core: usize, bucket: usize, flow: u32) -> u32 {
+        let section = self.cores[core].dedicated.map_or(0, |(_, section)| section);
+        match &self.tenants[tenant].steering {
+            Steering::Buckets(steering) => steering.sections[usize::from(section)].transit[bucket],
+            Steering::Flows(steering) => steering.flows[flow as usize].transit,
+        }
+    }
+
+    /// A core is done with a packet at a time.
+    #[inline]
+    pub(super) fn left(&mut self, number: usize, packet: &Packet, end: u64) {
+        if self.cores[number].transit.leaving > 0 {
+            self.left_unit(number, packet.bucket(), packet.flow, end);
+        }
+    }
+
+    /// A core is done with a packet of a bucket and a flow.
+    #[cold]
+    pub(super) fn left_unit(&mut self, number: usize, bucket: usize, flow: u32, end: u64) {
+        let Some((tenant, _)) = self.cores[number].dedicated else {
+            return;
+        };
+        let tenant = usize::from(tenant);
+        let transit = self.transit_of(tenant, number, bucket, flow);
+        let Some(transit) = transit.checked_sub(1) else {
+            return;
+        };
+        let moving = &mut self.tenants[tenant].transits[transit as usize];
+        if usize::from(moving.from) != number || moving.outstanding == 0 {
+            return;
+        }
+        moving.outstanding -= 1;
+        if moving.outstanding == 0 {
+            self.hand_over(tenant, transit, end);
+        }
+    }
+
+    /// The old core lets go at a time.
+    fn hand_over(&mut self, tenant: usize, transit: u32, time: u64) {
+        let moving = &mut self.tenants[tenant].transits[transit as usize];
+        let (from, to) = (usize::from(moving.from), usize::from(moving.to));
+        // It is on no core's hands now.
+        moving.from = NOBODY;
+        let here = time + self.timing.migration;
+        self.cores[to].transit.inbox.push((here, transit));
+        self.cores[from].transit.leaving -= 1;
+        if self.cores[from].transit.leaving == 0 {
+            self.retiring.push((from as u16, time));
+        }
+        self.schedule(to);
+    }
+
+    /// Takes over what has come to a core by `now`.
+    pub(super) fn adopt(&mut self, number: usize, now: u64) {
+        let Some((tenant, section)) = self.cores[number].dedicated else {
+            return;
+        };
+        let tenant = usize::from(tenant);
+        let mut inbox = std::mem::take(&mut self.cores[number].transit.inbox);
+        inbox.retain(|&(here, transit)| {
+            if here > now {
+                return true;
+            }
+            let owner = &mut self.tenants[tenant];
+            let moving = owner.transits[transit as usize];
+            owner.free.push(transit);
+            let unit = moving.unit;
+            match &mut owner.steering {
+                Steering::Buckets(steering) => {
+                    let section = &mut steering.sections[usize::from(section)];
+                    section.holder[unit as usize] = number as u16;
+                    section.transit[unit as usize] = 0;
+                    section.moving -= 1;
+                }
+                Steering::Flows(steering) => {
+                    let flow = &mut steering.flows[unit as usize];
+                    (flow.holder, flow.transit) = (number as u16, 0);
+                }
+            }
+            let took = here - moving.since;
+            owner.decisions.longest_move_ns = owner.decisions.longest_move_ns.max(took);
+            let by_bucket = matches!(owner.steering, Steering::Buckets(_));
+            let transit = &mut self.cores[number].transit;
+            transit.awaited -= 1;
+            let is_its = |waiting: &mut Waiting| match by_bucket {
+                true => waiting.packet.bucket() == unit as usize,
+                false => waiting.packet.flow == unit,
+            };
+            let before = transit.next.len();
+            let arrived = transit.kept.extract_if(.., is_its);
+            transit.next.extend(arrived.map(|waiting| Waiting {
+                at: here,
+                kept: true,
+                ..waiting
+            }));
+            self.resumed += transit.next.len() - before;
+            self.moving -= 1;
+            false
+        });
+        self.cores[number].transit.inbox = inbox;
+    }
+
+    /// Cores that have nothing left give their queues back.
+    pub(super) fn retire_all(&mut self) {
+        for (number, time) in std::mem::take(&mut self.retiring) {
+            self.retire(usize::from(number), time);
+        }
+    }
+
+    pub(super) fn retire(&mut self, number: usize, time: u64) {
+        let core = &self.cores[number];
+        let Some((tenant, section)) = core.dedicated else {
+            return;
+        };
+        let (tenant, section) = (usize::from(tenant), usize::from(section));
+        let by_flows = matches!(self.tenants[tenant].steering, Steering::Flows(_));
+        let transit = &core.transit;
+        let moving = transit.leaving + transit.awaited > 0;
+        if core.owned > 0 || moving || by_flows && !core.reclaim {
+            return;
+        }
+        if !core.fifo.is_empty() || core.dispatch.as_ref().is_some_and(|d| !d.is_empty()) {
+            // Packets without a place in any table: it stays until they are gone.
+            return;
+        }
+        if let Some(mut dispatch) = self.cores[number].dispatch.take() {
+            for helper in 0..dispatch.helpers.len() {
+                if dispatch.helpers[helper].recruited {
+                    self.release(number, tenant, &mut dispatch, helper, time);
+                }
+            }
+            self.dispatchers -= 1;
+        }
+        let core = &mut self.cores[number];
+        core.dedicated = None;
+        let (since, server) = (core.since, usize::from(core.server));
+        self.servers[server].claims += 1;
+        self.tenants[tenant].cores -= 1;
+        self.tenants[tenant].dedicated += time.saturating_sub(since);
+        if core.guest.claim.is_none() {
+            self.usage.end(number, time);
+        }
+        self.report_dedicated(tenant, section, time);
+        self.schedule(number);
+    }
+
+    /// Tells the ingress, a call later, how many cores a server has.
+    fn report_dedicated(&mut self, tenant: usize, section: usize, now: u64) {
+        let Steering::Buckets(steering) = &self.tenants[tenant].steering else {
+            return;
+        };
+        if steering.ingress.is_none() {
+            return;
+        }
+        let cores = &steering.sections[section].cores;
+        let has = |core: &&u16| {
+            let dedicated = self.cores[usize::from(**core)].dedicated;
+            dedicated.is_some_and(|d| usize::from(d.0) == tenant)
+        };
+        let dedicated = cores.iter().filter(has).count() as u16;
+        let at = Nanos(now + self.timing.rpc);
+        self.at(at.0, super::Control::Reported(tenant, section, dedicated));
+    }
+}

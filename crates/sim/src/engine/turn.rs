@@ -1,0 +1,286 @@
+//! A core's turn: what the live worker does in a turn of its loop, in virtual time.
+
+use super::Engine;
+use super::check::Segment;
+use super::core::{Core, Waiting};
+use super::dispatch::NONE;
+use super::fifo::Arrived;
+use super::meter::{Sent, flow_hash};
+use super::tenant::Tenant;
+use super::tree::NEVER;
+use crate::chain::{Work, random, spend};
+use crate::report::Loss;
+use crate::traffic::Packet;
+use tailwater_net::Nanos;
+
+/// Counts packets up.
+#[inline]
+pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>) -> Work {
+    let mut work = Work::default();
+    for packet in packets {
+        work.packets += 1;
+        work.bytes += u64::from(packet.bytes);
+        work.new += u64::from(packet.is_first());
+    }
+    work
+}
+
+/// Lets a core work from `now` on for what costs `picos`, and returns when it has done.
+#[inline]
+pub(super) fn spend_at(
+    tenant: &Tenant,
+    core: &mut Core,
+    number: usize,
+    picos: u64,
+    now: u64,
+) -> u64 {
+    core.batches += 1;
+    let picos = match &tenant.costs.jitter {
+        None => picos,
+        Some(jitter) => {
+            let seed = tenant.seed ^ (number as u64) << 40;
+            jitter.apply(picos, random(seed, core.batches))
+        }
+    };
+    now + spend(&mut core.carry, picos)
+}
+
+/// Notes how long a core's ring is, now and then.
+#[inline]
+fn note_queue(core: &mut Core, now: u64) {
+    if core.batches.is_multiple_of(16) {
+        let waiting = core.fifo.waiting(now).min(core.ring) as u32;
+        core.stats.longest_queue = core.stats.longest_queue.max(waiting);
+    }
+}
+
+/// A batch straight from the ring through the chain: what a core does that has no helpers and nothing
+/// on its way. Returns whether there was any.
+#[inline]
+pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u64) -> bool {
+    let (meter, stats) = (&mut tenant.meter, &mut core.stats);
+    core.fifo.overflow(now, core.ring, |_| {
+        meter.lost(Loss::RingFull);
+        stats.lost += 1;
+    });
+    let batch = core.fifo.arrived(now, tenant.costs.most);
+    let count = batch.len();
+    if count == 0 {
+        return false;
+    }
+    let work = work(batch.iter().map(|arrived| &arrived.packet));
+    let more = core.fifo.len() > count && core.fifo.arrived(now, count + 1).len() > count;
+    let picos = tenant.costs.whole(work);
+    let first = batch[0].packet.arrival;
+    if more {
+        for arrived in batch {
+            let hash = flow_hash(arrived.packet.flow);
+            core.attribution.served(hash, Nanos(now));
+        }
+        note_queue(core, now);
+    }
+    // The borrow of the batch ends here and begins anew: the core's clock is part of it.
+    let end = spend_at(tenant, core, number, picos, now);
+    let batch = core.fifo.arrived(now, count);
+    let sent = |arrived: &'_ Arrived| (arrived.packet, arrived.at);
+    if let Some(check) = &mut tenant.check {
+        for (packet, _) in batch.iter().map(sent) {
+            let flow = (packet.flow, packet.arrival);
+            check.processed(flow, Segment::Whole, number, (now, end));
+        }
+    }
+    let packets = batch.iter().map(|arrived| Sent {
+        packet: &arrived.packet,
+        at: arrived.at,
+        kept: false,
+    });
+    tenant.meter.sent(&core.attribution, packets, now, end);
+    tenant.worked += end - now;
+    core.stats.batch(count, end - now);
+    core.stats.received += count as u64;
+    core.stats.worst_delay = core.stats.worst_delay.max(end - first);
+    core.fifo.take(count);
+    core.ready = end;
+    if !more {
+        core.through = end;
+    }
+    true
+}
+
+impl Engine<'_> {
+    /// Lets a core do what is next.
+    pub(super) fn step(&mut self, number: usize, now: u64) {
+        self.cores[number].watch = NEVER;
+        if !self.cores[number].transit.inbox.is_empty() {
+            self.adopt(number, now);
+        }
+        let core = &mut self.cores[number];
+        let guest = core.guest.queue.front().is_some_and(|w| w.at <= now);
+        if guest && (core.dedicated.is_none() || !core.guest_last) {
+            core.guest_last = true;
+            self.help(number, now);
+        } else if let Some((tenant, _)) = core.dedicated {
+            core.guest_last = false;
+            match core.dispatch.take() {
+                Some(mut dispatch) => {
+                    self.turn(number, usize::from(tenant), &mut dispatch, now);
+                    self.cores[number].dispatch = Some(dispatch);
+                }
+                None => self.plain(number, usize::from(tenant), now),
+            }
+        }
+        if !self.retiring.is_empty() {
+            self.retire_all();
+        }
+        self.schedule(number);
+    }
+
+    /// A turn without helpers.
+    fn plain(&mut self, number: usize, tenant: usize, now: u64) {
+        let core = &mut self.cores[number];
+        if core.transit.leaving == 0 && core.transit.awaited == 0 && core.transit.next.is_empty() {
+            if !direct(core, &mut self.tenants[tenant], number, now) {
+                core.through = now;
+            }
+            return;
+        }
+        let more = self.gather(number, tenant, now, 0);
+        self.whole(number, tenant, now, more);
+    }
+
+    /// Takes what has arrived into the batch: first what was kept back and may go on now. Keeps back
+    /// packets whose bucket or flow is not here. The core has `used` buffers in its hands. Whether more
+    /// waits.
+    pub(super) fn gather(&mut self, number: usize, tenant: usize, now: u64, used: usize) -> bool {
+        self.overflow(number, tenant, now);
+        self.batch.clear();
+        let tenant = &mut self.tenants[tenant];
+        let core = &mut self.cores[number];
+        let most = tenant.costs.most;
+        while self.batch.len() < most
+            && let Some(waiting) = core.transit.next.pop_front()
+        {
+            self.batch.push(waiting);
+            self.resumed -= 1;
+        }
+        let room = core.room(used).min(most).saturating_sub(self.batch.len());
+        let arrived = core.fifo.arrived(now, room);
+        let count = arrived.len();
+        let waiting = |arrived: &Arrived| Waiting {
+            packet: arrived.packet,
+            at: arrived.at,
+            slot: NONE,
+            last_functions: 0,
+            kept: false,
+        };
+        if core.transit.awaited == 0 {
+            self.batch.extend(arrived.iter().map(waiting));
+        } else {
+            for arrived in arrived {
+                if tenant.steering.holds(number, &arrived.packet) {
+                    self.batch.push(waiting(arrived));
+                } else {
+                    core.transit.kept.push(waiting(arrived));
+                    tenant.decisions.kept_back += 1;
+                }
+            }
+        }
+        core.fifo.take(count);
+        core.stats.received += count as u64;
+        let more = core.fifo.first().is_some_and(|first| first.at <= now);
+        if more {
+            note_queue(core, now);
+        }
+        more || !core.transit.next.is_empty()
+    }
+
+    /// Loses what found the ring full.
+    pub(super) fn overflow(&mut self, number: usize, tenant: usize, now: u64) {
+        let core = &mut self.cores[number];
+        if core.fifo.len() <= core.ring {
+            return;
+        }
+        let mut lost = std::mem::take(&mut self.lost);
+        let ring = core.ring;
+        core.fifo
+            .overflow(now, ring, |arrived| lost.push(arrived.packet));
+        core.stats.lost += lost.len() as u64;
+        // What the core is working on may be of the same bucket.
+        let ended = now.max(core.ready);
+        for packet in lost.drain(..) {
+            self.tenants[tenant].meter.lost(Loss::RingFull);
+            self.left(number, &packet, ended);
+        }
+        self.lost = lost;
+    }
+
+    /// The batch goes straight through the chain.
+    pub(super) fn whole(&mut self, number: usize, tenant: usize, now: u64, more: bool) {
+        if self.batch.is_empty() {
+            self.cores[number].through = now;
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let work = self.work_here(tenant, &batch);
+        let picos = self.tenants[tenant].costs.whole(work);
+        self.process(number, tenant, (now, picos), &batch, more);
+        for waiting in &batch {
+            self.left(number, &waiting.packet, self.cores[number].ready);
+        }
+        self.batch = batch;
+    }
+
+    /// What a batch is, with the flows in it that came from other cores.
+    pub(super) fn work_here(&mut self, tenant: usize, batch: &[Waiting]) -> Work {
+        let mut work = work(batch.iter().map(|waiting| &waiting.packet));
+        for waiting in batch.iter().filter(|waiting| waiting.kept) {
+            work.migrated += u64::from(self.tenants[tenant].steering.greet(&waiting.packet));
+        }
+        work
+    }
+
+    /// A core processes whole packets of its own for what costs `picos`, and sends them.
+    pub(super) fn process(
+        &mut self,
+        number: usize,
+        tenant: usize,
+        (now, picos): (u64, u64),
+        batch: &[Waiting],
+        more: bool,
+    ) {
+        let (core, tenant) = (&mut self.cores[number], &mut self.tenants[tenant]);
+        if more {
+            for waiting in batch {
+                let hash = flow_hash(waiting.packet.flow);
+                core.attribution.served(hash, Nanos(now));
+            }
+        } else {
+            core.through = now;
+        }
+        let end = spend_at(tenant, core, number, picos, now);
+        if let Some(check) = &mut tenant.check {
+            for waiting in batch {
+                let holds = tenant.steering.holds(number, &waiting.packet);
+                assert!(holds, "core {number} processes what is not its own");
+                let flow = (waiting.packet.flow, waiting.packet.arrival);
+                let segment = match waiting.last_functions {
+                    0 => Segment::Whole,
+                    _ => Segment::First,
+                };
+                check.processed(flow, segment, number, (now, end));
+            }
+        }
+        let whole = batch.iter().filter(|waiting| waiting.last_functions == 0);
+        let packets = whole.map(|waiting| Sent {
+            packet: &waiting.packet,
+            at: waiting.at,
+            kept: waiting.kept,
+        });
+        tenant.meter.sent(&core.attribution, packets, now, end);
+        tenant.worked += end - now;
+        core.stats.batch(batch.len(), end - now);
+        let first = batch.first().map_or(end, |first| first.packet.arrival);
+        core.stats.worst_delay = core.stats.worst_delay.max(end - first);
+        core.ready = end;
+    }
+}

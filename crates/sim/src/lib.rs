@@ -1,0 +1,101 @@
+//! The rack simulator: the policies that run live, in virtual time, at the scale of a rack.
+//!
+//! A [`Rack`] is servers behind a switch. A [`ChainModel`] says what a chain's packets take of a core, from a
+//! measured [profile](ChainModel::from_profile) or by hand. A [`Workload`] is any traffic, streamed or
+//! [recorded](Recording); a [`RackPolicy`] the very code that decides live, by name. [`simulate`] runs
+//! them until all packets have left or are lost, and returns a [`SimReport`]. Equal arguments give equal
+//! reports, to the byte, on any machine.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tailwater_net::Nanos;
+//! use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
+//! use tailwater_policy::server::IngressConfig;
+//! use tailwater_sim::{
+//!     ChainModel, ChainRun, FlowOptions, Objective, Rack, RackPolicy, Recording, RunOptions, Workload,
+//!     simulate,
+//! };
+//! use tailwater_traffic::generate::preset;
+//!
+//! // A chain of two million packets a second on a core, 200 us for 99 % of them.
+//! let slo = Nanos::from_micros(200);
+//! let profile = CapacityProfile {
+//!     chain: "example".to_owned(),
+//!     epoch: Nanos::from_micros(80),
+//!     frontier: EpochFrontier::constant(128),
+//!     rates: RateFrontier::constant(1.7e6),
+//!     costs: Some(ServiceCosts { batch: 320.0, packet: 490.0, byte: 0.0, new_flow: 200.0 }),
+//!     ..CapacityProfile::default()
+//! };
+//!
+//! // 20 ms of bursty traffic, recorded once for both policies.
+//! let source = preset("bursty")?.scaled(5.0).with(1, Nanos::from_millis(20)).arrivals()?;
+//! let traffic = Arc::new(Recording::load(source, FlowOptions::default(), 1 << 30)?);
+//!
+//! let rack = Rack::of_one(8);
+//! for name in ["static", "tailwater"] {
+//!     let model = ChainModel::from_profile(&profile)?;
+//!     let objective = Objective {
+//!         slo,
+//!         profile: &profile,
+//!         packet: Nanos(model.packet_nanos(900.0) as u64),
+//!         ingress: IngressConfig { prefix_v4: 16, prefix_v6: 32, threshold: 6, table: 2000 },
+//!     };
+//!     let policy = RackPolicy::named(name, &objective)?;
+//!     let workload = Workload::from(Arc::clone(&traffic));
+//!     let chain = ChainRun { model, slo, policy, workload };
+//!     let report = simulate(&rack, vec![chain], &RunOptions::default())?;
+//!     let result = &report.chains[0];
+//!     println!("{name}: p99 {} us, {:.2} cores", result.latency_us.p99, report.cores.average);
+//!     assert_eq!(result.packets.offered, result.packets.delivered + result.packets.lost);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is simulated
+//!
+//! | part | how |
+//! |---|---|
+//! | switch | destination prefixes to servers ([`IngressMapper`](tailwater_policy::server::IngressMapper)), or rows of a table or single flows to cores; rows take time to write, packets wait for them; each server's link has a rate and a bounded buffer |
+//! | NIC | a ring for each core; 512 RSS buckets; a new table is in force after a delay |
+//! | core with a queue | the live worker's turn: up to 2,048 packets received and looked up while more wait, a decision, a hand-over, a batch processed |
+//! | helper | sleeps, is woken, processes what it is handed, tells when it is done |
+//! | buckets and flows that move | the new core keeps packets back until the old one is done with all earlier ones |
+//! | controllers | see signals that are old, and are obeyed late ([`ControlLoop`](tailwater_policy::flows::ControlLoop)) |
+//! | several chains | each has its share of every server's cores for queues; helpers are everybody's |
+//!
+//! With [`RunOptions::check`] every packet is checked: order within a flow, one owner at a time for each part
+//! of a chain, a holder for every bucket, none lost without a count.
+//!
+//! # What is not
+//!
+//! Caches and memory, beyond what the costs say; cores that the operating system takes away; what functions do
+//! to packets (none is dropped by one); auxiliary cores with mappers of their own.
+//!
+//! # Memory
+//!
+//! A streamed run holds 8,192 packets, what waits in rings and queues, and flows: 32 bytes each in the table that
+//! numbers them, and 2 to 24 in the engine. Silent flows are forgotten, and their numbers used again, once none
+//! of their packets is in the system. A [`Recording`] holds 16 bytes a packet.
+//!
+//! # Speed
+//!
+//! There is no event for each packet: see `engine`. `cargo bench -p tailwater-sim --bench engine` prints
+//! packets a second of wall time on one core.
+
+#![forbid(unsafe_code)]
+
+mod chain;
+mod engine;
+pub mod policies;
+pub mod rack;
+pub mod report;
+mod simulation;
+pub mod traffic;
+
+pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
+pub use policies::{Objective, RackPolicy};
+pub use rack::{Rack, Server, Switch, Timing};
+pub use report::{ChainReport, SimReport};
+pub use simulation::{ChainRun, RunOptions, SimError, simulate, simulate_with};
+pub use traffic::{FlowOptions, Recording, Workload};

@@ -1,0 +1,251 @@
+//! Policies by name, at the scale of a rack.
+//!
+//! | name | flows find their cores by | core mapper |
+//! |---|---|---|
+//! | `static` | RSS over all cores of the rack | |
+//! | `rss++`, `metron` | rows of the switch's table, over all cores | |
+//! | `quadrant`, `quadrant-metron`, `dyssect` | a controller that places each flow | |
+//! | `netblaze` and its ablations | destination prefix to a server, RSS bucket to its dedicated cores | NetBlaze's |
+//! | `tailwater` | the same | Tailwater's |
+
+use tailwater_net::Nanos;
+use tailwater_policy::baselines::{
+    Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron,
+    RssPlusPlus, RssPlusPlusConfig,
+};
+use tailwater_policy::capacity::CapacityProfile;
+use tailwater_policy::catalog::{MakeMapper, MakeServerMapper, NoRates, Policy};
+use tailwater_policy::flows::FlowMapper;
+use tailwater_policy::netblaze::NetBlazeError;
+use tailwater_policy::server::{IngressConfig, ServerMapper};
+
+/// How flows find their cores.
+pub enum Steered {
+    /// By the rows of one table over all cores of the rack; without a mapper nothing moves.
+    Rack(Option<Box<dyn ServerMapper>>),
+    /// By destination prefix to servers, there by RSS bucket to dedicated cores.
+    Servers {
+        /// How prefixes are steered.
+        ingress: IngressConfig,
+        /// Makes the mapper of each server.
+        make: MakeServerMapper,
+    },
+    /// As a controller places each flow.
+    Flows(Box<dyn FlowMapper>),
+}
+
+/// A policy, ready to run.
+pub struct RackPolicy {
+    /// Its name in reports.
+    pub name: String,
+    /// How flows find their cores.
+    pub steered: Steered,
+    /// What hands flows to helpers.
+    pub core: Option<MakeMapper>,
+    /// Cores that have a queue at the start, of the rack or of each server; `None`: all.
+    pub start_cores: Option<u16>,
+}
+
+impl std::fmt::Debug for RackPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RackPolicy")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What policies are made for.
+#[derive(Clone, Debug)]
+pub struct Objective<'a> {
+    /// The latency objective.
+    pub slo: Nanos,
+    /// What was measured of the chain.
+    pub profile: &'a CapacityProfile,
+    /// What a packet takes of a core, of the traffic's average length.
+    pub packet: Nanos,
+    /// How prefixes are steered to servers.
+    pub ingress: IngressConfig,
+}
+
+/// Why there is no such policy.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PolicyError {
+    /// Nothing has this name.
+    #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
+    Unknown {
+        /// The name, shortened.
+        name: String,
+        /// The nearest name, if one is near.
+        suggestion: String,
+        /// All names.
+        known: String,
+    },
+    /// The core mapper cannot be made.
+    #[error(transparent)]
+    Core(#[from] NetBlazeError),
+    /// The server mapper cannot be made.
+    #[error(transparent)]
+    Server(#[from] NoRates),
+    /// The profile says nothing of what a policy needs.
+    #[error("policy \"{policy}\" needs the profile's {needs}")]
+    Profile {
+        /// The policy.
+        policy: String,
+        /// What is missing.
+        needs: &'static str,
+    },
+}
+
+/// The names, in the order of the papers.
+const NAMES: &[&str] = &[
+    "static",
+    "rss++",
+    "metron",
+    "quadrant",
+    "quadrant-metron",
+    "dyssect",
+    "netblaze",
+    "netblaze-core-static-safe",
+    "netblaze-core-static-unsafe",
+    "netblaze-server-static-safe",
+    "netblaze-server-static-unsafe",
+    "netblaze-no-core-mapper",
+    "netblaze-no-boost",
+    "netblaze-on-demand-rss",
+    "tailwater",
+];
+
+impl RackPolicy {
+    /// All names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().copied()
+    }
+
+    /// The policy of a name, with what is published of its settings.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be made for this objective.
+    pub fn named(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
+        let rack = |mapper: Box<dyn ServerMapper>| (Steered::Rack(Some(mapper)), None, Some(1));
+        let flows = |mapper: Box<dyn FlowMapper>| (Steered::Flows(mapper), None, Some(1));
+        let (steered, core, start_cores) = match name {
+            "static" => (Steered::Rack(None), None, None),
+            "rss++" => rack(Box::new(RssPlusPlus::new(RssPlusPlusConfig::default()))),
+            "metron" => rack(Box::new(Metron::new(MetronConfig::default()))),
+            "quadrant" => {
+                let rate = max_rate(name, objective)?;
+                let config = QuadrantConfig::as_compared(objective.slo, rate);
+                flows(Box::new(Quadrant::new(config)))
+            }
+            "quadrant-metron" => flows(Box::new(QuadrantMetron::new())),
+            "dyssect" => {
+                let packet = objective.packet.max(Nanos(1));
+                // NetBlaze's comparison gives it the objective as the median wanted.
+                let median = objective.slo.max(packet + Nanos(1));
+                let config = DyssectConfig::for_median(median, packet);
+                flows(Box::new(Dyssect::new(config)))
+            }
+            _ => return RackPolicy::with_core_mapper(name, objective),
+        };
+        Ok(RackPolicy {
+            name: name.to_owned(),
+            steered,
+            core,
+            start_cores,
+        })
+    }
+
+    /// NetBlaze, its ablations, and Tailwater.
+    fn with_core_mapper(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
+        let policy = Policy::named(name).map_err(|_| unknown(name))?;
+        let core = policy.mappers(objective.slo, objective.profile)?;
+        let Some(make) = policy.server_mappers(objective.profile)? else {
+            return Err(unknown(name));
+        };
+        Ok(RackPolicy {
+            name: name.to_owned(),
+            steered: Steered::Servers {
+                ingress: objective.ingress,
+                make,
+            },
+            core,
+            start_cores: Some(1),
+        })
+    }
+}
+
+/// The highest rate of a core.
+fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
+    let rates = &objective.profile.rates;
+    if !rates.is_empty() {
+        return Ok(rates.largest());
+    }
+    if objective.packet > Nanos::ZERO {
+        return Ok(1e9 / objective.packet.0 as f64);
+    }
+    Err(PolicyError::Profile {
+        policy: name.to_owned(),
+        needs: "rates",
+    })
+}
+
+fn unknown(name: &str) -> PolicyError {
+    let nearest = NAMES
+        .iter()
+        .map(|known| (strsim::jaro_winkler(name, known), known))
+        .filter(|(similarity, _)| *similarity > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    PolicyError::Unknown {
+        // An argument of any length makes no error of any length.
+        name: name.chars().take(64).collect(),
+        suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
+        known: NAMES.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_policy::capacity::{EpochFrontier, RateFrontier};
+
+    fn objective(profile: &CapacityProfile) -> Objective<'_> {
+        Objective {
+            slo: Nanos::from_micros(200),
+            profile,
+            packet: Nanos(500),
+            ingress: IngressConfig {
+                prefix_v4: 16,
+                prefix_v6: 32,
+                threshold: 16,
+                table: 100,
+            },
+        }
+    }
+
+    #[test]
+    fn every_name_is_a_policy() {
+        let profile = CapacityProfile {
+            frontier: EpochFrontier::constant(100),
+            rates: RateFrontier::constant(1e6),
+            ..CapacityProfile::default()
+        };
+        for name in RackPolicy::names() {
+            let policy = RackPolicy::named(name, &objective(&profile)).unwrap();
+            assert_eq!(policy.name, name);
+        }
+        let error = RackPolicy::named("metro", &objective(&profile)).unwrap_err();
+        assert!(error.to_string().contains("did you mean \"metron\"?"));
+        let error = RackPolicy::named("oracel", &objective(&profile)).unwrap_err();
+        assert!(error.to_string().contains("static, rss++"), "{error}");
+    }
+
+    #[test]
+    fn a_policy_says_what_its_profile_lacks() {
+        let profile = CapacityProfile {
+            frontier: EpochFrontier::constant(100),
+            ..CapacityProfile::default()
+        };
+        let error = RackPolicy::named("tailwater", &objective(&profile)).unwrap_err();
+        assert!(error.to_string().contains("has no rates"), "{error}");
+    }
+}

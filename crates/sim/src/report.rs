@@ -1,0 +1,312 @@
+//! What a simulation came to. Field names are stable.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tailwater_measure::attribution;
+use tailwater_measure::histogram::LatencyHistogram;
+
+/// Why a packet was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Loss {
+    /// It found a core's descriptor ring full.
+    RingFull,
+    /// It found the switch's buffer of its server's link full.
+    Link,
+    /// It waited for a row of the switch's table, with too many others.
+    Table,
+    /// There was no room for its flow.
+    NoPlace,
+    /// It was still there when the time was over.
+    NotDrained,
+}
+
+impl Loss {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Loss; 5] = [
+        Loss::RingFull,
+        Loss::Link,
+        Loss::Table,
+        Loss::NoPlace,
+        Loss::NotDrained,
+    ];
+
+    /// The stable name, the live report's where it has one.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Loss::RingFull => "nic-ring-full",
+            Loss::Link => "switch-buffer-full",
+            Loss::Table => "switch-table",
+            Loss::NoPlace => "no-place",
+            Loss::NotDrained => "not-drained",
+        }
+    }
+
+    /// As a cause: what is lost is late.
+    pub(crate) const fn cause(self) -> Cause {
+        match self {
+            Loss::RingFull => Cause::RingFull,
+            Loss::Link | Loss::Table => Cause::Network,
+            Loss::NoPlace => Cause::NoPlace,
+            Loss::NotDrained => Cause::Minnows,
+        }
+    }
+}
+
+/// Why a packet was late: the live report's causes, and one that a single server does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Cause {
+    /// The chain took that long.
+    Service,
+    /// It waited mostly behind packets of its own flow.
+    Whale,
+    /// It waited mostly behind packets of other flows.
+    Minnows,
+    /// The core was away. In a simulation none is.
+    Descheduled,
+    /// It would have been in time had the helper been awake.
+    Waking,
+    /// It found the NIC's descriptor ring full and was lost.
+    RingFull,
+    /// It was lost for want of room for its flow.
+    NoPlace,
+    /// It would have been in time had its bucket or flow not been on its way between cores.
+    Migration,
+    /// It would have been in time had it not waited in front of the server: for the link, or for a
+    /// row of the switch's table.
+    Network,
+}
+
+impl Cause {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Cause; 9] = [
+        Cause::Service,
+        Cause::Whale,
+        Cause::Minnows,
+        Cause::Descheduled,
+        Cause::Waking,
+        Cause::RingFull,
+        Cause::NoPlace,
+        Cause::Migration,
+        Cause::Network,
+    ];
+
+    /// The stable name, the live report's where it has one.
+    pub fn name(self) -> &'static str {
+        use attribution::Cause as Live;
+        match self {
+            Cause::Service => Live::Service.name(),
+            Cause::Whale => Live::Whale.name(),
+            Cause::Minnows => Live::Minnows.name(),
+            Cause::Descheduled => Live::Descheduled.name(),
+            Cause::Waking => Live::Waking.name(),
+            Cause::RingFull => Live::RingFull.name(),
+            Cause::NoPlace => Live::NoPlace.name(),
+            Cause::Migration => Live::Migration.name(),
+            Cause::Network => "network",
+        }
+    }
+}
+
+impl From<attribution::Cause> for Cause {
+    fn from(cause: attribution::Cause) -> Cause {
+        use attribution::Cause as Live;
+        match cause {
+            Live::Service => Cause::Service,
+            Live::Whale => Cause::Whale,
+            Live::Minnows => Cause::Minnows,
+            Live::Descheduled => Cause::Descheduled,
+            Live::Waking => Cause::Waking,
+            Live::RingFull => Cause::RingFull,
+            Live::Migration => Cause::Migration,
+            Live::NoPlace => Cause::NoPlace,
+        }
+    }
+}
+
+/// What a simulation came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimReport {
+    /// What each chain's packets met.
+    pub chains: Vec<ChainReport>,
+    /// Cores of the whole rack.
+    pub cores: RackCores,
+    /// From the first packet's arrival to the last one's departure, in seconds.
+    pub duration_s: f64,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+/// One chain's results.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChainReport {
+    /// The chain's name.
+    pub chain: String,
+    /// The traffic's name.
+    pub traffic: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The latency objective, in microseconds.
+    pub slo_us: f64,
+    /// Whether 99 % of the packets were delivered within it. Lost packets count as late.
+    pub slo_met: bool,
+    /// Latencies of all delivered packets, in microseconds.
+    pub latency_us: Latencies,
+    /// The same, packet by packet, to 0.8 %.
+    #[serde(skip)]
+    pub latency: LatencyHistogram,
+    /// Packets, exactly: `offered = delivered + lost`.
+    pub packets: Packets,
+    /// Lost packets as a share of the offered ones.
+    pub loss_rate: f64,
+    /// Late and lost packets by cause.
+    pub late_by_cause: BTreeMap<&'static str, u64>,
+    /// Cores that this chain used, averaged over time: those with a queue, helpers, and both.
+    pub cores: CoreUse,
+    /// What the policy did.
+    pub decisions: Decisions,
+    /// The run over time.
+    pub windows: Vec<WindowReport>,
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latencies {
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The longest, exactly.
+    pub max: f64,
+    /// Mean, exactly.
+    pub mean: f64,
+}
+
+impl Latencies {
+    pub(crate) fn of(histogram: &LatencyHistogram) -> Latencies {
+        let percentile = |p| histogram.percentile(p).as_micros_f64();
+        Latencies {
+            p50: percentile(50.0),
+            p90: percentile(90.0),
+            p99: percentile(99.0),
+            p999: percentile(99.9),
+            max: histogram.max().as_micros_f64(),
+            mean: histogram.sum().as_micros_f64() / histogram.total().max(1) as f64,
+        }
+    }
+}
+
+/// What became of the packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Packets {
+    /// Packets that arrived at the switch.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Bytes of those.
+    pub delivered_bytes: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Those, by reason; only what occurred.
+    pub lost_by_reason: BTreeMap<&'static str, u64>,
+    /// Flows that began.
+    pub flows: u64,
+}
+
+/// Cores of a chain, averaged over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CoreUse {
+    /// Cores with a queue.
+    pub dedicated: f64,
+    /// Helpers.
+    pub auxiliary: f64,
+    /// Both.
+    pub total: f64,
+    /// The share of all cores' time that packets took.
+    pub busy: f64,
+}
+
+/// Cores of the rack.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RackCores {
+    /// Cores that were active in an epoch of 100 µs, averaged over all epochs (NetBlaze, section 4).
+    pub average: f64,
+    /// The most in an epoch.
+    pub most: u32,
+    /// Cores that were active in each epoch.
+    #[serde(skip)]
+    pub per_epoch: Vec<u16>,
+}
+
+/// What a policy did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Decisions {
+    /// Times a core mapper was asked about a queue.
+    pub decisions: u64,
+    /// Of those, times it moved a flow.
+    pub moves: u64,
+    /// Flows moved out of a core's own queue.
+    pub flows_moved: u64,
+    /// Packets handed to helpers.
+    pub packets_handed: u64,
+    /// Times a helper was recruited.
+    pub recruited: u64,
+    /// Times a helper was let go.
+    pub released: u64,
+    /// Times boost mode began.
+    pub boosts: u64,
+    /// Flows whose chain was split.
+    pub splits: u64,
+    /// Times a mapper knew of a whale that no split helps.
+    pub whales_beyond_split: u64,
+    /// Times a mapper had no cores left.
+    pub out_of_cores: u64,
+    /// Times a server mapper or a controller was asked.
+    pub remaps: u64,
+    /// RSS buckets, or rows of the switch's table, that moved between cores.
+    pub buckets_moved: u64,
+    /// Flows that moved between cores for good.
+    pub flows_migrated: u64,
+    /// Packets kept back because their bucket or flow was on its way.
+    pub kept_back: u64,
+    /// The longest that a bucket or flow was on its way, in nanoseconds.
+    pub longest_move_ns: u64,
+    /// Rows of the switch's table written for destination prefixes.
+    pub rules: u64,
+    /// Packets that waited for a row.
+    pub waited_for_rule: u64,
+}
+
+/// One window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WindowReport {
+    /// When it starts, in seconds.
+    pub start_s: f64,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets late or lost.
+    pub late: u64,
+    /// Flows that began.
+    pub new_flows: u64,
+    /// Latencies of the packets sent, in microseconds: median,
+    pub p50_us: f64,
+    /// 99th percentile,
+    pub p99_us: f64,
+    /// 99.9th percentile,
+    pub p999_us: f64,
+    /// and the longest.
+    pub max_us: f64,
+    /// Active cores of the rack, averaged over the window's epochs of 100 µs.
+    pub cores: f64,
+    /// Cores with a queue at its end, of this chain.
+    pub dedicated: u32,
+}

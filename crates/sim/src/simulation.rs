@@ -1,0 +1,332 @@
+//! A run: a rack, its chains with their traffic and policies, from the first packet to the report.
+
+use crate::chain::{COUNTED, ChainError, ChainModel};
+use crate::engine::{Engine, TenantSetup};
+use crate::policies::RackPolicy;
+use crate::rack::{Rack, RackError};
+use crate::report::{
+    Cause, ChainReport, CoreUse, Latencies, Loss, Packets, RackCores, SimReport, WindowReport,
+};
+use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
+use std::collections::{BTreeMap, VecDeque};
+use tailwater_net::Nanos;
+use tailwater_traffic::TrafficError;
+
+/// One chain of a run.
+#[derive(Debug)]
+pub struct ChainRun<'a> {
+    /// What its packets take.
+    pub model: ChainModel,
+    /// Its latency objective, for 99 % of the packets.
+    pub slo: Nanos,
+    /// Who decides.
+    pub policy: RackPolicy,
+    /// Its packets.
+    pub workload: Workload<'a>,
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Seeds what is random: jitter.
+    pub seed: u64,
+    /// The length of a window of the report.
+    pub window: Nanos,
+    /// Checks everything that must always hold, at some cost.
+    pub check: bool,
+    /// Lets all cores take turns even where they have nothing to do with each other: slower, with the
+    /// same outcome.
+    pub together: bool,
+}
+
+impl Default for RunOptions {
+    /// Seed 1, windows of 10 ms, no checks.
+    fn default() -> Self {
+        RunOptions {
+            seed: 1,
+            window: Nanos::from_millis(10),
+            check: false,
+            together: false,
+        }
+    }
+}
+
+/// Why a run cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// There can be no such rack.
+    #[error(transparent)]
+    Rack(#[from] RackError),
+    /// There can be no such chain.
+    #[error("chain \"{name}\": {source}")]
+    Chain {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        source: ChainError,
+    },
+    /// The traffic cannot be read.
+    #[error(transparent)]
+    Traffic(#[from] TrafficError),
+    /// There are too many chains, or none.
+    #[error(
+        "expected 1 to {MOST_TENANTS} chains, and a core for each on every server; found {found} chains"
+    )]
+    Chains {
+        /// How many.
+        found: usize,
+    },
+    /// A setting is out of its range.
+    #[error("{field}: expected {expected}")]
+    Setting {
+        /// Which.
+        field: &'static str,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+/// Runs chains on a rack until all their packets have left or are lost.
+///
+/// Equal arguments give equal reports on any machine.
+///
+/// # Errors
+/// The rack or a chain is none, or traffic cannot be read.
+///
+/// # Panics
+/// With [`RunOptions::check`], if a rule is broken; always, if a policy breaks its vocabulary.
+pub fn simulate(
+    rack: &Rack,
+    chains: Vec<ChainRun<'_>>,
+    options: &RunOptions,
+) -> Result<SimReport, SimError> {
+    simulate_with(rack, chains, options, |_| true)
+}
+
+/// As [`simulate`]; `progress` is told the virtual time now and then, and may end the run by `false`.
+///
+/// # Errors
+/// As [`simulate`].
+///
+/// # Panics
+/// As [`simulate`].
+pub fn simulate_with(
+    rack: &Rack,
+    mut chains: Vec<ChainRun<'_>>,
+    options: &RunOptions,
+    mut progress: impl FnMut(Nanos) -> bool,
+) -> Result<SimReport, SimError> {
+    rack.check()?;
+    let least = rack.servers.iter().map(|server| server.cores).min();
+    let least = usize::from(least.unwrap_or(0));
+    if chains.is_empty() || chains.len() > MOST_TENANTS.min(least) {
+        let found = chains.len();
+        return Err(SimError::Chains { found });
+    }
+    if options.window < Nanos::from_micros(100) {
+        return Err(SimError::Setting {
+            field: "window",
+            expected: "at least 100us",
+        });
+    }
+    let mut setups = Vec::new();
+    let count = chains.len();
+    for (number, chain) in chains.iter_mut().enumerate() {
+        setups.push(setup(rack, chain, (number, count), options)?);
+    }
+    let mut engine = Engine::new(rack, options.window, setups, options.together);
+    let mut names = Vec::new();
+    let mut feeds = Vec::new();
+    for chain in &mut chains {
+        let (model, policy) = (chain.model.name.clone(), chain.policy.name.clone());
+        names.push((model, chain.workload.name().to_owned(), policy, chain.slo));
+        feeds.push(Feed::new(&mut chain.workload));
+    }
+    let mut traffic = Merged::new(feeds);
+    loop {
+        let oldest = engine.oldest_known();
+        let chunk = traffic.next(oldest)?;
+        let Some(last) = chunk.packets.last() else {
+            break;
+        };
+        let time = Nanos(last.arrival);
+        engine.take(chunk);
+        if !progress(time) {
+            break;
+        }
+    }
+    let end = engine.drain();
+    let (finished, per_epoch) = engine.finish(end);
+    let rack_cores = rack_cores(per_epoch);
+    let reports = finished.into_iter().zip(names);
+    let reports = reports.map(|(finished, (chain, traffic, policy, slo))| {
+        let total = &finished.meter.total;
+        let offered = total.offered;
+        let lost = total.lost_in_all();
+        let histogram = finished.meter.all;
+        let late: u64 = total.late.iter().sum();
+        let spans = [finished.dedicated, finished.auxiliary];
+        let [dedicated, auxiliary] = spans.map(|span| span as f64 / end.max(1) as f64);
+        let used = (finished.dedicated + finished.auxiliary).max(1);
+        let mut windows = finished.meter.windows;
+        fill_cores(&mut windows, &rack_cores.per_epoch, options.window);
+        let named = |(name, count): (&'static str, u64)| (count > 0).then_some((name, count));
+        ChainReport {
+            chain,
+            traffic,
+            policy,
+            slo_us: slo.as_micros_f64(),
+            slo_met: late * 100 <= offered,
+            latency_us: Latencies::of(&histogram),
+            latency: histogram,
+            packets: Packets {
+                offered,
+                delivered: total.delivered,
+                delivered_bytes: total.bytes,
+                lost,
+                lost_by_reason: Loss::ALL
+                    .iter()
+                    .filter_map(|loss| named((loss.name(), total.lost[*loss as usize])))
+                    .collect(),
+                flows: total.new,
+            },
+            loss_rate: lost as f64 / offered.max(1) as f64,
+            late_by_cause: Cause::ALL
+                .iter()
+                .map(|cause| (cause.name(), total.late[*cause as usize]))
+                .collect::<BTreeMap<_, _>>(),
+            cores: CoreUse {
+                dedicated,
+                auxiliary,
+                total: dedicated + auxiliary,
+                busy: finished.worked as f64 / used as f64,
+            },
+            decisions: finished.decisions,
+            windows,
+        }
+    });
+    Ok(SimReport {
+        chains: reports.collect(),
+        cores: rack_cores,
+        duration_s: Nanos(end).as_secs_f64(),
+        seed: options.seed,
+    })
+}
+
+/// A chain made ready. Of each server it may have a share of the cores.
+fn setup(
+    rack: &Rack,
+    chain: &mut ChainRun<'_>,
+    (number, count): (usize, usize),
+    options: &RunOptions,
+) -> Result<TenantSetup, SimError> {
+    let costs = chain.model.compile().map_err(|source| SimError::Chain {
+        name: chain.model.name.clone(),
+        source,
+    })?;
+    let mut first = 0;
+    let cores: Vec<Vec<u16>> = rack
+        .servers
+        .iter()
+        .map(|server| {
+            let share = |number: usize| usize::from(server.cores) * number / count;
+            let mine = first + share(number)..first + share(number + 1);
+            first += usize::from(server.cores);
+            mine.map(|core| core as u16).collect()
+        })
+        .collect();
+    let all: usize = cores.iter().map(Vec::len).sum();
+    let steered = std::mem::replace(
+        &mut chain.policy.steered,
+        crate::policies::Steered::Rack(None),
+    );
+    Ok(TenantSetup {
+        costs,
+        slo: chain.slo,
+        make: chain.policy.core.take(),
+        steered,
+        start_cores: chain.policy.start_cores.unwrap_or(all as u16),
+        cores,
+        seed: crate::chain::random(options.seed, number as u64),
+        check: options.check,
+    })
+}
+
+fn rack_cores(per_epoch: Vec<u16>) -> RackCores {
+    let sum: u64 = per_epoch.iter().map(|cores| u64::from(*cores)).sum();
+    RackCores {
+        average: sum as f64 / per_epoch.len().max(1) as f64,
+        most: per_epoch.iter().copied().max().unwrap_or(0).into(),
+        per_epoch,
+    }
+}
+
+/// Says how many cores were active in each window.
+fn fill_cores(windows: &mut [WindowReport], per_epoch: &[u16], window: Nanos) {
+    let epochs = (window.0 / COUNTED.0).max(1) as usize;
+    for (window, epochs) in windows.iter_mut().zip(per_epoch.chunks(epochs)) {
+        let sum: u64 = epochs.iter().map(|cores| u64::from(*cores)).sum();
+        window.cores = sum as f64 / epochs.len() as f64;
+    }
+}
+
+/// The chains' traffic, by time; of equal times, by the chains' order.
+struct Merged<'w, 'a> {
+    feeds: Vec<Feed<'w, 'a>>,
+    /// What has been read of each and not handed out; with one feed nothing is.
+    read: Vec<(VecDeque<Packet>, VecDeque<FlowStart>, bool)>,
+    packets: Vec<Packet>,
+    starts: Vec<FlowStart>,
+}
+
+impl<'w, 'a> Merged<'w, 'a> {
+    fn new(feeds: Vec<Feed<'w, 'a>>) -> Self {
+        let read = feeds.iter().map(|_| Default::default()).collect();
+        Merged {
+            feeds,
+            read,
+            packets: Vec::new(),
+            starts: Vec::new(),
+        }
+    }
+
+    fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
+        if self.feeds.len() == 1 {
+            return self.feeds[0].next(oldest);
+        }
+        self.packets.clear();
+        self.starts.clear();
+        while self.packets.len() < crate::traffic::CHUNK {
+            let mut first: Option<(u64, usize)> = None;
+            for number in 0..self.feeds.len() {
+                let (packets, starts, ended) = &mut self.read[number];
+                if packets.is_empty() && !*ended {
+                    let chunk = self.feeds[number].next(oldest)?;
+                    packets.extend(chunk.packets);
+                    starts.extend(chunk.starts);
+                    *ended = packets.is_empty();
+                }
+                if let Some(packet) = packets.front()
+                    && first.is_none_or(|(arrival, _)| packet.arrival < arrival)
+                {
+                    first = Some((packet.arrival, number));
+                }
+            }
+            let Some((_, number)) = first else { break };
+            let (packets, starts, _) = &mut self.read[number];
+            let Some(packet) = packets.pop_front() else {
+                break;
+            };
+            if packet.is_first()
+                && let Some(start) = starts.pop_front()
+            {
+                self.starts.push(start);
+            }
+            self.packets.push(packet.of_tenant(number));
+        }
+        Ok(Chunk {
+            packets: &self.packets,
+            starts: &self.starts,
+        })
+    }
+}

@@ -1,0 +1,436 @@
+//! Traffic as the simulator takes it: packets of 16 bytes with their flow's index.
+//!
+//! A [`Workload`] is either [streamed](Workload::stream) from any source, holding flows and no
+//! packets, or a [`Recording`], made once and run through many simulations. Both say the same.
+
+mod flows;
+
+use flows::FlowIndex;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use tailwater_net::toeplitz::{BUCKETS, RssHasher, bucket_of};
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_traffic::bursts::{Arrival, Arrivals};
+use tailwater_traffic::{Notice, TrafficError};
+
+/// Packets handed to the engine at a time.
+pub(crate) const CHUNK: usize = 8192;
+
+/// The index of a packet for whose flow there was no room.
+pub(crate) const NO_PLACE: u32 = u32::MAX;
+
+/// A packet on its way in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packet {
+    /// When it is at the switch, counted from the first one of the traffic.
+    pub arrival: u64,
+    /// Its flow's index, or [`NO_PLACE`].
+    pub flow: u32,
+    pub bytes: u16,
+    /// The RSS bucket, whether the packet opens its flow, and whose it is.
+    tag: u16,
+}
+
+/// In a tag, the packet opens its flow.
+const FIRST: u16 = BUCKETS as u16;
+/// In a tag, where the tenant's number begins.
+const TENANT: u32 = FIRST.ilog2() + 1;
+
+/// The most tenants that a tag tells apart.
+pub(crate) const MOST_TENANTS: usize = 1 << (16 - TENANT);
+
+impl Packet {
+    fn new(arrival: u64, flow: u32, bytes: u32, bucket: u16, first: bool) -> Packet {
+        Packet {
+            arrival,
+            flow,
+            bytes: bytes.min(u16::MAX.into()) as u16,
+            tag: bucket | if first { FIRST } else { 0 },
+        }
+    }
+
+    #[inline]
+    pub fn bucket(&self) -> usize {
+        usize::from(self.tag % FIRST)
+    }
+
+    /// Whether it opens its flow.
+    #[inline]
+    pub fn is_first(&self) -> bool {
+        self.tag & FIRST != 0
+    }
+
+    #[inline]
+    pub fn tenant(&self) -> usize {
+        usize::from(self.tag >> TENANT)
+    }
+
+    /// Says whose it is.
+    pub fn of_tenant(mut self, tenant: usize) -> Packet {
+        self.tag |= (tenant as u16) << TENANT;
+        self
+    }
+}
+
+/// What is to be known of a flow when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowStart {
+    /// Where its packets go.
+    pub destination: IpAddr,
+}
+
+/// How flows are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowOptions {
+    /// A flow that was silent for so long is forgotten: its next packet opens it anew.
+    pub idle_timeout: Nanos,
+    /// The most flows that are remembered. Packets of others are lost: there is no place for them.
+    pub most: u32,
+}
+
+impl Default for FlowOptions {
+    /// Ten seconds; 16.8 million flows, which take at most a GiB: half here, half in the engine.
+    fn default() -> Self {
+        FlowOptions {
+            idle_timeout: Nanos::from_secs(10),
+            most: 1 << 24,
+        }
+    }
+}
+
+/// Traffic for a simulation.
+pub enum Workload<'a> {
+    /// Packets in memory.
+    Recorded(Arc<Recording>),
+    /// Packets that are read as they are needed.
+    Streamed(Box<Stream<'a>>),
+}
+
+impl std::fmt::Debug for Workload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Workload").field(&self.name()).finish()
+    }
+}
+
+impl<'a> Workload<'a> {
+    /// Packets of a source, one after the other.
+    pub fn stream(source: Box<dyn Arrivals + 'a>, options: FlowOptions) -> Workload<'a> {
+        Workload::Streamed(Box::new(Stream::new(source, options, true)))
+    }
+
+    /// The source's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Workload::Recorded(recording) => &recording.name,
+            Workload::Streamed(stream) => stream.source.name(),
+        }
+    }
+
+    /// What the source has to say, after the end.
+    pub fn notices(&self) -> Vec<Notice> {
+        match self {
+            Workload::Recorded(recording) => recording.notices.clone(),
+            Workload::Streamed(stream) => stream.source.notices(),
+        }
+    }
+}
+
+impl From<Arc<Recording>> for Workload<'_> {
+    fn from(recording: Arc<Recording>) -> Self {
+        Workload::Recorded(recording)
+    }
+}
+
+/// A source whose flows are being numbered.
+pub struct Stream<'a> {
+    source: Box<dyn Arrivals + 'a>,
+    flows: FlowIndex,
+    rss: RssHasher,
+    packets: Vec<Packet>,
+    starts: Vec<FlowStart>,
+    /// By index: the flow's bucket.
+    buckets: Vec<u16>,
+    /// The time of the first packet, and the latest so far.
+    origin: Option<Nanos>,
+    latest: u64,
+}
+
+/// The number of the packets that belong to no flow: they are one.
+const FLOWLESS: u64 = 0x6e6f_2066_6c6f_7773;
+
+impl<'a> Stream<'a> {
+    /// `reuse`: whether the indices of forgotten flows are used again.
+    fn new(source: Box<dyn Arrivals + 'a>, options: FlowOptions, reuse: bool) -> Stream<'a> {
+        Stream {
+            source,
+            flows: FlowIndex::new(options, reuse),
+            rss: RssHasher::default(),
+            packets: Vec::with_capacity(CHUNK),
+            starts: Vec::new(),
+            buckets: Vec::new(),
+            origin: None,
+            latest: 0,
+        }
+    }
+
+    /// Reads the next packets. No packet older than `oldest` is left in the system. Whether there
+    /// were any.
+    fn fill(&mut self, oldest: u64) -> Result<bool, TrafficError> {
+        self.packets.clear();
+        self.starts.clear();
+        while self.packets.len() < CHUNK {
+            let Some(arrival) = self.source.next_arrival()? else {
+                break;
+            };
+            self.take(arrival, oldest);
+        }
+        Ok(!self.packets.is_empty())
+    }
+
+    #[inline]
+    fn take(&mut self, arrival: Arrival, oldest: u64) {
+        let origin = *self.origin.get_or_insert(arrival.time);
+        // One that is earlier than the one ahead of it counts as coming with it.
+        self.latest = self.latest.max(arrival.time.saturating_sub(origin).0);
+        let number = arrival.flow.unwrap_or(FLOWLESS);
+        let found = self.flows.find(number, self.latest, oldest);
+        let Some((flow, first)) = found else {
+            let packet = Packet::new(self.latest, NO_PLACE, arrival.bytes, 0, false);
+            self.packets.push(packet);
+            return;
+        };
+        if first {
+            self.open(flow);
+        }
+        let bucket = self.buckets[flow as usize];
+        let packet = Packet::new(self.latest, flow, arrival.bytes, bucket, first);
+        self.packets.push(packet);
+    }
+
+    fn open(&mut self, flow: u32) {
+        let key = self.source.flow_key();
+        if flow as usize == self.buckets.len() {
+            self.buckets.push(0);
+        }
+        self.buckets[flow as usize] = bucket_of(self.rss.hash(&key));
+        self.starts.push(FlowStart {
+            destination: destination_of(&key),
+        });
+    }
+}
+
+fn destination_of(key: &FlowKey) -> IpAddr {
+    match *key == FlowKey::default() {
+        true => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        false => key.destination(),
+    }
+}
+
+/// Traffic in memory, for many simulations: 16 bytes a packet and 17 a flow.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    name: String,
+    packets: Vec<Packet>,
+    /// In the order in which flows begin; a flow that begins anew has another index.
+    starts: Vec<FlowStart>,
+    notices: Vec<Notice>,
+}
+
+impl Recording {
+    /// Reads a source to its end.
+    ///
+    /// # Errors
+    /// The source's; [`TrafficError::MemoryLimit`].
+    pub fn load(
+        source: Box<dyn Arrivals + '_>,
+        options: FlowOptions,
+        memory_limit_bytes: u64,
+    ) -> Result<Recording, TrafficError> {
+        let name = source.name().to_owned();
+        let mut stream = Stream::new(source, options, false);
+        let (mut packets, mut starts) = (Vec::new(), Vec::new());
+        while stream.fill(u64::MAX)? {
+            packets.extend_from_slice(&stream.packets);
+            starts.extend_from_slice(&stream.starts);
+            let bytes = size_of_val(&packets[..]) + size_of_val(&starts[..]);
+            if bytes as u64 > memory_limit_bytes {
+                return Err(TrafficError::MemoryLimit {
+                    file: name,
+                    limit_bytes: memory_limit_bytes,
+                    packets: packets.len() as u64,
+                });
+            }
+        }
+        packets.shrink_to_fit();
+        Ok(Recording {
+            name,
+            packets,
+            starts,
+            notices: stream.source.notices(),
+        })
+    }
+
+    /// Packets by hand, for experiments: (time in nanoseconds, flow, bytes), by time. Flows are UDP
+    /// from as many addresses to `destinations` servers of 198.18.0.0/15, a prefix /24 each.
+    ///
+    /// # Panics
+    /// If `destinations` is 0.
+    pub fn of_packets(
+        name: &str,
+        packets: impl IntoIterator<Item = (Nanos, u32, u16)>,
+        destinations: u32,
+    ) -> Recording {
+        assert!(destinations > 0, "packets go somewhere");
+        let source = ByHand {
+            name,
+            packets: packets.into_iter(),
+            key: FlowKey::default(),
+            destinations,
+        };
+        let options = FlowOptions {
+            idle_timeout: Nanos::MAX,
+            most: u32::MAX - 1,
+        };
+        match Recording::load(Box::new(source), options, u64::MAX) {
+            Ok(recording) => recording,
+            Err(error) => unreachable!("packets by hand do not fail: {error}"),
+        }
+    }
+
+    /// Its packets.
+    pub fn packets(&self) -> u64 {
+        self.packets.len() as u64
+    }
+
+    /// Its flows; one that begins anew counts again.
+    pub fn flows(&self) -> u64 {
+        self.starts.len() as u64
+    }
+
+    /// From the first packet to the last.
+    pub fn duration(&self) -> Nanos {
+        Nanos(self.packets.last().map_or(0, |packet| packet.arrival))
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> u64 {
+        (size_of_val(&self.packets[..]) + size_of_val(&self.starts[..])) as u64
+    }
+
+    /// All bytes of its frames.
+    pub fn bytes(&self) -> u64 {
+        let bytes = |packet: &Packet| u64::from(packet.bytes);
+        self.packets.iter().map(bytes).sum()
+    }
+
+    /// The packets as (time, flow, bytes), by time.
+    pub fn iter(&self) -> impl Iterator<Item = (Nanos, u32, u16)> {
+        let parts = |packet: &Packet| (Nanos(packet.arrival), packet.flow, packet.bytes);
+        self.packets.iter().map(parts)
+    }
+
+    /// The RSS bucket of each packet, in order.
+    pub fn buckets(&self) -> impl Iterator<Item = u16> {
+        self.packets.iter().map(|packet| packet.bucket() as u16)
+    }
+}
+
+/// Packets that somebody listed.
+struct ByHand<'a, I> {
+    name: &'a str,
+    packets: I,
+    key: FlowKey,
+    destinations: u32,
+}
+
+impl<I: Iterator<Item = (Nanos, u32, u16)>> Arrivals for ByHand<'_, I> {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
+        let Some((time, flow, bytes)) = self.packets.next() else {
+            return Ok(None);
+        };
+        let source = Ipv4Addr::from_bits(0x0a00_0000 | (flow & 0xff_ffff));
+        let server = 0xc612_0000 | (flow % self.destinations) << 8 & 0x1_ff00 | 1;
+        let ports = (1024 + (flow >> 24) as u16, 9);
+        let udp = tailwater_net::protocol::UDP;
+        self.key = FlowKey::v4(source, server.into(), udp, ports.0, ports.1);
+        Ok(Some(Arrival {
+            time,
+            flow: Some(flow.into()),
+            bytes: bytes.into(),
+        }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        self.key
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+/// Packets that come next, and the starts of the flows that they open, in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk<'a> {
+    pub packets: &'a [Packet],
+    pub starts: &'a [FlowStart],
+}
+
+/// Hands a workload out in chunks.
+pub(crate) enum Feed<'w, 'a> {
+    Recorded {
+        recording: Arc<Recording>,
+        packets: usize,
+        starts: usize,
+    },
+    Streamed(&'w mut Stream<'a>),
+}
+
+impl<'w, 'a> Feed<'w, 'a> {
+    pub fn new(workload: &'w mut Workload<'a>) -> Self {
+        match workload {
+            Workload::Recorded(recording) => Feed::Recorded {
+                recording: Arc::clone(recording),
+                packets: 0,
+                starts: 0,
+            },
+            Workload::Streamed(stream) => Feed::Streamed(stream),
+        }
+    }
+
+    /// The next packets; none at the end. No packet older than `oldest` is left in the system.
+    pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
+        match self {
+            Feed::Recorded {
+                recording,
+                packets,
+                starts,
+            } => {
+                let rest = &recording.packets[*packets..];
+                let chunk = &rest[..rest.len().min(CHUNK)];
+                *packets += chunk.len();
+                let first = chunk.iter().filter(|packet| packet.is_first()).count();
+                let opened = &recording.starts[*starts..*starts + first];
+                *starts += first;
+                Ok(Chunk {
+                    packets: chunk,
+                    starts: opened,
+                })
+            }
+            Feed::Streamed(stream) => {
+                stream.fill(oldest)?;
+                Ok(Chunk {
+                    packets: &stream.packets,
+                    starts: &stream.starts,
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

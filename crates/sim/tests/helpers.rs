@@ -1,0 +1,235 @@
+//! A core and its helper, with every time known.
+
+mod common;
+
+use common::{bursty, checked, costs, policy, profile, run};
+use std::sync::{Arc, Mutex};
+use tailwater_net::Nanos;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_sim::policies::Steered;
+use tailwater_sim::{ChainModel, Rack, RackPolicy, Recording, RunOptions};
+
+/// What a mapper was told.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Told {
+    /// Of each decision: when, packets that wait, flows that wait, the oldest packet's arrival.
+    decisions: Vec<(u64, u32, usize, u64)>,
+    /// Of each batch: packets, new flows, time.
+    batches: Vec<(u32, u32, u64)>,
+    /// Of each flowlet: when, and packets with the first helper.
+    flowlets: Vec<(u64, u32)>,
+}
+
+/// Does what it is made for, and notes what it is told.
+struct Scripted {
+    told: Arc<Mutex<Told>>,
+    /// Where flowlets go.
+    place: Place,
+    /// How many packets must wait before it moves all flows to the first helper.
+    move_from: u32,
+    /// Whether it lets an idle helper go.
+    release: bool,
+}
+
+impl CoreMapper for Scripted {
+    fn due(&self, _: Nanos, packets: u32) -> bool {
+        packets >= self.move_from || self.release && packets == 0
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let mut told = self.told.lock().unwrap();
+        if view.packets >= self.move_from {
+            let flows = view.queued.len();
+            told.decisions
+                .push((view.now.0, view.packets, flows, view.oldest.0));
+            plan.places.fill(Place::helper(0));
+        }
+        plan.release = u64::from(view.helpers[0].recruited && view.helpers[0].load.packets == 0);
+    }
+
+    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Place {
+        let mut told = self.told.lock().unwrap();
+        told.flowlets
+            .push((loads.now.0, loads.helpers[0].load.packets));
+        self.place
+    }
+
+    fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
+        self.told
+            .lock()
+            .unwrap()
+            .batches
+            .push((packets, new, took.0));
+    }
+}
+
+fn scripted(place: Place, move_from: u32, release: bool) -> (RackPolicy, Arc<Mutex<Told>>) {
+    let told = Arc::new(Mutex::new(Told::default()));
+    let shared = Arc::clone(&told);
+    let make = move || {
+        let told = Arc::clone(&shared);
+        let mapper = Scripted {
+            told,
+            place,
+            move_from,
+            release,
+        };
+        Box::new(mapper) as Box<dyn CoreMapper>
+    };
+    let policy = RackPolicy {
+        name: "scripted".to_owned(),
+        steered: Steered::Rack(None),
+        core: Some(Arc::new(make)),
+        start_cores: Some(1),
+    };
+    (policy, told)
+}
+
+fn model(batch: u16) -> ChainModel {
+    ChainModel {
+        batch,
+        receive_packet: 100.0,
+        dispatch_packet: 50.0,
+        hand_over_batch: 30.0,
+        hand_over_packet: 20.0,
+        helper_batch: 40.0,
+        helper_packet: 10.0,
+        decide: 500.0,
+        decide_flow: 5.0,
+        move_packet: 1.0,
+        ..ChainModel::new("test", costs(1000.0, 100.0))
+    }
+}
+
+fn rack() -> Rack {
+    let mut rack = Rack::of_one(2);
+    rack.timing.wake = Nanos(20_000);
+    rack.timing.hand_over = Nanos(300);
+    rack.timing.receipt = Nanos(200);
+    rack.timing.look = Nanos(1_000);
+    rack
+}
+
+fn packets(list: &[(u64, u32)]) -> Arc<Recording> {
+    let list = list.iter().map(|(at, flow)| (Nanos(*at), *flow, 100));
+    Arc::new(Recording::of_packets("test", list, 1))
+}
+
+/// Latencies, as a sum and the longest.
+fn latencies(report: &tailwater_sim::ChainReport) -> (u64, u64) {
+    (report.latency.sum().0, report.latency.max().0)
+}
+
+#[test]
+fn a_packet_alone_goes_straight_through() {
+    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let report = checked(&rack(), model(1), policy, &packets(&[(0, 1), (5000, 2)]));
+    assert_eq!(latencies(&report), (2200, 1100));
+    assert_eq!(*told.lock().unwrap(), Told::default(), "nobody was asked");
+}
+
+#[test]
+fn placed_flows_pass_the_helper_in_known_time() {
+    // Two at once are received one by one, 150 ns each, and handed over together: 30 + 2 * 20. The
+    // helper is awake 20 us later, and has 100 + 900 + 40 + 10 for each.
+    let traffic = packets(&[(0, 1), (0, 2), (30_000, 1)]);
+    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let report = checked(&rack(), model(1), policy, &traffic);
+    let (first, second) = (370 + 20_000 + 1050, 370 + 20_000 + 2 * 1050);
+    // The third finds it asleep again: 150 to receive, 50 to hand over.
+    let third = 200 + 20_000 + 1050;
+    assert_eq!(latencies(&report), (first + second + third, second));
+    let flowlets = told.lock().unwrap().flowlets.clone();
+    assert_eq!(flowlets, [(0, 0), (150, 1), (30_000, 0)]);
+    assert_eq!(
+        (report.decisions.recruited, report.decisions.packets_handed),
+        (1, 3)
+    );
+
+    // A helper that spins takes it after 300 ns.
+    let mut spinning = rack();
+    spinning.timing.spin = Nanos(1_000_000);
+    let (policy, _) = scripted(Place::helper(0), u32::MAX, false);
+    let report = checked(&spinning, model(1), policy, &traffic);
+    let (first, second, third) = (670 + 1050, 670 + 2 * 1050, 500 + 1050);
+    assert_eq!(latencies(&report), (first + second + third, second));
+}
+
+#[test]
+fn a_flow_stays_where_its_packets_are() {
+    // While the first packet of flow 1 is with the helper, the mapper is not asked about the second.
+    let traffic = packets(&[(0, 1), (0, 2), (10_000, 1), (60_000, 1)]);
+    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let report = checked(&rack(), model(1), policy, &traffic);
+    let times: Vec<u64> = told.lock().unwrap().flowlets.iter().map(|f| f.0).collect();
+    assert_eq!(times, [0, 150, 60_000]);
+    assert_eq!(report.packets.delivered, 4);
+}
+
+#[test]
+fn queued_flows_move_with_their_packets_in_order() {
+    // Four packets of two flows in batches of two. The first turn receives 2 + 2 in 2 * 300 ns; then
+    // four wait, and the mapper, told the time at which the last were received, moves both flows: 500 + 2 * 5 + 4 ns.
+    let traffic = packets(&[(0, 1), (0, 2), (0, 1), (0, 2)]);
+    let (policy, told) = scripted(Place::HERE, 4, false);
+    let report = checked(&rack(), model(2), policy, &traffic);
+    let told = told.lock().unwrap().clone();
+    assert_eq!(told.decisions, [(300, 4, 2, 0)]);
+    assert_eq!(report.decisions.flows_moved, 2);
+    // Handed over by 600 + 514 + 30 + 80; the helper's batches of two take 100 + 1800 + 40 + 20.
+    let begins = 1224 + 20_000;
+    let (first, second) = (begins + 1960, begins + 2 * 1960);
+    assert_eq!(latencies(&report), (2 * first + 2 * second, second));
+    assert!(told.batches.is_empty());
+}
+
+#[test]
+fn the_own_queue_is_processed_and_told() {
+    let traffic = packets(&[(0, 1), (0, 2), (0, 1)]);
+    let (policy, told) = scripted(Place::HERE, u32::MAX, false);
+    let report = checked(&rack(), model(1), policy, &traffic);
+    // Three are received in 450 ns, then processed one by one: 100 + 900 each. The first turn began at 0.
+    assert_eq!(latencies(&report), (1450 + 2450 + 3450, 3450));
+    let batches = told.lock().unwrap().batches.clone();
+    assert_eq!(batches, [(1, 1, 1450), (1, 1, 1000), (1, 0, 1000)]);
+}
+
+#[test]
+fn an_idle_helper_is_let_go_and_counts_no_more() {
+    let traffic = packets(&[(0, 1), (0, 2), (1_000_000, 9), (1_999_000, 9)]);
+    let (policy, _) = scripted(Place::helper(0), u32::MAX, true);
+    let report = checked(&rack(), model(1), policy, &traffic);
+    assert_eq!(
+        (report.decisions.recruited, report.decisions.released),
+        (1, 1)
+    );
+    // From 0 to about 23 us of two milliseconds.
+    let auxiliary = report.cores.auxiliary;
+    assert!((0.011..0.013).contains(&auxiliary), "{auxiliary}");
+}
+
+/// Steady state allocates nothing for packets: twice as many packets take no more allocations but those
+/// of growing lists and of windows.
+#[test]
+fn packets_take_no_allocations() {
+    let allocations = |length: u64, name: &str| {
+        let traffic = bursty(9, length * 1_000_000, 70, 4);
+        let mut rack = Rack::of_one(16);
+        rack.servers = vec![rack.servers[0].clone(); 2];
+        let options = RunOptions::default();
+        let model = ChainModel::from_profile(&profile()).unwrap();
+        let info = allocation_counter::measure(|| {
+            run(&rack, model, policy(name), &traffic, &options);
+        });
+        (info.count_total, traffic.packets())
+    };
+    for name in ["static", "netblaze", "tailwater"] {
+        let (short, fewer) = allocations(60, name);
+        let (long, more) = allocations(180, name);
+        let per_packet = (long - short) as f64 / (more - fewer) as f64;
+        assert!(
+            per_packet < 0.001,
+            "{name}: {short} for {fewer}, {long} for {more}"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory of a streamed run: what is active, not what has passed.
+
+mod common;
+
+use common::{SLO, policy, profile};
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_sim::{
+    ChainModel, ChainRun, FlowOptions, Rack, RunOptions, SimReport, Workload, simulate,
+};
+use tailwater_traffic::bursts::{Arrival, Arrivals};
+use tailwater_traffic::{Notice, TrafficError};
+
+/// So many flows, one after the other, of two packets 1 ms apart.
+struct Short {
+    flows: u64,
+    next: u64,
+}
+
+/// Nanoseconds from flow to flow.
+const GAP: u64 = 2_000;
+/// Packets between a flow's two.
+const APART: u64 = 500;
+
+impl Arrivals for Short {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
+        let number = self.next;
+        self.next += 1;
+        if number / 2 >= self.flows {
+            return Ok(None);
+        }
+        // By turns a flow's first packet, and the second one of a flow that began a while ago.
+        let flow = match number % 2 {
+            0 => number / 2,
+            _ => (number / 2).saturating_sub(APART),
+        };
+        Ok(Some(Arrival {
+            time: Nanos(number * GAP / 2),
+            flow: Some(flow),
+            bytes: 100,
+        }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        let source = (0x0a00_0000 + self.next as u32).into();
+        FlowKey::v4(source, 0xc612_0001.into(), 17, 1, 2)
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "short flows"
+    }
+}
+
+/// A run over so many flows, and the most bytes that it had allocated at a time.
+fn run(flows: u64, name: &str) -> (SimReport, u64) {
+    let mut report = None;
+    let info = allocation_counter::measure(|| {
+        let options = FlowOptions {
+            idle_timeout: Nanos::from_millis(20),
+            ..FlowOptions::default()
+        };
+        let chain = ChainRun {
+            model: ChainModel::from_profile(&profile()).unwrap(),
+            slo: SLO,
+            policy: policy(name),
+            workload: Workload::stream(Box::new(Short { flows, next: 0 }), options),
+        };
+        let run = RunOptions {
+            window: Nanos::from_millis(100),
+            ..RunOptions::default()
+        };
+        report = Some(simulate(&Rack::of_one(16), vec![chain], &run).unwrap());
+    });
+    (report.unwrap(), info.bytes_max)
+}
+
+#[test]
+fn ten_times_the_flows_take_no_more_memory() {
+    for name in ["static", "tailwater"] {
+        let (_, less) = run(40_000, name);
+        let (report, more) = run(400_000, name);
+        let packets = &report.chains[0].packets;
+        assert_eq!(
+            (packets.offered, packets.flows),
+            (800_000, 400_000),
+            "{name}"
+        );
+        // Epochs and windows of the report are what grows.
+        assert!(more < less + 300_000, "{name}: {less} bytes, then {more}");
+        assert!(more < 16 << 20, "{name}: {more} bytes");
+    }
+}

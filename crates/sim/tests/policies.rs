@@ -1,0 +1,351 @@
+//! Every policy on bursty traffic, with every check on.
+
+mod common;
+
+use common::{MS, SLO, US, bursty, checked, conserved, costs, policy, profile, run, static_rss};
+use std::sync::Arc;
+use tailwater_net::Nanos;
+use tailwater_sim::{
+    ChainModel, ChainRun, FlowOptions, Jitter, Rack, RackPolicy, Recording, RunOptions, Server,
+    Workload, simulate,
+};
+use tailwater_traffic::generate::preset;
+
+/// A rack of three servers, with everything that may go slowly going fast enough for short runs.
+fn rack() -> Rack {
+    let mut rack = Rack::of_one(8);
+    rack.servers[0] = Server {
+        cores: 8,
+        numa_nodes: 2,
+        reta_delay: Nanos(200 * US),
+        ..Server::default()
+    };
+    rack.servers = vec![rack.servers[0].clone(); 3];
+    rack
+}
+
+fn model() -> ChainModel {
+    ChainModel::from_profile(&profile()).unwrap()
+}
+
+fn jittery() -> ChainModel {
+    ChainModel {
+        jitter: Jitter::log_normal(0.3),
+        migrated_flow: 200.0,
+        numa_packet: 20.0,
+        ..model()
+    }
+}
+
+#[test]
+fn every_policy_keeps_the_rules() {
+    let packets = bursty(1, 1500 * MS, 60, 3);
+    for name in RackPolicy::names() {
+        let report = checked(&rack(), model(), policy(name), &packets);
+        assert!(report.packets.delivered > 0, "{name}");
+        let moved = report.decisions.buckets_moved + report.decisions.flows_migrated;
+        let handed = report.decisions.packets_handed;
+        match name {
+            "static" => assert_eq!((moved, handed), (0, 0)),
+            "rss++" | "metron" | "quadrant" | "dyssect" | "netblaze-on-demand-rss" => {
+                assert!(moved > 0, "{name}: {:?}", report.decisions);
+            }
+            _ if name.starts_with("netblaze") || name == "tailwater" => {
+                let moves = name != "netblaze-no-core-mapper";
+                assert_eq!(handed > 0, moves, "{name}");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn equal_runs_give_equal_bytes_and_seeds_matter() {
+    let packets = bursty(2, 200 * MS, 70, 3);
+    for name in RackPolicy::names() {
+        let bytes = |seed| {
+            let options = RunOptions {
+                seed,
+                ..RunOptions::default()
+            };
+            let report = run(&rack(), jittery(), policy(name), &packets, &options);
+            let cores = format!("{:?}", report.cores.per_epoch);
+            serde_json::to_string(&report).unwrap() + &cores
+        };
+        assert!(bytes(1) == bytes(1), "{name}");
+        assert!(bytes(1) != bytes(2), "{name}");
+    }
+}
+
+/// Cores that work by themselves and cores that take turns come to the same.
+#[test]
+fn both_ways_of_running_cores_give_equal_bytes() {
+    let packets = bursty(3, 1200 * MS, 70, 2);
+    for name in [
+        "static",
+        "rss++",
+        "metron",
+        "quadrant",
+        "dyssect",
+        "netblaze-no-core-mapper",
+    ] {
+        let bytes = |together| {
+            let options = RunOptions {
+                together,
+                ..RunOptions::default()
+            };
+            let report = run(&rack(), jittery(), policy(name), &packets, &options);
+            serde_json::to_string(&report).unwrap()
+        };
+        assert!(bytes(false) == bytes(true), "{name}");
+    }
+}
+
+#[test]
+fn overload_of_five_times_is_lost_and_nothing_else() {
+    let mut rack = Rack::of_one(2);
+    rack.servers[0].ring = 256;
+    let packets = bursty(4, 60 * MS, 500, 2);
+    for name in RackPolicy::names() {
+        let report = checked(&rack, model(), policy(name), &packets);
+        let loss = report.loss_rate;
+        assert!((0.6..0.99).contains(&loss), "{name}: {loss}");
+        assert!(!report.slo_met, "{name}");
+    }
+}
+
+#[test]
+fn one_flow_and_no_flows_are_traffic_too() {
+    let one = (0..5_000).map(|i| (Nanos(i * 7000), 5, 200));
+    let one = Arc::new(Recording::of_packets("one flow", one, 1));
+    let none = Arc::new(Recording::of_packets("nothing", [], 1));
+    let many = (0..20_000_u32).map(|i| (Nanos(u64::from(i) * 3000), i, 200));
+    let many = Arc::new(Recording::of_packets("only new flows", many, 200));
+    for name in RackPolicy::names() {
+        let report = checked(&rack(), model(), policy(name), &one);
+        assert_eq!(report.packets.flows, 1, "{name}");
+        assert_eq!(report.packets.lost, 0, "{name}");
+        let report = checked(&rack(), model(), policy(name), &none);
+        assert_eq!(report.packets.offered, 0, "{name}");
+        let report = checked(&rack(), model(), policy(name), &many);
+        assert_eq!(report.packets.flows, 20_000, "{name}");
+    }
+}
+
+#[test]
+fn helpers_keep_an_objective_that_one_core_misses() {
+    let mut rack = Rack::of_one(6);
+    rack.servers[0].ring = 4096;
+    let packets = bursty(5, 300 * MS, 60, 1);
+    let alone = checked(&rack, model(), static_rss(1), &packets);
+    assert!(!alone.slo_met, "{:?}", alone.latency_us);
+    for name in ["netblaze", "tailwater"] {
+        let report = checked(&rack, model(), policy(name), &packets);
+        let (p99, alone) = (report.latency_us.p99, alone.latency_us.p99);
+        assert!(p99 < alone * 0.7, "{name}: {p99}, alone {alone}");
+        let cores = report.cores;
+        assert!(
+            cores.auxiliary > 0.0 && cores.total < 4.0,
+            "{name}: {cores:?}"
+        );
+    }
+}
+
+#[test]
+fn chains_share_a_rack_and_its_helpers() {
+    let mut chains = Vec::new();
+    let traffic = [bursty(6, 100 * MS, 60, 1), bursty(7, 100 * MS, 80, 1)];
+    for (packets, name) in traffic.iter().zip(["netblaze", "tailwater"]) {
+        chains.push(ChainRun {
+            model: model(),
+            slo: SLO,
+            policy: policy(name),
+            workload: Workload::from(Arc::clone(packets)),
+        });
+    }
+    let options = RunOptions {
+        check: true,
+        ..RunOptions::default()
+    };
+    let report = simulate(&rack(), chains, &options).unwrap();
+    for (chain, packets) in report.chains.iter().zip(&traffic) {
+        conserved(chain, packets);
+        assert!(chain.decisions.packets_handed > 0, "{}", chain.policy);
+    }
+    let used: f64 = report.chains.iter().map(|chain| chain.cores.total).sum();
+    // A core that is active for a part of an epoch counts for all of it.
+    assert!(report.cores.average >= used * 0.99, "{used}");
+}
+
+#[test]
+fn a_split_whale_passes_two_cores() {
+    // One flow that needs more than a core, and a chain whose two halves take as long.
+    let packets = (0..30_000).map(|i| (Nanos(i * 4400), 1, 200));
+    let packets = Arc::new(Recording::of_packets("whale", packets, 1));
+    let rack = Rack::of_one(3);
+    let split = checked(&rack, model(), policy("netblaze"), &packets);
+    assert!(split.decisions.splits > 0, "{:?}", split.decisions);
+    assert_eq!(split.packets.lost, 0);
+    let whole = checked(&rack, model(), static_rss(1), &packets);
+    assert!(whole.packets.lost > 0);
+}
+
+#[test]
+fn prefixes_wait_for_their_rows_and_a_full_table_has_a_default() {
+    let packets = bursty(8, 100 * MS, 60, 2);
+    let mut slow = rack();
+    slow.servers
+        .iter_mut()
+        .for_each(|server| server.link_bps = 0);
+    slow.switch.rule_latency = Nanos(3 * MS);
+    let report = checked(&slow, model(), policy("netblaze"), &packets);
+    assert_eq!(report.decisions.rules, 50);
+    assert!(report.decisions.waited_for_rule > 50);
+    assert!(report.late_by_cause["network"] > 0);
+    let mut small = slow.clone();
+    small.switch.held = 3;
+    let report = checked(&small, model(), policy("netblaze"), &packets);
+    assert!(report.packets.lost_by_reason["switch-table"] > 0);
+    small.switch.rule_latency = Nanos::ZERO;
+    let report = checked(&small, model(), policy("netblaze"), &packets);
+    assert_eq!(report.decisions.waited_for_rule, 0);
+    assert_eq!(report.late_by_cause["network"], 0);
+}
+
+#[test]
+fn a_stream_comes_to_what_a_recording_comes_to() {
+    let source = || {
+        preset("backbone")
+            .unwrap()
+            .with(5, Nanos::from_millis(150))
+            .arrivals()
+            .unwrap()
+    };
+    let options = FlowOptions::default();
+    let recording = Recording::load(source(), options, 1 << 30).unwrap();
+    for name in ["static", "netblaze", "quadrant", "tailwater"] {
+        let report = |workload| {
+            let chain = ChainRun {
+                model: model(),
+                slo: SLO,
+                policy: policy(name),
+                workload,
+            };
+            let report = simulate(&rack(), vec![chain], &RunOptions::default()).unwrap();
+            serde_json::to_string(&report).unwrap()
+        };
+        let recorded = report(Workload::from(Arc::new(recording.clone())));
+        assert!(
+            recorded == report(Workload::stream(source(), options)),
+            "{name}"
+        );
+    }
+}
+
+/// Flows that are forgotten give their places to others, and nothing else changes: the run holds no
+/// more flows than are active, and every rule is kept.
+#[test]
+fn forgotten_flows_leave_their_places() {
+    // A hundred flows a millisecond, each of two packets 3 ms apart.
+    let packets = (0..400_000_u64).map(|i| {
+        let at = i / 2 * 10 * US / 2 + if i % 2 == 1 { 3 * MS } else { 0 };
+        (at, (i / 2) as u32)
+    });
+    let mut packets: Vec<(u64, u32)> = packets.collect();
+    packets.sort_unstable();
+    let list = packets.iter().map(|(at, flow)| (Nanos(*at), *flow, 100));
+    let recording = Recording::of_packets("short flows", list, 9);
+    for name in ["static", "netblaze", "quadrant"] {
+        let source = Again(recording.iter(), tailwater_net::FlowKey::default());
+        let flows = FlowOptions {
+            idle_timeout: Nanos(5 * MS),
+            most: 40_000,
+        };
+        let chain = ChainRun {
+            model: model(),
+            slo: SLO,
+            policy: policy(name),
+            workload: Workload::stream(Box::new(source), flows),
+        };
+        let options = RunOptions {
+            check: true,
+            ..RunOptions::default()
+        };
+        let report = simulate(&rack(), vec![chain], &options).unwrap();
+        let packets = &report.chains[0].packets;
+        assert_eq!(
+            (packets.offered, packets.flows),
+            (400_000, 200_000),
+            "{name}"
+        );
+        assert_eq!(packets.lost_by_reason.get("no-place"), None, "{name}");
+    }
+}
+
+/// A recording's packets as a source.
+struct Again<I>(I, tailwater_net::FlowKey);
+
+impl<I: Iterator<Item = (Nanos, u32, u16)>> tailwater_traffic::bursts::Arrivals for Again<I> {
+    fn next_arrival(
+        &mut self,
+    ) -> Result<Option<tailwater_traffic::bursts::Arrival>, tailwater_traffic::TrafficError> {
+        Ok(self.0.next().map(|(time, flow, bytes)| {
+            let address = |top: u32| (top << 24 | flow).into();
+            self.1 = tailwater_net::FlowKey::v4(address(10), address(11), 17, 1, 2);
+            tailwater_traffic::bursts::Arrival {
+                time,
+                flow: Some(flow.into()),
+                bytes: bytes.into(),
+            }
+        }))
+    }
+
+    fn flow_key(&self) -> tailwater_net::FlowKey {
+        self.1
+    }
+
+    fn notices(&self) -> Vec<tailwater_traffic::Notice> {
+        Vec::new()
+    }
+
+    fn name(&self) -> &str {
+        "again"
+    }
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let packets = Arc::new(Recording::of_packets("nothing", [], 1));
+    let error = |rack: &Rack, model: ChainModel, window| {
+        let chain = ChainRun {
+            model,
+            slo: SLO,
+            policy: static_rss(1),
+            workload: Workload::from(Arc::clone(&packets)),
+        };
+        let options = RunOptions {
+            window,
+            ..RunOptions::default()
+        };
+        let error = simulate(rack, vec![chain], &options).unwrap_err();
+        error.to_string()
+    };
+    let mut broken = rack();
+    broken.servers[1].cores = 0;
+    let ten = Nanos::from_millis(10);
+    assert_eq!(
+        error(&broken, model(), ten),
+        "servers[1].cores: expected a number from 1 to 512, found 0"
+    );
+    let bad = ChainModel::new("x", costs(f64::NAN, 0.0));
+    assert_eq!(
+        error(&rack(), bad, ten),
+        "chain \"x\": costs.packet: expected nanoseconds from 0 to 1e9, found NaN"
+    );
+    assert_eq!(
+        error(&rack(), model(), Nanos(1)),
+        "window: expected at least 100us"
+    );
+    let none = simulate(&rack(), Vec::new(), &RunOptions::default());
+    assert!(none.unwrap_err().to_string().contains("found 0 chains"));
+}
