@@ -227,7 +227,6 @@ impl Row {
         let queue = self.nic.queues(start).remove(0);
         let pool = BufferPool::new(512, self.nic.longest_frame())
             .unwrap_or_else(|error| panic!("{error}"));
-        let (mut senders, receiver) = windows(1);
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
             window: Nanos::from_secs(3600),
@@ -238,6 +237,7 @@ impl Row {
             .chain
             .take()
             .unwrap_or_else(|| unreachable!("put back below"));
+        let (mut senders, receiver) = windows(1, chain.reasons().len());
         let clock = self.clock.clone();
         let worker = Worker::new(
             Box::new(queue),

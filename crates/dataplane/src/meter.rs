@@ -36,8 +36,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(config: &WorkerConfig, mut telemetry: WindowSender, chain: &Chain) -> Meter {
-        telemetry.window.reasons = chain.reason_counts().collect();
+    pub(crate) fn new(config: &WorkerConfig, telemetry: WindowSender) -> Meter {
         Meter {
             telemetry,
             attribution: Attribution::new(config.slo),
@@ -335,7 +334,7 @@ mod tests {
             start: Nanos::ZERO,
             batch: 32,
         };
-        Meter::new(&config, windows(1).0.remove(0), chain)
+        Meter::new(&config, windows(1, chain.reasons().len()).0.remove(0))
     }
 
     fn no_functions() -> Chain {
@@ -380,6 +379,32 @@ mod tests {
         assert_eq!((window.lost_undrained, window.lost_with_worker), (1, 1));
         assert_eq!(window.late[Cause::Descheduled as usize], 1);
         assert_eq!(window.late_or_lost(), 2);
+    }
+
+    #[test]
+    fn a_new_window_allocates_nothing() {
+        let chain = no_functions();
+        let config = WorkerConfig {
+            slo: Nanos::from_micros(200),
+            window: Nanos(100),
+            start: Nanos::ZERO,
+            batch: 32,
+        };
+        let (mut senders, receiver) = windows(1, chain.reasons().len());
+        let mut meter = Meter::new(&config, senders.remove(0));
+        // More than there are, so that every one is filled.
+        let roll = || (1..10).for_each(|i| meter.roll(Nanos(100 * i), &chain));
+        assert_eq!(allocation_counter::measure(roll).count_total, 0);
+        meter.finish(&chain);
+        let mut filled = 0;
+        let reasons = chain.reasons().len();
+        while receiver
+            .receive(std::time::Duration::ZERO, |window| {
+                filled += usize::from(window.reasons.len() == reasons);
+            })
+            .is_ok()
+        {}
+        assert!(filled > 1, "{filled}");
     }
 
     #[test]

@@ -208,7 +208,7 @@ pub fn run(
         .iter()
         .map(|_| BufferPool::new(buffers, frame_bytes).map_err(RunError::Buffers))
         .collect::<Result<Vec<_>, _>>()?;
-    let (mut senders, receiver) = windows(workers);
+    let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     let worker_config = WorkerConfig {

@@ -139,21 +139,25 @@ pub struct WindowReceiver {
     empty: Vec<SyncSender<Box<Window>>>,
 }
 
-/// The channel from `workers` workers to one collector.
-pub fn windows(workers: usize) -> (Vec<WindowSender>, WindowReceiver) {
+/// The channel from `workers` workers to one collector, for chains that count so many
+/// [reasons](Window::reasons).
+pub fn windows(workers: usize, reasons: usize) -> (Vec<WindowSender>, WindowReceiver) {
     let (full, filled) = sync_channel(workers * (WINDOWS + 1));
     let (mut senders, mut empties) = (Vec::new(), Vec::new());
     for worker in 0..workers {
         let (back, empty) = sync_channel(WINDOWS);
-        (1..WINDOWS).for_each(|_| drop(back.send(Box::default())));
+        let window = || {
+            Box::new(Window {
+                worker,
+                reasons: Vec::with_capacity(reasons),
+                ..Window::default()
+            })
+        };
+        (1..WINDOWS).for_each(|_| drop(back.send(window())));
         empties.push(back);
-        let window = Box::new(Window {
-            worker,
-            ..Window::default()
-        });
         senders.push(WindowSender {
             worker,
-            window,
+            window: window(),
             full: full.clone(),
             empty,
         });
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_slow_collector_loses_nothing() {
-        let (mut senders, receiver) = windows(1);
+        let (mut senders, receiver) = windows(1, 0);
         let mut sender = senders.pop().unwrap();
         // Far more windows than there are boxes, and nobody collecting.
         for index in 0..100 {

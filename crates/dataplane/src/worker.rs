@@ -71,7 +71,7 @@ impl Worker {
     ) -> Worker {
         Worker {
             batch: Batch::new(&pool, config.batch),
-            meter: Meter::new(&config, telemetry, &chain),
+            meter: Meter::new(&config, telemetry),
             lost: chain.lost(),
             queue,
             chain,

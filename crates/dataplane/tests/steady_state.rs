@@ -78,7 +78,6 @@ fn allocations(functions: &str, packets: u64) -> u64 {
     let start = clock.now();
     let queue = Box::new(nic.queues(start).remove(0));
     let pool = BufferPool::new(64, 2048).unwrap();
-    let (mut senders, receiver) = windows(1);
     let (slo, window) = (Nanos::from_micros(200), Nanos::from_millis(1));
     let config = WorkerConfig {
         slo,
@@ -87,6 +86,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
         batch: 32,
     };
     let chain = builder.instance(|_| true);
+    let (mut senders, receiver) = windows(1, chain.reasons().len());
     let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
     let mut chain = None;
     let info = allocation_counter::measure(|| chain = Some(worker.run(|| false)));

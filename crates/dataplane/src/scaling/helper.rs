@@ -73,7 +73,7 @@ impl AuxiliaryWorker {
         AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
             sleeper: ends.sleeper,
-            meter: Meter::new(config, telemetry, &chain),
+            meter: Meter::new(config, telemetry),
             most: config.batch,
             lost: chain.lost(),
             chain,

@@ -150,7 +150,6 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
         links: vec![(from, pool.memory().clone())],
         sleeper,
     };
-    let (mut senders, receiver) = windows(2);
     let start = clock.now();
     let config = WorkerConfig {
         slo: Nanos::from_secs(60),
@@ -158,9 +157,10 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
         start,
         batch: 32,
     };
+    let (queue, own) = (Box::new(nic.queues(start).remove(0)), chain());
+    let (mut senders, receiver) = windows(2, own.reasons().len());
     let (sender, port) = (senders.remove(1), Box::new(nic.sender()));
     let helper = AuxiliaryWorker::new(ends, chain(), port, clock.clone(), &config, sender);
-    let (queue, own) = (Box::new(nic.queues(start).remove(0)), chain());
     let dispatch = Dispatch::new(0, Box::new(Splitting), store, vec![to], &pool, &own);
     let worker = Worker::new(queue, own, pool, clock, config, senders.remove(0));
     std::thread::scope(|scope| {
