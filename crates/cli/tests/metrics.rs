@@ -2,92 +2,16 @@
 
 mod common;
 
+use common::serving::{Serving, get};
 use common::*;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-
-fn get(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// A run that serves metrics until it is stopped.
-struct Serving {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Serving {
-    fn start(folder: &Folder, traffic: &Path) -> Serving {
-        let mut child = tailwater()
-            .args([
-                "run",
-                "--duration",
-                "5m",
-                "--window",
-                "50ms",
-                "--metrics",
-                "0",
-            ])
-            .arg("--traffic")
-            .args([traffic, &folder.acl_nat()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("metrics at") {
-            line.clear();
-            assert!(stderr.read_line(&mut line).unwrap() > 0);
-        }
-        let address = line.trim().trim_start_matches("notice: metrics at http://");
-        let address = address.trim_end_matches("/metrics").parse().unwrap();
-        Serving { child, address }
-    }
-
-    /// The page once it holds a text: the first figures come with the first window.
-    fn page_with(&self, text: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let page = get(self.address, "GET /metrics");
-            if page.contains(text) {
-                return page;
-            }
-            assert!(Instant::now() < deadline, "{page}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn stop(&mut self) {
-        let id = self.child.id().to_string();
-        let kill = std::process::Command::new("kill")
-            .args(["-TERM", &id])
-            .status();
-        assert!(kill.unwrap().success());
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-/// A failed test leaves no worker spinning.
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 
 #[test]
 fn metrics_are_there_while_the_chain_runs() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(1000));
-    let mut serving = Serving::start(&folder, &traffic);
+    let mut serving = Serving::start(&folder, &traffic, &[]);
     let address = serving.address;
     assert!(address.ip().is_loopback());
     let page = serving.page_with("edge/denied");
@@ -112,7 +36,7 @@ fn metrics_are_there_while_the_chain_runs() {
     let _silent = TcpStream::connect(address).unwrap();
     assert!(get(address, "GET /metrics").starts_with("HTTP/1.1 200"));
 
-    serving.stop();
+    serving.stop("-TERM");
     assert!(TcpStream::connect(address).is_err());
 }
 
@@ -141,7 +65,7 @@ fn documentation_and_page_name_the_same_metrics() {
         .collect();
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(1000));
-    let mut serving = Serving::start(&folder, &traffic);
+    let mut serving = Serving::start(&folder, &traffic, &[]);
     let page = serving.page_with("edge/denied");
     let suffix = |line: &str| match line {
         line if line.ends_with(" counter") => "_total",
@@ -155,5 +79,5 @@ fn documentation_and_page_name_the_same_metrics() {
         .collect();
     let served: std::collections::BTreeSet<&str> = served.iter().map(String::as_str).collect();
     assert_eq!(served, documented);
-    serving.stop();
+    serving.stop("-TERM");
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+pub mod serving;
+
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

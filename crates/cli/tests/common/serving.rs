@@ -1,0 +1,79 @@
+//! A run that goes on, and is looked at meanwhile.
+
+use super::{Folder, tailwater};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+pub fn get(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A run of an access list and NAT that serves metrics until it is stopped, or for five minutes.
+pub struct Serving {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Serving {
+    pub fn start(folder: &Folder, traffic: &Path, more: &[&str]) -> Serving {
+        let mut child = tailwater()
+            .args(["run", "--duration", "5m", "--window", "50ms"])
+            .args(["--metrics", "0", "--traffic"])
+            .args([traffic, &folder.acl_nat()])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("metrics at") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0);
+        }
+        let address = line.trim().trim_start_matches("notice: metrics at http://");
+        let address = address.trim_end_matches("/metrics").parse().unwrap();
+        Serving { child, address }
+    }
+
+    /// The page once it holds a text: the first figures come with the first window.
+    pub fn page_with(&self, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let page = get(self.address, "GET /metrics");
+            if page.contains(text) {
+                return page;
+            }
+            assert!(Instant::now() < deadline, "{page}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends the run with a signal such as `-TERM`; returns what it printed.
+    pub fn stop(&mut self, signal: &str) -> String {
+        let kill = std::process::Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let mut printed = String::new();
+        let mut stdout = self.child.stdout.take().unwrap();
+        stdout.read_to_string(&mut printed).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        printed
+    }
+}
+
+/// A failed test leaves no worker spinning.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
