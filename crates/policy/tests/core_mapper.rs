@@ -445,3 +445,58 @@ fn no_decision_allocates_in_steady_state() {
         assert!(notices > 0);
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Auxiliary cores run a mapper of their own, too: what was moved to one and grew there goes on
+    /// to cores that nobody has yet, and in the end every flow is on one core, and every core that
+    /// could get rid of something is inside the frontier.
+    #[test]
+    fn an_auxiliary_core_plans_with_the_cores_that_are_left(
+        sizes in prop::collection::vec(1_u32..12, 1..24),
+        growth in prop::collection::vec(1_u32..4, 24),
+        frontier in frontiers(),
+        cores in 1_usize..6,
+    ) {
+        let mapper = || NetBlazeMapper::new(options(None), &frontier, SplitProfile::new()).unwrap();
+        let flow = |packets: &u32| QueuedFlow { packets: (*packets).min(frontier.largest()), bound: false };
+        let mut helpers = vec![Helper::default(); cores];
+        let first = Situation {
+            now: Nanos(2_000_000),
+            queued: sizes.iter().map(flow).collect(),
+            helpers: helpers.clone(),
+        };
+        let plan = first.decide(&mut mapper());
+        check(&first, &frontier, &SplitProfile::new(), &plan)?;
+        let mut owner: Vec<usize> = plan.places.iter().map(|place| place.index()).collect();
+        let packets = |i: usize| (first.queued[i].packets * growth[i]).min(frontier.largest());
+        for core in 1..=cores {
+            // Whoever has work already belongs to somebody else.
+            for (i, helper) in helpers.iter_mut().enumerate() {
+                helper.taken = i + 1 == core || owner.contains(&(i + 1));
+            }
+            let mine: Vec<usize> = (0..owner.len()).filter(|i| owner[*i] == core).collect();
+            let own = Situation {
+                now: Nanos(2_000_000),
+                queued: mine.iter().map(|i| QueuedFlow { packets: packets(*i), bound: false }).collect(),
+                helpers: helpers.clone(),
+            };
+            let plan = own.decide(&mut mapper());
+            check(&own, &frontier, &SplitProfile::new(), &plan)?;
+            for (i, place) in mine.iter().zip(&plan.places) {
+                if let Some(helper) = place.as_helper() {
+                    owner[*i] = helper + 1;
+                }
+            }
+            if plan.notice.is_none() {
+                let stays = (0..owner.len()).filter(|i| owner[*i] == core);
+                let load = stays.fold(Load::default(), |load, i| Load {
+                    flows: load.flows + 1,
+                    packets: load.packets + packets(i),
+                });
+                prop_assert!(load.flows == 0 || frontier.admits(load));
+            }
+        }
+    }
+}
