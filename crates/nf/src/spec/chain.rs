@@ -1,22 +1,20 @@
 //! The chain spec itself: what a chain matches, its functions, its objectives, its flows.
 
+use super::document::{Document, Metadata};
 use super::error::{SpecError, quoted};
-use super::files::read_text;
 use super::functions::{self, Context, FunctionConfig};
 use super::located::Located;
-use super::values::{Fate, Throughput, duration, label, prefix, protocol, throughput};
-use super::yaml;
+use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
 use crate::flow_table::{IdleTimeouts, WhenFull};
 use ipnet::IpNet;
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_net::Nanos;
 
-/// The `apiVersion` of chain specs.
-const API_VERSION: &str = "tailwater.dev/v1alpha1";
 /// The `kind` of chain specs.
 const KIND: &str = "Chain";
+/// What a chain spec is, in errors.
+const WHAT: &str = "a chain spec";
 /// Most functions in a chain.
 const MAX_FUNCTIONS: usize = 16;
 /// Most entries in a list of `match`.
@@ -43,19 +41,6 @@ pub struct ChainSpec {
     pub flows: FlowsSpec,
     /// How packets are taken in.
     pub packets: PacketsSpec,
-}
-
-/// The metadata of a Kubernetes object, as far as a spec has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
-    /// The object's name.
-    pub name: String,
-    /// The Kubernetes namespace.
-    pub namespace: Option<String>,
-    /// Labels, kept as they are.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations, kept as they are.
-    pub annotations: BTreeMap<String, String>,
 }
 
 /// Which traffic a chain is for: a packet must match every list that is not empty.
@@ -155,10 +140,8 @@ impl ChainSpec {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
-        let name = path.display().to_string();
-        let text = read_text(path, &name)?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        ChainSpec::parse(&text, &name, base_dir)
+        chain(&Document::read(path, WHAT)?, base_dir)
     }
 
     /// Parses the text of a spec. `name` is the file's name in errors; files that the spec
@@ -167,24 +150,18 @@ impl ChainSpec {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
-        let Some(root) = yaml::parse(text, name)? else {
-            let message = "expected a chain spec, found an empty file";
-            return Err(SpecError::whole_file(name, message));
-        };
-        chain(&Located::root(name, &root), &Context { base_dir })
+        chain(&Document::parse(text, name, WHAT)?, base_dir)
     }
 }
 
-fn chain(root: &Located<'_>, context: &Context<'_>) -> Result<ChainSpec, SpecError> {
-    let fields = root.fields(&["apiVersion", "kind", "metadata", "spec"])?;
-    fields
-        .required("apiVersion", API_VERSION)?
-        .word(&[(API_VERSION, ())])?;
-    fields.required("kind", KIND)?.word(&[(KIND, ())])?;
-    let metadata = metadata(&fields.required("metadata", "a map with name")?)?;
-    let spec = fields.required("spec", "a map with functions and slo")?;
+fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
+    let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
     let spec = spec.fields(&["match", "functions", "slo", "flows", "packets"])?;
-    let functions = functions(&spec.required("functions", "a list of functions")?, context)?;
+    let context = Context { base_dir };
+    let functions = functions(
+        &spec.required("functions", "a list of functions")?,
+        &context,
+    )?;
     Ok(ChainSpec {
         name: metadata.name.clone(),
         metadata,
@@ -199,28 +176,6 @@ fn chain(root: &Located<'_>, context: &Context<'_>) -> Result<ChainSpec, SpecErr
         packets: spec
             .optional("packets")
             .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
-    })
-}
-
-fn metadata(node: &Located<'_>) -> Result<Metadata, SpecError> {
-    let fields = node.fields(&["name", "namespace", "labels", "annotations"])?;
-    let strings = |name: &str| {
-        let node = fields.optional(name);
-        node.map_or(Ok(BTreeMap::new()), |node| {
-            let entries = node.entries("strings")?.into_iter();
-            entries
-                .map(|(key, value)| Ok((key.to_string(), value.string("a string")?.to_string())))
-                .collect()
-        })
-    };
-    Ok(Metadata {
-        name: label(&fields.required("name", "the chain's name")?)?,
-        namespace: fields
-            .optional("namespace")
-            .map(|node| label(&node))
-            .transpose()?,
-        labels: strings("labels")?,
-        annotations: strings("annotations")?,
     })
 }
 

@@ -52,7 +52,7 @@ impl SpecError {
 
     /// The same error with what was probably meant.
     #[must_use]
-    pub(crate) fn suggest(mut self, suggestion: Option<impl Into<String>>) -> Self {
+    pub fn suggest(mut self, suggestion: Option<impl Into<String>>) -> Self {
         self.suggestion = suggestion.map(Into::into);
         self
     }
@@ -97,10 +97,7 @@ impl fmt::Display for OneLine<'_> {
 }
 
 /// The candidate that `given` is probably a misspelling of.
-pub(crate) fn nearest<'a>(
-    given: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nothing valid is this long, and the distance takes quadratic time.
     if given.is_empty() || given.len() > 64 {
         return None;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// A node of a spec together with its file and field path.
 #[derive(Clone)]
-pub(crate) struct Located<'a> {
+pub struct Located<'a> {
     file: &'a str,
     node: &'a Node,
     path: Rc<Path<'a>>,
@@ -59,21 +59,21 @@ impl<'a> Located<'a> {
     }
 
     /// The field path, such as `spec.functions[0].acl`.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         let mut text = String::new();
         self.path.write(&mut text);
         text
     }
 
     /// An error about this node.
-    pub(crate) fn error(&self, message: impl Into<String>) -> SpecError {
+    pub fn error(&self, message: impl Into<String>) -> SpecError {
         SpecError::whole_file(self.file, message)
             .at(self.node.line as usize, self.node.column as usize)
             .in_field(self.path())
     }
 
     /// The error `expected <this>, found <what stands here>`.
-    pub(crate) fn expected(&self, what: &str) -> SpecError {
+    pub fn expected(&self, what: &str) -> SpecError {
         self.error(format!("expected {what}, found {}", self.found()))
     }
 
@@ -89,17 +89,17 @@ impl<'a> Located<'a> {
     }
 
     /// Whether nothing (or `null`) stands here.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         matches!(self.node.value, Value::Null)
     }
 
     /// Whether a list stands here.
-    pub(crate) fn is_list(&self) -> bool {
+    pub fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
     }
 
     /// Whether a map stands here.
-    pub(crate) fn is_map(&self) -> bool {
+    pub fn is_map(&self) -> bool {
         matches!(self.node.value, Value::Map(_))
     }
 
@@ -107,7 +107,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Not a list of 1 to `most` items.
-    pub(crate) fn list(&self, what: &str, most: usize) -> Result<Vec<Located<'a>>, SpecError> {
+    pub fn list(&self, what: &str, most: usize) -> Result<Vec<Located<'a>>, SpecError> {
         let Value::List(items) = &self.node.value else {
             return Err(self.expected(&format!("a list of {what}")));
         };
@@ -131,7 +131,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Not a map, or keys that are twice there, are no scalars, or are merge keys.
-    pub(crate) fn entries(&self, what: &str) -> Result<Vec<(&'a str, Located<'a>)>, SpecError> {
+    pub fn entries(&self, what: &str) -> Result<Vec<(&'a str, Located<'a>)>, SpecError> {
         let Value::Map(entries) = &self.node.value else {
             return Err(self.expected(&format!("a map of {what}")));
         };
@@ -167,7 +167,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// As for [`entries`](Self::entries), or a field that is not known.
-    pub(crate) fn fields(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
+    pub fn fields(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
         let names = known.join(", ");
         let entries = self.entries(&names)?;
         for &(name, _) in &entries {
@@ -184,7 +184,7 @@ impl<'a> Located<'a> {
     }
 
     /// As [`fields`](Self::fields); nothing at all is a map without fields.
-    pub(crate) fn fields_or_none(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
+    pub fn fields_or_none(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
         if self.is_null() {
             return Ok(Fields {
                 map: self.clone(),
@@ -195,7 +195,7 @@ impl<'a> Located<'a> {
     }
 
     /// An error about the key of a field of this map.
-    pub(crate) fn error_at_key(&self, name: &str, message: impl Into<String>) -> SpecError {
+    pub fn error_at_key(&self, name: &str, message: impl Into<String>) -> SpecError {
         let key = match &self.node.value {
             Value::Map(entries) => entries
                 .iter()
@@ -217,7 +217,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Nothing, a list or a map stands here.
-    pub(crate) fn text(&self, what: &str) -> Result<&'a str, SpecError> {
+    pub fn text(&self, what: &str) -> Result<&'a str, SpecError> {
         match &self.node.value {
             Value::Scalar { text, .. } => Ok(text),
             _ => Err(self.expected(what)),
@@ -228,7 +228,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Anything else.
-    pub(crate) fn string(&self, what: &str) -> Result<&'a str, SpecError> {
+    pub fn string(&self, what: &str) -> Result<&'a str, SpecError> {
         match &self.node.value {
             Value::Scalar { text, plain: true } if is_number_or_bool(text) => Err(self.error(
                 format!("expected {what}, found {text}, which needs quotes to be a string"),
@@ -241,7 +241,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Anything else, with the nearest word.
-    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, SpecError> {
+    pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, SpecError> {
         let names = || words.iter().map(|&(name, _)| name);
         let what = names().collect::<Vec<_>>().join(" or ");
         let text = self.text(&what)?;
@@ -255,7 +255,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Anything else.
-    pub(crate) fn whole(&self, range: RangeInclusive<u64>) -> Result<u64, SpecError> {
+    pub fn whole(&self, range: RangeInclusive<u64>) -> Result<u64, SpecError> {
         let number = match &self.node.value {
             Value::Scalar { text, plain: true } => digits(text),
             _ => None,
@@ -272,7 +272,7 @@ impl<'a> Located<'a> {
     ///
     /// # Errors
     /// Anything else.
-    pub(crate) fn number(&self, what: &str) -> Result<f64, SpecError> {
+    pub fn number(&self, what: &str) -> Result<f64, SpecError> {
         match &self.node.value {
             Value::Scalar { text, plain: true } => decimal(text),
             _ => None,
@@ -282,19 +282,19 @@ impl<'a> Located<'a> {
 }
 
 /// The fields of a map whose names are known.
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     map: Located<'a>,
     entries: Vec<(&'a str, Located<'a>)>,
 }
 
 impl<'a> Fields<'a> {
     /// A field that may be left out; one with nothing in it counts as left out.
-    pub(crate) fn optional(&self, name: &str) -> Option<Located<'a>> {
+    pub fn optional(&self, name: &str) -> Option<Located<'a>> {
         self.given(name).filter(|value| !value.is_null())
     }
 
     /// A field that is there, even with nothing in it.
-    pub(crate) fn given(&self, name: &str) -> Option<Located<'a>> {
+    pub fn given(&self, name: &str) -> Option<Located<'a>> {
         let found = self.entries.iter().find(|&&(field, _)| field == name);
         found.map(|(_, value)| value.clone())
     }
@@ -303,7 +303,7 @@ impl<'a> Fields<'a> {
     ///
     /// # Errors
     /// It is missing, or holds nothing.
-    pub(crate) fn required(&self, name: &'a str, what: &str) -> Result<Located<'a>, SpecError> {
+    pub fn required(&self, name: &'a str, what: &str) -> Result<Located<'a>, SpecError> {
         match self.given(name) {
             Some(value) if value.is_null() => Err(value.expected(what)),
             Some(value) => Ok(value),
@@ -315,7 +315,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An error about the map as a whole.
-    pub(crate) fn error(&self, message: impl Into<String>) -> SpecError {
+    pub fn error(&self, message: impl Into<String>) -> SpecError {
         self.map.error(message)
     }
 }

@@ -9,6 +9,7 @@
 //! `functions/` and a line in its registry.
 
 mod chain;
+pub mod document;
 mod error;
 mod files;
 mod functions;
@@ -16,7 +17,8 @@ mod located;
 mod values;
 mod yaml;
 
-pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, Metadata, PacketsSpec, Slo};
+pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
+pub use document::Metadata;
 pub use error::SpecError;
 pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig, OwnFunction};
 pub use values::{Fate, Throughput};

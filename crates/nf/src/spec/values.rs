@@ -51,10 +51,7 @@ impl Fate {
 }
 
 /// A duration such as `200us` in a range.
-pub(crate) fn duration(
-    node: &Located<'_>,
-    range: RangeInclusive<Nanos>,
-) -> Result<Nanos, SpecError> {
+pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nanos, SpecError> {
     const WHAT: &str = "a duration such as 200us";
     const UNITS: [(&str, f64); 6] = [
         ("ns", 1.0),
@@ -92,7 +89,7 @@ pub(crate) fn duration(
 }
 
 /// A rate such as `2Mpps` or `10Gbps`.
-pub(crate) fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
+pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
     const WHAT: &str = "a rate such as 2Mpps or 10Gbps";
     const UNITS: [(&str, Throughput); 7] = [
         ("pps", Throughput::PacketsPerSecond(1)),
@@ -228,7 +225,7 @@ pub(crate) fn mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
 }
 
 /// A name that is an RFC 1123 label, as Kubernetes wants it.
-pub(crate) fn label(node: &Located<'_>) -> Result<String, SpecError> {
+pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
     const WHAT: &str = "a name of lower-case letters, digits and inner dashes, at most 63 long";
     let text = node.string(WHAT)?;
     if is_label(text) {
