@@ -91,6 +91,7 @@ pub mod policies;
 pub mod rack;
 pub mod report;
 mod simulation;
+pub mod spec;
 pub mod traffic;
 
 pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};

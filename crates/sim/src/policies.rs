@@ -189,7 +189,8 @@ fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
     })
 }
 
-fn unknown(name: &str) -> PolicyError {
+/// The error for a name that none has, with the nearest that one has.
+pub fn unknown(name: &str) -> PolicyError {
     let nearest = NAMES
         .iter()
         .map(|known| (strsim::jaro_winkler(name, known), known))

@@ -307,6 +307,11 @@ impl Recording {
         self.starts.len() as u64
     }
 
+    /// What the source had to say at its end.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices
+    }
+
     /// From the first packet to the last.
     pub fn duration(&self) -> Nanos {
         Nanos(self.packets.last().map_or(0, |packet| packet.arrival))

@@ -1,0 +1,278 @@
+//! The chains of a rack spec: what their packets take, what they promise, where packets come from.
+
+use crate::chain::ChainModel;
+use std::fs::File;
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use tailwater_net::Nanos;
+use tailwater_nf::spec::SpecError;
+use tailwater_nf::spec::document::{Fields, Located, duration, label, nearest};
+use tailwater_policy::capacity::{
+    CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, ServiceCosts,
+};
+use tailwater_policy::catalog::epoch;
+use tailwater_policy::core::Load;
+use tailwater_policy::server::IngressConfig;
+use tailwater_traffic::generate::{PRESETS, preset};
+
+/// Latency objectives, as of chain specs.
+const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// How many times the flows, or as fast.
+const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
+/// The largest cost, in nanoseconds.
+const MOST_COST: f64 = 1e9;
+/// What a queue of its own keeps up with for long, as a share of what its core can do. Where nothing was
+/// measured: queues grow without bound at 1.
+const SUSTAINED: f64 = 0.85;
+
+/// A chain on a rack.
+#[derive(Clone, Debug)]
+pub struct RackChain {
+    /// The chain's name, an RFC 1123 label.
+    pub name: String,
+    /// Its latency objective, for 99 % of the packets.
+    pub slo: Nanos,
+    /// What was measured of it, or stated; what the spec does not say is empty.
+    profile: CapacityProfile,
+    /// How prefixes are steered to servers.
+    pub ingress: IngressConfig,
+    /// Where packets come from.
+    pub traffic: TrafficSpec,
+}
+
+/// Where packets come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSpec {
+    /// What they are.
+    pub source: TrafficSource,
+    /// So many times a preset's flows.
+    pub flows_scale: f64,
+    /// So many times as fast.
+    pub rate_scale: f64,
+    /// Selects a preset's packets; `None`: the run's seed and the chain's number do.
+    pub seed: Option<u64>,
+}
+
+/// What packets are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrafficSource {
+    /// A preset's name.
+    Preset(String),
+    /// A capture file.
+    File(PathBuf),
+}
+
+impl RackChain {
+    /// What processing packets takes.
+    pub fn model(&self) -> ChainModel {
+        match ChainModel::from_profile(&self.profile) {
+            Ok(model) => ChainModel {
+                name: self.name.clone(),
+                ..model
+            },
+            Err(error) => unreachable!("it was made when the spec was read: {error}"),
+        }
+    }
+
+    /// What policies know of the chain, for an objective and packets of so many bytes on average: what was
+    /// measured, for epochs of this length; of what was not, what its costs come to.
+    pub fn profile(&self, slo: Nanos, bytes: f64) -> CapacityProfile {
+        let mut profile = self.profile.clone();
+        let length = epoch(slo).unwrap_or(Nanos(1));
+        let packet = self.model().packet_nanos(bytes);
+        if profile.frontier.is_empty() {
+            let packets = (length.0 as f64 / packet) as u32;
+            profile.frontier = EpochFrontier::constant(packets.max(1));
+        } else if profile.epoch != length {
+            let factor = length.0 as f64 / profile.epoch.0.max(1) as f64;
+            profile.frontier = stretched(&profile.frontier, factor);
+        }
+        if profile.rates.is_empty() {
+            profile.rates = RateFrontier::constant(SUSTAINED * 1e9 / packet);
+        }
+        (profile.slo, profile.epoch) = (slo, length);
+        profile
+    }
+}
+
+/// A frontier for epochs `factor` times as long.
+fn stretched(frontier: &EpochFrontier, factor: f64) -> EpochFrontier {
+    let times = |packets: u32| ((f64::from(packets) * factor) as u32).max(packets.min(1));
+    let mut longer = EpochFrontier::constant(times(frontier.any()));
+    for &Load { flows, packets } in frontier.corners() {
+        let packets = times(packets);
+        longer.insert(Load { flows, packets });
+    }
+    longer
+}
+
+/// A chain of a spec whose files are relative to `base_dir`.
+pub(super) fn chain(
+    node: &Located<'_>,
+    ingress: IngressConfig,
+    base_dir: &Path,
+) -> Result<RackChain, SpecError> {
+    let fields = node.fields(&[
+        "name", "slo", "profile", "costs", "frontier", "rates", "traffic",
+    ])?;
+    let name = label(&fields.required("name", "the chain's name")?)?;
+    let node = fields.required("slo", "a duration such as 200us")?;
+    let slo = duration(&node, SLO)?;
+    let epoch = epoch(slo).map_err(|error| node.error(error.to_string()))?;
+    let profile = CapacityProfile {
+        chain: name.clone(),
+        ..profile(&fields, epoch, base_dir)?
+    };
+    Ok(RackChain {
+        name,
+        slo,
+        profile,
+        ingress,
+        traffic: traffic(&fields.required("traffic", "a map with source")?, base_dir)?,
+    })
+}
+
+/// What a chain can do: measured by us, or stated, with what others published.
+fn profile(
+    fields: &Fields<'_>,
+    epoch: Nanos,
+    base_dir: &Path,
+) -> Result<CapacityProfile, SpecError> {
+    let costs = fields.optional("costs");
+    let read = |name: &str| {
+        let node = fields.optional(name);
+        node.map(|node| named_file(&node, base_dir)).transpose()
+    };
+    let (node, profile) = match (fields.optional("profile"), costs) {
+        (Some(node), None) => {
+            for name in ["frontier", "rates"] {
+                if let Some(node) = fields.optional(name) {
+                    return Err(node.error("expected costs instead of profile beside this field"));
+                }
+            }
+            let (bytes, file) = named_file(&node, base_dir)?;
+            let profile = CapacityProfile::parse(&bytes, &file).map_err(of_profile)?;
+            (node, profile)
+        }
+        (None, Some(node)) => {
+            let mut profile = CapacityProfile {
+                epoch,
+                costs: Some(service_costs(&node)?),
+                ..CapacityProfile::default()
+            };
+            if let Some((bytes, file)) = read("frontier")? {
+                let frontier = EpochFrontier::from_published(&bytes, &file);
+                profile.frontier = frontier.map_err(of_profile)?;
+            }
+            if let Some((bytes, file)) = read("rates")? {
+                let rates = RateFrontier::from_published(&bytes, &file);
+                profile.rates = rates.map_err(of_profile)?;
+            }
+            (node, profile)
+        }
+        (Some(_), Some(node)) => {
+            return Err(node.error("expected either profile or costs, found both"));
+        }
+        (None, None) => {
+            return Err(fields.error("expected profile or costs, found neither"));
+        }
+    };
+    let model = ChainModel::from_profile(&profile).and_then(|model| model.compile());
+    model.map_err(|error| node.error(error.to_string()))?;
+    Ok(profile)
+}
+
+fn service_costs(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
+    const FIELDS: [&str; 4] = [
+        "batchNanoseconds",
+        "packetNanoseconds",
+        "byteNanoseconds",
+        "newFlowNanoseconds",
+    ];
+    let fields = node.fields(&FIELDS)?;
+    let cost = |name: &str| match fields.optional(name) {
+        None => Ok(0.0),
+        Some(node) => {
+            let what = "nanoseconds from 0 to 1000000000";
+            let cost = node.number(what)?;
+            (cost <= MOST_COST)
+                .then_some(cost)
+                .ok_or_else(|| node.expected(what))
+        }
+    };
+    fields.required("packetNanoseconds", "nanoseconds")?;
+    Ok(ServiceCosts {
+        batch: cost("batchNanoseconds")?,
+        packet: cost("packetNanoseconds")?,
+        byte: cost("byteNanoseconds")?,
+        new_flow: cost("newFlowNanoseconds")?,
+    })
+}
+
+/// A file that a field names, and its name in errors.
+fn named_file(node: &Located<'_>, base_dir: &Path) -> Result<(Vec<u8>, String), SpecError> {
+    let path = base_dir.join(node.string("the name of a file")?);
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    // One byte more than may be: who parses it says that it is too large.
+    File::open(&path)
+        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| node.error(format!("cannot read {name}: {error}")))?;
+    Ok((bytes, name))
+}
+
+/// An error in a profile, as all others are shown.
+fn of_profile(error: ProfileError) -> SpecError {
+    SpecError {
+        file: error.file,
+        line: error.line,
+        column: error.column,
+        path: error.field,
+        message: error.message,
+        suggestion: None,
+    }
+}
+
+fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError> {
+    let fields = node.fields(&["source", "flowsScale", "rateScale", "seed"])?;
+    let scale = |name: &str| match fields.optional(name) {
+        None => Ok(1.0),
+        Some(node) => {
+            let what = "a number from 0.001 to 1000000";
+            let scale = node.number(what)?;
+            let within = SCALE.contains(&scale).then_some(scale);
+            within.ok_or_else(|| node.expected(what))
+        }
+    };
+    let node = fields.required("source", "a preset or a capture file")?;
+    let text = node.string("a preset or a capture file")?;
+    let source = match preset(text) {
+        Ok(_) => TrafficSource::Preset(text.to_owned()),
+        Err(_) => {
+            let path = base_dir.join(text);
+            if text.is_empty() || !path.exists() {
+                let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+                let what = format!("a capture file or one of {}", names.join(", "));
+                let suggestion = nearest(text, names);
+                return Err(node.expected(&what).suggest(suggestion));
+            }
+            TrafficSource::File(path)
+        }
+    };
+    let spec = TrafficSpec {
+        flows_scale: scale("flowsScale")?,
+        rate_scale: scale("rateScale")?,
+        seed: match fields.optional("seed") {
+            None => None,
+            Some(node) => Some(node.whole(0..=super::MOST_SEED)?),
+        },
+        source,
+    };
+    match (&spec.source, fields.optional("flowsScale")) {
+        (TrafficSource::File(_), Some(node)) => {
+            Err(node.error("expected a preset beside flowsScale, found a capture"))
+        }
+        _ => Ok(spec),
+    }
+}

@@ -1,0 +1,114 @@
+//! Rack specs: the YAML that says what is simulated, checked and turned into types.
+//!
+//! [`RackSpec::read`] is the one door; whatever is wrong is a
+//! [`SpecError`] that names file, line, column, field, what was expected and
+//! what was found. `docs/simulate.md` describes every field.
+
+mod chain;
+mod rack;
+
+pub use chain::{RackChain, TrafficSource, TrafficSpec};
+
+use crate::policies::RackPolicy;
+use crate::rack::Rack;
+use crate::traffic::MOST_TENANTS;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::SpecError;
+use tailwater_nf::spec::document::{Document, Located, duration};
+
+/// The `kind` of rack specs.
+const KIND: &str = "Rack";
+/// What a rack spec is, in errors.
+const WHAT: &str = "a rack spec";
+/// For how long packets may arrive.
+const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=Nanos::from_secs(3600);
+/// The largest seed: all digits of it are kept by whatever reads JSON.
+const MOST_SEED: u64 = 1 << 53;
+
+/// A rack, its chains and their traffic.
+#[derive(Clone, Debug)]
+pub struct RackSpec {
+    /// The rack's name, an RFC 1123 label.
+    pub name: String,
+    /// Its parts.
+    pub rack: Rack,
+    /// What runs on it; names are all different.
+    pub chains: Vec<RackChain>,
+    /// For how long packets arrive; `None`: captures to their ends, presets for a second.
+    pub duration: Option<Nanos>,
+    /// Seeds what is random.
+    pub seed: u64,
+    /// The policies to compare; empty: all.
+    pub policies: Vec<&'static str>,
+}
+
+impl RackSpec {
+    /// Reads a spec and the profiles it names, which are relative to its folder.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        rack_spec(&Document::read(path, WHAT)?, base_dir)
+    }
+
+    /// Parses the text of a spec. `name` is the file's name in errors; files that the spec names are
+    /// relative to `base_dir`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
+        rack_spec(&Document::parse(text, name, WHAT)?, base_dir)
+    }
+}
+
+fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError> {
+    let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
+    let fields = spec.fields(&[
+        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "seed",
+    ])?;
+    let rack = rack::rack(&fields)?;
+    let nodes = fields.required("chains", "a list of chains")?;
+    let nodes = nodes.list("chains", MOST_TENANTS)?;
+    let ingress = rack::ingress(&fields, &rack, nodes.len())?;
+    let mut chains: Vec<RackChain> = Vec::new();
+    for node in nodes {
+        let chain = chain::chain(&node, ingress, base_dir)?;
+        if let Some(other) = chains.iter().position(|other| other.name == chain.name) {
+            let message = format!(
+                "expected a different name for each chain, found \"{}\" as in chains[{other}]",
+                chain.name
+            );
+            return Err(node.error(message));
+        }
+        chains.push(chain);
+    }
+    Ok(RackSpec {
+        name: metadata.name,
+        rack,
+        chains,
+        duration: match fields.optional("duration") {
+            None => None,
+            Some(node) => Some(duration(&node, DURATION)?),
+        },
+        seed: match fields.optional("seed") {
+            None => 1,
+            Some(node) => node.whole(0..=MOST_SEED)?,
+        },
+        policies: match fields.optional("policies") {
+            None => Vec::new(),
+            Some(node) => policies(&node)?,
+        },
+    })
+}
+
+fn policies(node: &Located<'_>) -> Result<Vec<&'static str>, SpecError> {
+    let names: Vec<_> = RackPolicy::names().map(|name| (name, name)).collect();
+    let nodes = node.list("policies", names.len())?;
+    nodes.iter().map(|node| node.word(&names)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! The machines of a rack spec.
+
+use crate::rack::{MOST_SERVERS, Rack, Server, Switch, Timing};
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::document::{Fields, Located, duration, throughput};
+use tailwater_nf::spec::{SpecError, Throughput};
+use tailwater_policy::server::IngressConfig;
+
+/// Delays of any kind.
+const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
+/// The link rates that a rack may have, in bits a second.
+const LINK: RangeInclusive<u64> = 1_000_000..=10_000_000_000_000;
+/// Rows of a switch's table, and packets that its controller keeps.
+const MOST_ROWS: u64 = 1 << 20;
+/// The largest buffer of a switch.
+const MOST_BUFFER: u64 = 1 << 34;
+
+/// The rack of a spec.
+pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
+    let node = fields.required("servers", "a list of servers")?;
+    let mut servers = Vec::new();
+    for group in node.list("servers", MOST_SERVERS)? {
+        let (count, server) = server(&group)?;
+        servers.extend(std::iter::repeat_n(server, count));
+        if servers.len() > MOST_SERVERS {
+            let what = format!("at most {MOST_SERVERS} servers in all, found more");
+            return Err(group.error(format!("expected {what}")));
+        }
+    }
+    let rack = Rack {
+        servers,
+        switch: match fields.optional("switch") {
+            None => Switch::default(),
+            Some(node) => switch(&node)?,
+        },
+        timing: match fields.optional("timing") {
+            None => Timing::default(),
+            Some(node) => timing(&node)?,
+        },
+    };
+    // What one field alone does not tell: cores in all.
+    rack.check()
+        .map_err(|error| node.error(error.to_string()))?;
+    Ok(rack)
+}
+
+/// A whole number, or what it is if it is not given.
+fn whole(
+    fields: &Fields<'_>,
+    name: &str,
+    default: u64,
+    range: RangeInclusive<u64>,
+) -> Result<u64, SpecError> {
+    let node = fields.optional(name);
+    node.map_or(Ok(default), |node| node.whole(range))
+}
+
+/// A delay, or what it is if it is not given.
+fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecError> {
+    let node = fields.optional(name);
+    node.map_or(Ok(default), |node| duration(&node, DELAY))
+}
+
+/// Equal servers, and how many.
+fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
+    let default = Server::default();
+    let fields = node.fields(&[
+        "count",
+        "cores",
+        "numaNodes",
+        "link",
+        "ring",
+        "retaDelay",
+        "buffers",
+    ])?;
+    let cores = whole(&fields, "cores", default.cores.into(), 1..=512)?;
+    let nodes = u64::from(default.numa_nodes).min(cores);
+    let server = Server {
+        cores: cores as u16,
+        numa_nodes: whole(&fields, "numaNodes", nodes, 1..=cores)? as u16,
+        link_bps: match fields.optional("link") {
+            None => default.link_bps,
+            Some(node) => link(&node)?,
+        },
+        ring: whole(&fields, "ring", default.ring.into(), 1..=1 << 20)? as u32,
+        reta_delay: delay(&fields, "retaDelay", default.reta_delay)?,
+        buffers: whole(&fields, "buffers", default.buffers.into(), 64..=65_535)? as u32,
+    };
+    let count = whole(&fields, "count", 1, 1..=MOST_SERVERS as u64)?;
+    Ok((count as usize, server))
+}
+
+/// The rate of a link; 0 stands for none.
+fn link(node: &Located<'_>) -> Result<u64, SpecError> {
+    const WHAT: &str = "a rate from 1Mbps to 10000Gbps, or unlimited";
+    if node.text(WHAT)? == "unlimited" {
+        return Ok(0);
+    }
+    match throughput(node)? {
+        Throughput::BitsPerSecond(rate) if LINK.contains(&rate) => Ok(rate),
+        _ => Err(node.expected(WHAT)),
+    }
+}
+
+fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
+    let default = Switch::default();
+    let fields = node.fields(&["table", "ruleLatency", "held", "bufferBytes"])?;
+    Ok(Switch {
+        table: whole(&fields, "table", default.table as u64, 0..=MOST_ROWS)? as usize,
+        rule_latency: delay(&fields, "ruleLatency", default.rule_latency)?,
+        held: whole(&fields, "held", default.held as u64, 0..=MOST_ROWS)? as usize,
+        buffer_bytes: whole(
+            &fields,
+            "bufferBytes",
+            default.buffer_bytes,
+            // A frame of any length has room.
+            65_536..=MOST_BUFFER,
+        )?,
+    })
+}
+
+fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
+    let default = Timing::default();
+    let fields = node.fields(&[
+        "poll",
+        "wake",
+        "spin",
+        "handOver",
+        "receipt",
+        "migration",
+        "look",
+        "rpc",
+    ])?;
+    Ok(Timing {
+        poll: delay(&fields, "poll", default.poll)?,
+        wake: delay(&fields, "wake", default.wake)?,
+        spin: delay(&fields, "spin", default.spin)?,
+        hand_over: delay(&fields, "handOver", default.hand_over)?,
+        receipt: delay(&fields, "receipt", default.receipt)?,
+        migration: delay(&fields, "migration", default.migration)?,
+        look: match fields.optional("look") {
+            None => default.look,
+            Some(node) => duration(&node, Nanos(1)..=*DELAY.end())?,
+        },
+        rpc: delay(&fields, "rpc", default.rpc)?,
+    })
+}
+
+/// How prefixes are steered to servers, for racks of so many chains.
+pub(super) fn ingress(
+    fields: &Fields<'_>,
+    rack: &Rack,
+    chains: usize,
+) -> Result<IngressConfig, SpecError> {
+    let least = rack.servers.iter().map(|server| server.cores).min();
+    let share = u64::from(least.unwrap_or(1)) / chains as u64;
+    // Half of the cores that a chain may have are left for bursts.
+    let threshold = (share / 2).max(1);
+    let table = rack.switch.table;
+    let default = IngressConfig {
+        prefix_v4: 24,
+        prefix_v6: 48,
+        threshold: threshold as u16,
+        table,
+    };
+    let Some(node) = fields.optional("ingress") else {
+        return Ok(default);
+    };
+    let fields = node.fields(&["prefixV4", "prefixV6", "threshold"])?;
+    Ok(IngressConfig {
+        prefix_v4: whole(&fields, "prefixV4", default.prefix_v4.into(), 0..=32)? as u8,
+        prefix_v6: whole(&fields, "prefixV6", default.prefix_v6.into(), 0..=128)? as u8,
+        threshold: whole(&fields, "threshold", threshold, 1..=512)? as u16,
+        table,
+    })
+}

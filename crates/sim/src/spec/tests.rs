@@ -1,0 +1,249 @@
+use super::*;
+use crate::rack::Server;
+use tailwater_policy::capacity::ServiceCosts;
+
+/// A spec with these fields beside one server and one chain.
+fn spec(servers: &str, chain: &str, more: &str) -> String {
+    format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
+         servers: {servers}\n  chains:\n    - {chain}\n{more}"
+    )
+}
+
+const SERVERS: &str = "[{cores: 8}]";
+const CHAIN: &str =
+    "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}";
+
+fn parse(text: &str) -> Result<RackSpec, SpecError> {
+    RackSpec::parse(text, "rack.yaml", Path::new("no-such-folder"))
+}
+
+#[test]
+fn what_is_left_out_has_defaults() {
+    let spec = parse(&spec(SERVERS, CHAIN, "")).unwrap();
+    assert_eq!(spec.name, "test");
+    let server = Server {
+        cores: 8,
+        ..Server::default()
+    };
+    assert_eq!(spec.rack.servers, [server]);
+    assert_eq!((spec.seed, spec.duration), (1, None));
+    let chain = &spec.chains[0];
+    // Half of the cores are left for bursts.
+    assert_eq!(chain.ingress.threshold, 4);
+    let model = chain.model();
+    assert_eq!((model.name.as_str(), model.packet_nanos(0.0)), ("a", 500.0));
+    // An epoch is half of the objective.
+    let profile = chain.profile(chain.slo, 900.0);
+    assert_eq!(profile.frontier.largest(), 200);
+    assert_eq!(profile.rates.largest(), 1.7e6);
+    let tight = chain.profile(Nanos::from_micros(100), 900.0);
+    assert_eq!(tight.frontier.largest(), 100);
+}
+
+#[test]
+fn everything_can_be_said() {
+    let servers = "[{count: 2, cores: 64, numaNodes: 4, link: 40Gbps, ring: 512, \
+                   retaDelay: 1ms, buffers: 4096}, {cores: 16, link: unlimited}]";
+    let chain = "{name: a, slo: 1ms, costs: {batchNanoseconds: 320, packetNanoseconds: 500, \
+                 byteNanoseconds: 0.5, newFlowNanoseconds: 7}, traffic: {source: as, \
+                 flowsScale: 2, rateScale: 0.5, seed: 9}}";
+    let more = "  switch: {table: 9, ruleLatency: 2ms, held: 10, bufferBytes: 100000}\n  \
+                timing: {poll: 1ns, wake: 2ns, spin: 3ns, handOver: 4ns, receipt: 5ns, \
+                migration: 6ns, look: 7ns, rpc: 8ns}\n  \
+                ingress: {prefixV4: 16, prefixV6: 32, threshold: 6}\n  \
+                policies: [tailwater, static]\n  duration: 20ms\n  seed: 5\n";
+    let spec = parse(&spec(servers, chain, more)).unwrap();
+    let [first, second, third] = &spec.rack.servers[..] else {
+        panic!("{:?}", spec.rack.servers);
+    };
+    assert_eq!(first, second);
+    let large = Server {
+        cores: 64,
+        numa_nodes: 4,
+        link_bps: 40_000_000_000,
+        ring: 512,
+        reta_delay: Nanos::from_millis(1),
+        buffers: 4096,
+    };
+    assert_eq!(first, &large);
+    assert_eq!((third.cores, third.link_bps), (16, 0));
+    let switch = &spec.rack.switch;
+    assert_eq!((switch.table, switch.held), (9, 10));
+    assert_eq!(switch.rule_latency, Nanos::from_millis(2));
+    assert_eq!(switch.buffer_bytes, 100_000);
+    let t = spec.rack.timing;
+    let times = [
+        t.poll,
+        t.wake,
+        t.spin,
+        t.hand_over,
+        t.receipt,
+        t.migration,
+        t.look,
+        t.rpc,
+    ];
+    assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 8].map(Nanos));
+    assert_eq!(spec.policies, ["tailwater", "static"]);
+    assert_eq!(
+        (spec.seed, spec.duration),
+        (5, Some(Nanos::from_millis(20)))
+    );
+    let chain = &spec.chains[0];
+    let costs = ServiceCosts {
+        batch: 320.0,
+        packet: 500.0,
+        byte: 0.5,
+        new_flow: 7.0,
+    };
+    assert_eq!(chain.model().costs, costs);
+    let ingress = (chain.ingress.prefix_v4, chain.ingress.prefix_v6);
+    assert_eq!((ingress, chain.ingress.threshold), ((16, 32), 6));
+    let traffic = TrafficSpec {
+        source: TrafficSource::Preset("as".to_owned()),
+        flows_scale: 2.0,
+        rate_scale: 0.5,
+        seed: Some(9),
+    };
+    assert_eq!(chain.traffic, traffic);
+}
+
+#[test]
+fn profiles_are_read_and_stretched() {
+    let folder = std::env::temp_dir().join(format!("tailwater-rack-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("short.pro"), "1 352\n310 96\n").unwrap();
+    std::fs::write(folder.join("long.pro"), "1 2140000\n").unwrap();
+    let chain = "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, frontier: short.pro, \
+                 rates: long.pro, traffic: {source: bursty}}";
+    let published = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap();
+    let chain = &published.chains[0];
+    let profile = chain.profile(chain.slo, 900.0);
+    assert_eq!(
+        (profile.frontier.capacity(1), profile.frontier.capacity(2)),
+        (352, 96)
+    );
+    assert_eq!(profile.rates.largest(), 2.14e6);
+    let profile = chain.profile(Nanos::from_micros(400), 900.0);
+    assert_eq!(
+        (profile.frontier.capacity(1), profile.frontier.capacity(310)),
+        (704, 192)
+    );
+
+    // One of ours, as it is written.
+    std::fs::write(folder.join("a.profile.yaml"), profile.to_string()).unwrap();
+    let chain = "{name: b, slo: 400us, profile: a.profile.yaml, traffic: {source: bursty}}";
+    let ours = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap();
+    let again = ours.chains[0].profile(Nanos::from_micros(400), 900.0);
+    assert_eq!(again.frontier, profile.frontier);
+    assert_eq!(ours.chains[0].model().name, "b");
+
+    std::fs::write(folder.join("short.pro"), "1 352\nmany\n").unwrap();
+    let chain = "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, frontier: short.pro, \
+                 traffic: {source: bursty}}";
+    let error = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap_err();
+    assert!(
+        error.to_string().contains("short.pro:2: expected flows"),
+        "{error}"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn wrong_fields_are_named() {
+    let chain = |fields: &str| spec(SERVERS, &format!("{{{fields}}}"), "");
+    let good = "name: a, slo: 200us, traffic: {source: bursty}";
+    for (text, expected) in [
+        (
+            String::new(),
+            "rack.yaml: expected a rack spec, found an empty file",
+        ),
+        ("kind: Chain".to_owned(), "apiVersion: missing"),
+        (
+            spec("[{cores: 0}]", CHAIN, ""),
+            "rack.yaml:5:21: spec.servers[0].cores: expected a whole number from 1 to 512, found 0",
+        ),
+        (
+            spec("[{core: 8}]", CHAIN, ""),
+            "found \"core\"; did you mean \"cores\"?",
+        ),
+        (
+            spec("[{cores: 4, numaNodes: 8}]", CHAIN, ""),
+            "spec.servers[0].numaNodes: expected a whole number from 1 to 4",
+        ),
+        (
+            spec("[{link: 3Mpps}]", CHAIN, ""),
+            "link: expected a rate from 1Mbps to 10000Gbps, or unlimited",
+        ),
+        (
+            spec("[{count: 200}, {count: 100}]", CHAIN, ""),
+            "spec.servers[1]: expected at most 256 servers in all",
+        ),
+        (
+            spec("[{count: 256, cores: 64}]", CHAIN, ""),
+            "spec.servers: servers: expected at most 4096 cores in all, found 16384",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  timing: {look: 0s}\n"),
+            "spec.timing.look: expected a duration from 1ns to 10s",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  policies: [tailwatr]\n"),
+            "spec.policies[0]: expected static or",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  seed: -1\n"),
+            "spec.seed: expected a whole number from 0 to 9007199254740992",
+        ),
+        (
+            spec(SERVERS, CHAIN, &format!("    - {CHAIN}\n")),
+            "spec.chains[1]: expected a different name for each chain",
+        ),
+        (chain(good), "expected profile or costs, found neither"),
+        (
+            chain(&format!("{good}, costs: {{batchNanoseconds: 1}}")),
+            "costs.packetNanoseconds: missing, expected nanoseconds",
+        ),
+        (
+            chain(&format!("{good}, costs: {{packetNanoseconds: 0}}")),
+            "expected a packet to take time",
+        ),
+        (
+            chain(&format!("{good}, costs: {{packetNanoseconds: 2000000000}}")),
+            "expected nanoseconds from 0 to 1000000000, found 2000000000",
+        ),
+        (
+            chain(&format!("{good}, profile: missing.yaml")),
+            "spec.chains[0].profile: cannot read no-such-folder/missing.yaml",
+        ),
+        (
+            chain(&format!(
+                "{good}, profile: x, costs: {{packetNanoseconds: 1}}"
+            )),
+            "expected either profile or costs, found both",
+        ),
+        (
+            chain(&format!("{good}, profile: x, rates: y")),
+            "rates: expected costs instead of profile beside this field",
+        ),
+        (
+            chain("name: a, slo: 200, costs: {packetNanoseconds: 1}, traffic: {source: as}"),
+            "spec.chains[0].slo: expected a duration",
+        ),
+        (
+            chain("name: a, slo: 200us, costs: {packetNanoseconds: 1}, traffic: {source: backbon}"),
+            "found \"backbon\"; did you mean \"backbone\"?",
+        ),
+        (
+            chain(
+                "name: a, slo: 200us, costs: {packetNanoseconds: 1}, \
+                 traffic: {source: as, rateScale: 0}",
+            ),
+            "rateScale: expected a number from 0.001 to 1000000, found 0",
+        ),
+    ] {
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected} is not in {error}");
+        assert!(error.starts_with("rack.yaml"), "{error}");
+    }
+}
