@@ -38,6 +38,9 @@ pub enum Command {
     /// Measure what a chain can do on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),
+    /// Simulate chains on a rack of servers, under several policies
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(SimulateArgs),
     /// Tell what the policy of a recorded run saw and did
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
@@ -209,6 +212,48 @@ pub struct CapacityArgs {
     /// Leave out empty and too long packets, do not refuse them
     #[arg(long)]
     pub skip_bad_packets: bool,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+const SIMULATE_EXAMPLES: &str = "\
+Each policy is run on the same rack, chains and packets, in virtual time. Policies run at the same time
+on all cores; the result does not depend on it.
+
+Examples:
+  tailwater simulate examples/rack.yaml
+  tailwater simulate rack.yaml --policy netblaze,tailwater --slo 500us
+  tailwater simulate rack.yaml --traffic capture.pcap --output json > comparison.json
+Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
+netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
+netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,
+netblaze-on-demand-rss, tailwater.
+
+Ctrl-C ends it within a second, with what is done.";
+
+/// What `tailwater simulate` is told.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// The rack, its chains and their traffic
+    #[arg(value_name = "RACK.yaml")]
+    pub rack: PathBuf,
+    /// A capture file, or a preset, for all chains [default: the rack's]
+    #[arg(long, value_name = "FILE|PRESET")]
+    pub traffic: Option<OsString>,
+    /// The policies, such as netblaze,tailwater [default: the rack's, or all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::rack_policy)]
+    pub policy: Vec<&'static str>,
+    /// Selects presets' packets, and what else is random [default: the rack's]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// The latency objective of all chains [default: the rack's]
+    #[arg(long, value_name = "TIME", value_parser = values::slo)]
+    pub slo: Option<Nanos>,
+    /// For how long packets arrive [default: the rack's]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub duration: Option<Nanos>,
     /// A table for people, or JSON for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]

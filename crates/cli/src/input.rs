@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
+use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 use tailwater_traffic::generate::{Preset, preset};
 use tailwater_traffic::{
     CaptureReader, LoadOptions, PacketSource, ReadOptions, Trace, TrafficError,
@@ -72,6 +73,22 @@ impl Traffic {
                 Box::new(CaptureReader::open(path, &options)?)
             }
         })
+    }
+
+    /// Its arrivals; of a preset by its seed and for how long.
+    pub fn arrivals(
+        &self,
+        (seed, generated): (u64, Nanos),
+        skip_bad_packets: bool,
+    ) -> Result<Box<dyn Arrivals>, TrafficError> {
+        match self {
+            Traffic::Preset(preset) => preset.as_ref().clone().with(seed, generated).arrivals(),
+            Traffic::File(path) => {
+                let options = ReadOptions { skip_bad_packets };
+                let reader = CaptureReader::open(path, &options)?;
+                Ok(Box::new(PacketArrivals::new(reader)))
+            }
+        }
     }
 
     /// How much of a preset makes `wanted` after its rate is changed.

@@ -11,8 +11,10 @@ mod profile;
 mod progress;
 mod run;
 mod scaling;
+mod simulate;
 mod table;
 mod text;
+mod timed;
 mod trace;
 mod values;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
+        Command::Simulate(args) => simulate::simulate(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),

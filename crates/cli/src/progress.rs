@@ -100,6 +100,25 @@ impl Measuring {
     }
 }
 
+/// The line while policies are simulated.
+pub struct Simulating(Line);
+
+impl Simulating {
+    /// On standard error, if that is a terminal.
+    pub fn new() -> Self {
+        Simulating(Line::new())
+    }
+
+    /// Shows how many policies are done of how many, and what share of all packets' time.
+    pub fn show(&mut self, done: usize, of: usize, share: f64) {
+        if self.0.due() {
+            let percent = (share.clamp(0.0, 1.0) * 100.0).floor();
+            self.0
+                .show(&format!("{done} of {of} policies simulated, {percent} %"));
+        }
+    }
+}
+
 /// The line while traffic is read or made.
 pub struct Loading {
     line: Line,

@@ -1,6 +1,7 @@
 //! A run's report for a person in a hurry, and what else is printed in columns.
 
 mod capacity;
+mod comparison;
 mod explanation;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
@@ -9,6 +10,7 @@ use tailwater_dataplane::report::{LatencyReport, RunReport};
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
+pub use comparison::comparison;
 pub use explanation::explanation;
 
 /// Width of the column of names, and of each column of figures.

@@ -7,19 +7,20 @@ use crate::matching::Matching;
 use crate::progress::Loading;
 use crate::run::json;
 use crate::text::{one_line, thousands};
+use crate::timed::{Timed, divided};
 use crate::values::LONGEST;
 use crate::{complain, print};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use tailwater_net::{FlowKey, Nanos};
+use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
-use tailwater_traffic::bursts::{Arrival, Arrivals, BurstStudy, PacketArrivals, StudyOptions};
+use tailwater_traffic::bursts::{BurstStudy, StudyOptions};
 use tailwater_traffic::convert::{Conversion, Part};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{
-    CaptureReader, LoadOptions, Notice, Packet, PacketSource, PcapWriter, ReadOptions, Statistics,
-    Trace, TrafficError,
+    CaptureReader, LoadOptions, Packet, PacketSource, PcapWriter, ReadOptions, Statistics, Trace,
+    TrafficError,
 };
 
 /// A service time in microseconds: 5 or 0.5.
@@ -89,25 +90,8 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
         memory_limit_bytes: load.memory_limit,
     };
     let open = || -> Result<Timed, TrafficError> {
-        let source: Box<dyn Arrivals> = match traffic {
-            Traffic::Preset(preset) => preset
-                .as_ref()
-                .clone()
-                .with(load.seed, generated)
-                .arrivals()?,
-            Traffic::File(path) => {
-                let options = ReadOptions {
-                    skip_bad_packets: load.skip_bad_packets,
-                };
-                Box::new(PacketArrivals::new(CaptureReader::open(path, &options)?))
-            }
-        };
-        Ok(Timed {
-            loading: Loading::new(source.name()),
-            source,
-            speed: load.rate_scale.unwrap_or(1.0),
-            packets: 0,
-        })
+        let source = traffic.arrivals((load.seed, generated), load.skip_bad_packets)?;
+        Ok(Timed::new(source, load.rate_scale.unwrap_or(1.0)))
     };
     let study = BurstStudy::measure(open, &options)?;
     for notice in &study.notices {
@@ -124,46 +108,6 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
         InfoOutput::Json => json(&study)?,
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Arrivals at another speed, with a line of progress.
-struct Timed {
-    source: Box<dyn Arrivals>,
-    speed: f64,
-    loading: Loading,
-    packets: u64,
-}
-
-impl Arrivals for Timed {
-    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
-        self.loading.tell(self.packets);
-        self.packets += 1;
-        let arrival = self.source.next_arrival()?;
-        Ok(arrival.map(|arrival| Arrival {
-            time: divided(arrival.time, self.speed),
-            ..arrival
-        }))
-    }
-
-    fn flow_key(&self) -> FlowKey {
-        self.source.flow_key()
-    }
-
-    fn notices(&self) -> Vec<Notice> {
-        self.source.notices()
-    }
-
-    fn name(&self) -> &str {
-        self.source.name()
-    }
-}
-
-/// A time at another speed; exact if that is 1.
-fn divided(time: Nanos, speed: f64) -> Nanos {
-    match speed == 1.0 {
-        true => time,
-        false => Nanos((time.0 as f64 / speed).round() as u64),
-    }
 }
 
 /// Makes one capture of several, or more of one.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::catalog::Policy;
+use tailwater_sim::RackPolicy;
+use tailwater_sim::policies::unknown as unknown_policy;
 
 /// The longest time that a flag may name, and that a trace may last.
 pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
@@ -118,6 +120,14 @@ pub fn slo(text: &str) -> Result<Nanos, String> {
 /// The name of a policy.
 pub fn policy(text: &str) -> Result<Policy, String> {
     Policy::named(text).map_err(|error| error.to_string())
+}
+
+/// The name of a policy for racks.
+pub fn rack_policy(text: &str) -> Result<&'static str, String> {
+    let mut names = RackPolicy::names();
+    names
+        .find(|name| *name == text)
+        .ok_or_else(|| unknown_policy(text).to_string())
 }
 
 /// How an auxiliary core waits.

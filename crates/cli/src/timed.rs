@@ -1,0 +1,86 @@
+//! Arrivals by another clock.
+
+use crate::progress::Loading;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_traffic::bursts::{Arrival, Arrivals};
+use tailwater_traffic::{Notice, TrafficError};
+
+/// Arrivals at another speed, with a line of progress.
+pub struct Timed {
+    source: Box<dyn Arrivals>,
+    speed: f64,
+    loading: Option<Loading>,
+    packets: u64,
+    /// From when on, after the first one, packets are left out.
+    until: Nanos,
+    origin: Option<Nanos>,
+    /// Ends them when it is set.
+    stop: Arc<AtomicBool>,
+}
+
+impl Timed {
+    /// So many times as fast.
+    pub fn new(source: Box<dyn Arrivals>, speed: f64) -> Timed {
+        Timed {
+            loading: Some(Loading::new(source.name())),
+            source,
+            speed,
+            packets: 0,
+            until: Nanos::MAX,
+            origin: None,
+            stop: Arc::default(),
+        }
+    }
+
+    /// Only so long, and only until `stop` is set.
+    pub fn within(mut self, until: Nanos, stop: &Arc<AtomicBool>) -> Timed {
+        (self.until, self.stop) = (until, Arc::clone(stop));
+        self
+    }
+
+    /// Without a line of progress.
+    pub fn silently(mut self) -> Timed {
+        self.loading = None;
+        self
+    }
+}
+
+impl Arrivals for Timed {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
+        if let Some(loading) = &mut self.loading {
+            loading.tell(self.packets);
+        }
+        self.packets += 1;
+        let Some(arrival) = self.source.next_arrival()? else {
+            return Ok(None);
+        };
+        let time = divided(arrival.time, self.speed);
+        let origin = *self.origin.get_or_insert(time);
+        if time.saturating_sub(origin) >= self.until || self.stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        Ok(Some(Arrival { time, ..arrival }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        self.source.flow_key()
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.source.notices()
+    }
+
+    fn name(&self) -> &str {
+        self.source.name()
+    }
+}
+
+/// A time at another speed; exact if that is 1.
+pub fn divided(time: Nanos, speed: f64) -> Nanos {
+    match speed == 1.0 {
+        true => time,
+        false => Nanos((time.0 as f64 / speed).round() as u64),
+    }
+}

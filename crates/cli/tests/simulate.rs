@@ -1,0 +1,264 @@
+//! `tailwater simulate`: small racks and little traffic.
+
+mod common;
+
+use common::*;
+use std::path::{Path, PathBuf};
+use tailwater_sim::RackPolicy;
+
+/// A rack of two servers with a chain on each kind of traffic.
+fn rack(folder: &Folder, more: &str) -> PathBuf {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
+         servers: [{{count: 2, cores: 8}}]\n  duration: 20ms\n  chains:\n    - name: first\n      \
+         slo: 200us\n      costs: {{batchNanoseconds: 320, packetNanoseconds: 490}}\n      \
+         traffic: {{source: bursty}}\n{more}"
+    );
+    folder.write("rack.yaml", text)
+}
+
+fn simulated(rack: &Path, more: &[&str]) -> String {
+    let output = tailwater()
+        .arg("simulate")
+        .arg(rack)
+        .args(more)
+        .output()
+        .unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert_eq!(stderr, "");
+    text(&output.stdout)
+}
+
+fn document(rack: &Path, more: &[&str]) -> serde_json::Value {
+    let more = [more, &["--output", "json"]].concat();
+    serde_json::from_str(&simulated(rack, &more)).unwrap()
+}
+
+#[test]
+fn a_table_has_a_row_for_each_policy_in_order() {
+    let folder = Folder::new();
+    let table = simulated(&rack(&folder, ""), &[]);
+    assert!(
+        table.starts_with("rack test: 2 servers, 16 cores\n"),
+        "{table}"
+    );
+    assert!(table.contains("SLO: 99 % within 200us"), "{table}");
+    let (_, rows) = table.split_once("\npolicy ").expect("the heading");
+    let rows = rows.lines().skip(1);
+    let names: Vec<_> = rows.filter_map(|row| row.split(' ').next()).collect();
+    let known: Vec<_> = RackPolicy::names().collect();
+    assert_eq!(names, known);
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 125),
+        "{table}"
+    );
+}
+
+#[test]
+fn the_order_is_that_of_the_list() {
+    let folder = Folder::new();
+    let rack = rack(&folder, "  policies: [static, metron]\n");
+    let names = |document: serde_json::Value| -> Vec<String> {
+        let runs = document["runs"].as_array().unwrap().clone();
+        let name = |run: &serde_json::Value| run["policy"].as_str().unwrap().to_owned();
+        runs.iter().map(name).collect()
+    };
+    assert_eq!(names(document(&rack, &[])), ["static", "metron"]);
+    let list = ["--policy", "tailwater,dyssect,netblaze"];
+    assert_eq!(
+        names(document(&rack, &list)),
+        ["tailwater", "dyssect", "netblaze"]
+    );
+}
+
+/// Two chains, one of which is steered to servers and handed to helpers.
+#[test]
+fn every_field_is_documented_and_every_documented_field_is_there() {
+    let folder = Folder::new();
+    let second = "    - name: second\n      slo: 500us\n      \
+                  costs: {packetNanoseconds: 1400}\n      traffic: {source: smooth}\n";
+    let rack = rack(&folder, second);
+    let document = document(&rack, &["--policy", "netblaze,static"]);
+    let run = &document["runs"][0];
+    let chains = run["chains"].as_array().unwrap();
+    let names: Vec<_> = chains.iter().map(|chain| chain["chain"].clone()).collect();
+    assert_eq!(names, ["first", "second"]);
+    for chain in chains {
+        let [offered, delivered, lost] =
+            ["offered", "delivered", "lost"].map(|name| chain["packets"][name].as_u64().unwrap());
+        assert!(offered > 0);
+        assert_eq!(offered, delivered + lost);
+    }
+    let maps = [
+        "runs[].chains[].packets.lost_by_reason",
+        "runs[].chains[].late_by_cause",
+    ];
+    let page = include_str!("../../../docs/simulate.md");
+    assert_eq!(fields(&document, &maps), documented(page, "## JSON"));
+}
+
+#[test]
+fn every_flag_and_field_of_a_rack_is_documented() {
+    let page = include_str!("../../../docs/simulate.md");
+    let help = run(&[&"simulate", &"--help"]);
+    let help = text(&help.stdout);
+    for flag in help
+        .split_whitespace()
+        .filter(|word| word.starts_with("--"))
+    {
+        let flag = flag.trim_end_matches([',', '.']);
+        if !matches!(flag, "--help") {
+            assert!(page.contains(flag), "{flag} is not in docs/simulate.md");
+        }
+    }
+    for name in RackPolicy::names() {
+        assert!(help.contains(name), "{name} is not in the help");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let folder = Folder::new();
+    let rack = rack(&folder, "");
+    let run = |more: &[&str]| simulated(&rack, &[more, &["--output", "json"]].concat());
+    let both = run(&["--policy", "netblaze,tailwater", "--seed", "7"]);
+    assert_eq!(
+        both,
+        run(&["--policy", "netblaze,tailwater", "--seed", "7"])
+    );
+    assert_ne!(
+        both,
+        run(&["--policy", "netblaze,tailwater", "--seed", "8"])
+    );
+    // Alone, a policy does what it does beside others.
+    let both: serde_json::Value = serde_json::from_str(&both).unwrap();
+    let alone = document(&rack, &["--policy", "tailwater", "--seed", "7"]);
+    assert_eq!(both["runs"][1], alone["runs"][0]);
+}
+
+#[test]
+fn flags_replace_what_the_rack_says() {
+    let folder = Folder::new();
+    let rack = rack(&folder, "");
+    let capture = folder.capture("in.pcap", &mixture(1000));
+    let capture = capture.to_str().unwrap();
+    let all = [
+        "--policy",
+        "static",
+        "--traffic",
+        capture,
+        "--duration",
+        "1m",
+    ];
+    let whole = document(&rack, &all);
+    let chain = &whole["runs"][0]["chains"][0];
+    assert_eq!(chain["packets"]["offered"], 1000);
+    assert_eq!(chain["slo_us"], 200.0);
+    // Packets are 100 us apart: 20 ms, as the rack says, have 200 of them.
+    let part = ["--policy", "static", "--traffic", capture, "--slo", "300us"];
+    let part = document(&rack, &part);
+    let chain = &part["runs"][0]["chains"][0];
+    assert_eq!(chain["packets"]["offered"], 200);
+    assert_eq!(chain["slo_us"], 300.0);
+}
+
+/// One line that starts with `error: ` and holds `expected`; exit code 2.
+fn refused(rack: &Path, more: &[&str], expected: &str) {
+    let output = tailwater()
+        .arg("simulate")
+        .arg(rack)
+        .args(more)
+        .output()
+        .unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    assert!(
+        stderr.contains(expected),
+        "{expected} is not there: {stderr}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn wrong_input_is_refused() {
+    let folder = Folder::new();
+    refused(
+        &rack(&folder, "  sed: 1\n"),
+        &[],
+        "rack.yaml:12:3: spec.sed: expected one of the fields servers, switch, timing, ingress, \
+         chains, policies, duration, seed, found \"sed\"; did you mean \"seed\"?",
+    );
+    refused(
+        &folder.path("missing.yaml"),
+        &[],
+        "missing.yaml: cannot be read",
+    );
+    refused(
+        &folder.forward(),
+        &[],
+        "kind: expected Rack, found \"Chain\"",
+    );
+    let good = rack(&folder, "");
+    for (more, expected) in [
+        (["--policy", "metro"], "did you mean \"metron\"?"),
+        (["--policy", ""], "no policy is called \"\""),
+        (["--traffic", "backbon"], "did you mean \"backbone\"?"),
+        (["--slo", "1ns"], "--slo"),
+        (["--slo", "11s"], "--slo"),
+        (["--duration", "0s"], "--duration"),
+        (["--seed", "x"], "--seed"),
+        (["--output", "xml"], "--output"),
+    ] {
+        refused(&good, &more, expected);
+    }
+    let empty = folder.write("empty.pcap", "");
+    refused(&good, &["--traffic", empty.to_str().unwrap()], "empty.pcap");
+    // More chains than a server has cores.
+    let text = std::fs::read_to_string(&good).unwrap();
+    let text = text.replace("{count: 2, cores: 8}", "{cores: 1}");
+    let second =
+        "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 1}, traffic: {source: as}}\n";
+    let crowded = folder.write("crowded.yaml", text + second);
+    refused(
+        &crowded,
+        &[],
+        "a core for each on every server; found 2 chains",
+    );
+}
+
+/// What is done is told, within a second.
+#[test]
+#[cfg(unix)]
+fn an_interrupted_comparison_tells_what_is_done() {
+    let folder = Folder::new();
+    let rack = rack(&folder, "");
+    let child = tailwater()
+        .arg("simulate")
+        .arg(&rack)
+        .args([
+            "--duration",
+            "50m",
+            "--traffic",
+            "bursty",
+            "--output",
+            "json",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["interrupted"], true);
+    assert_eq!(document["runs"].as_array().map(Vec::len), Some(0));
+    assert!(text(&output.stderr).contains("interrupted: 0 of 15 policies"));
+}
