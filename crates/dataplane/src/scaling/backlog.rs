@@ -341,7 +341,9 @@ impl Backlog {
                 continue;
             }
             let number = self.listed[at];
-            self.make_whole(number);
+            if self.split > 0 {
+                self.make_whole(number);
+            }
             let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
             flow.go_to(OwnerPlace::Helper(to as u8));
             flow.owner.sent_many(flow.queued);
