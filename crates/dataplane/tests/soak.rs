@@ -41,6 +41,10 @@ const PACKETS: u32 = if cfg!(debug_assertions) {
     200_000
 };
 
+/// Rounds of a test: more than the least until everything happened.
+const LEAST_ROUNDS: u64 = 3;
+const MOST_ROUNDS: u64 = 24;
+
 /// A run of which so many looks, a tenth of a second apart at the most, find nothing new hangs. (Looks, not
 /// seconds: the whole process may be stopped for a while.)
 const HANGS: u32 = 300;
@@ -140,6 +144,11 @@ struct Counts {
 }
 
 impl Counts {
+    /// Whether everything happened that is to be tested.
+    fn is_complete(&self) -> bool {
+        ![self.handed, self.splits, self.recruited, self.buckets_moved].contains(&0)
+    }
+
     fn of(report: &RunReport) -> Counts {
         let scaling = report.scaling.unwrap_or_default();
         let server = report.server.unwrap_or_default();
@@ -267,15 +276,18 @@ fn main() -> ExitCode {
     let time = setting("SOAK_MINUTES").map(|minutes: u64| Duration::from_secs(60 * minutes));
     let repeated: Option<u64> = setting("SOAK_SEED");
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Three rounds in a row have the three policies in turn.
-    let first = since_1970.map_or(0, |time| time.as_secs() * 3);
+    // Three rounds in a row have the three policies in turn. A test has the same rounds every time.
+    let first = match time {
+        Some(_) => since_1970.map_or(0, |time| time.as_secs() * 3),
+        None => 0,
+    };
     let (start, mut all, mut spacing) = (Instant::now(), Counts::default(), SPACING[0]);
     let (mut rounds, mut slow) = (0, 0);
-    let is_over = |rounds: u64| match time {
+    let is_over = |rounds: u64, all: &Counts| match time {
         Some(time) => start.elapsed() >= time,
-        None => rounds == 3,
+        None => rounds >= LEAST_ROUNDS && all.is_complete() || rounds == MOST_ROUNDS,
     };
-    while !is_over(rounds) && !stop.load(Ordering::Relaxed) {
+    while !is_over(rounds, &all) && !stop.load(Ordering::Relaxed) {
         let round = Round::new(repeated.unwrap_or(first + rounds), spacing);
         println!("{:>6.1} s, {round}", start.elapsed().as_secs_f64());
         match play(&round, &stop) {
@@ -302,8 +314,7 @@ fn main() -> ExitCode {
     if let Some(peak) = peak_memory() {
         println!("{peak} MiB of memory at the most");
     }
-    let enough = [all.handed, all.splits, all.recruited, all.buckets_moved];
-    if !stop.load(Ordering::Relaxed) && enough.contains(&0) {
+    if !stop.load(Ordering::Relaxed) && !all.is_complete() {
         println!("but something never happened: that proves nothing");
         return ExitCode::FAILURE;
     }
