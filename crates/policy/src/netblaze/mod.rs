@@ -45,8 +45,8 @@
 //!
 //! **Release.** A helper without work for some epochs is let go, unless the plan needs it.
 //!
-//! Nothing here assumes that the core is a dedicated one: a helper maps its own backlog with a
-//! mapper of its own.
+//! Nothing here assumes that the core is a dedicated one: a helper can map its own backlog with a
+//! mapper of its own. Live runs and simulations do not have that yet.
 
 mod exact;
 mod lower_bound;

@@ -1,4 +1,4 @@
-//! What no policy on two cores goes below: how many packets are late however they are placed.
+//! About what no policy on two cores goes below: how many packets are late however they are placed.
 //!
 //! Two bounds, each a relaxation of what two cores can do, in virtual time, with what packets cost on
 //! one core and nothing for look-up, hand-over or waking:
@@ -7,7 +7,8 @@
 //!   are processed in order;
 //! - *work*: no flow has to stay anywhere, and nothing in order; one core that is twice as fast.
 //!
-//! A packet that would be late anyway is not processed, and so delays nobody.
+//! A packet that would be late anyway is not processed, and so delays nobody. Where packets cost
+//! different amounts another choice of those to leave out may be a little better: no proof.
 
 use std::collections::HashMap;
 use tailwater_net::Nanos;
