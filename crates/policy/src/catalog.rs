@@ -38,7 +38,7 @@ pub enum Policy {
     NetBlazeOnDemandRss,
     /// A balancer of RSS buckets in the manner of RSS++, without a core mapper.
     RssPlusPlus,
-    /// Our own core mapper, with NetBlaze's server mapper.
+    /// Our own core mapper, with NetBlaze's server mapper, and a default row for prefixes first seen.
     Tailwater,
 }
 
@@ -163,6 +163,12 @@ impl Policy {
             self,
             Policy::Static | Policy::NetBlazeNoCoreMapper | Policy::RssPlusPlus
         )
+    }
+
+    /// Whether packets of destination prefixes first seen go by a default row, instead of waiting for
+    /// a row of their own ([`IngressConfig::default_row`](crate::server::IngressConfig::default_row)).
+    pub fn has_default_row(self) -> bool {
+        self == Policy::Tailwater
     }
 
     /// Whether it is another one than [`Policy::Static`] or [`Policy::NetBlaze`] only where RSS buckets

@@ -74,6 +74,7 @@ fn policy(row: &Row) -> RackPolicy {
             // Each server is taken as soon as there is one that may be.
             threshold: 1,
             table: 2000,
+            default_row: false,
         },
     };
     let mut policy =

@@ -6,7 +6,7 @@
 //! | `rss++`, `metron` | rows of the switch's table, over all cores | |
 //! | `quadrant`, `quadrant-metron`, `dyssect` | a controller that places each flow | |
 //! | `netblaze` and its ablations | destination prefix to a server, RSS bucket to its dedicated cores | NetBlaze's |
-//! | `tailwater` | the same | Tailwater's |
+//! | `tailwater` | the same, first packets by a default row | Tailwater's |
 
 use tailwater_net::Nanos;
 use tailwater_policy::baselines::{
@@ -165,7 +165,10 @@ impl RackPolicy {
         Ok(RackPolicy {
             name: name.to_owned(),
             steered: Steered::Servers {
-                ingress: objective.ingress,
+                ingress: IngressConfig {
+                    default_row: policy.has_default_row(),
+                    ..objective.ingress
+                },
                 make,
             },
             core,
@@ -219,6 +222,7 @@ mod tests {
                 prefix_v6: 32,
                 threshold: 16,
                 table: 100,
+                default_row: false,
             },
         }
     }

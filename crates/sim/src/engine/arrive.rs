@@ -189,16 +189,20 @@ impl Engine<'_> {
                     ingress.server_of.resize(flow + 1, 0);
                 }
                 ingress.server_of[flow] = steered.server();
-                if let Steered::Install { prefix, server } = steered {
+                if let Steered::Install {
+                    prefix,
+                    server,
+                    waits,
+                } = steered
+                {
                     tenant.decisions.rules += 1;
-                    if latency > 0 {
-                        let row = ingress.begin_row(prefix, server);
-                        self.at(packet.arrival + latency, Control::Row(number, row));
-                    }
-                    self.activate(number, usize::from(server), packet.arrival);
-                } else {
-                    self.activate(number, usize::from(steered.server()), packet.arrival);
+                    let written = match waits && latency > 0 {
+                        true => Control::Row(number, ingress.begin_row(prefix, server)),
+                        false => Control::RowBehind(number, waits),
+                    };
+                    self.at(packet.arrival + latency, written);
                 }
+                self.activate(number, usize::from(steered.server()), packet.arrival);
                 if let Steering::Buckets(BucketSteering {
                     ingress: Some(ingress),
                     ..
@@ -223,6 +227,7 @@ impl Engine<'_> {
             return;
         };
         let pending = ingress.pending.remove(place);
+        ingress.mapper.row_written(true);
         for flow in &pending.flows {
             ingress.server_of[*flow as usize] = pending.server;
             ingress.row_of.remove(flow);
@@ -236,6 +241,17 @@ impl Engine<'_> {
             section.account.packet(now, packet.bucket(), hash);
             let core = section.table[packet.bucket()];
             self.send(number, usize::from(core), packet, now);
+        }
+    }
+
+    /// Begins to change the default row, if it is to be changed.
+    pub(super) fn change_default_row(&mut self, number: usize, now: u64) {
+        let Some(ingress) = self.tenants[number].steering.ingress() else {
+            return;
+        };
+        if ingress.mapper.next_default(&ingress.reported).is_some() {
+            let written = now + ingress.rule_latency;
+            self.at(written, Control::DefaultRow(number));
         }
     }
 

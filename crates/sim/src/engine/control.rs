@@ -30,13 +30,24 @@ impl Engine<'_> {
             Control::Remap(tenant, section) => self.remap(tenant, section, now),
             Control::Moves(tenant, section, moves) => self.enforce(tenant, section, &moves, now),
             Control::Reported(tenant, server, cores) => {
-                if let Steering::Buckets(steering) = &mut self.tenants[tenant].steering
-                    && let Some(ingress) = &mut steering.ingress
-                {
+                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
                     ingress.reported[server] = cores;
                 }
+                self.change_default_row(tenant, now);
             }
             Control::Row(tenant, row) => self.row_written(tenant, row, now),
+            Control::RowBehind(tenant, waits) => {
+                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
+                    ingress.mapper.row_written(waits);
+                }
+                self.change_default_row(tenant, now);
+            }
+            Control::DefaultRow(tenant) => {
+                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
+                    ingress.mapper.default_written();
+                }
+                self.change_default_row(tenant, now);
+            }
             Control::Observe(tenant) => self.observe(tenant, now),
             Control::DecideFlows(tenant) => self.decide_flows(tenant, now),
             Control::EnforceFlows(tenant) => self.enforce_flows(tenant, now),

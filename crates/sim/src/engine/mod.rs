@@ -68,8 +68,12 @@ pub(crate) enum Control {
     Moves(usize, usize, Vec<Move>),
     /// A server's dedicated cores are known to the ingress: tenant, server, cores.
     Reported(usize, usize, u16),
-    /// A row of the switch's table is written: tenant, row.
+    /// A row of the switch's table that packets wait for is written: tenant, row.
     Row(usize, u32),
+    /// A row that no packet is held for is written: tenant, whether packets were to wait for it.
+    RowBehind(usize, bool),
+    /// The row for all other prefixes has changed.
+    DefaultRow(usize),
     /// A controller's period ends.
     Observe(usize),
     /// It decides.

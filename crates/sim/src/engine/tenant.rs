@@ -100,7 +100,7 @@ pub(crate) struct Ingress {
     pub server_of: Vec<u16>,
     /// Dedicated cores of each server, as reported.
     pub reported: Vec<u16>,
-    /// Prefixes whose row is being written.
+    /// Prefixes whose row is being written and whose packets wait for it.
     pub pending: Vec<PendingRow>,
     /// The pending row of a flow that is held.
     pub row_of: HashMap<u32, u32>,
@@ -195,6 +195,14 @@ impl Steering {
             Steering::Flows(steering) => steering.flows[packet.flow as usize].holder,
         };
         usize::from(holder) == core
+    }
+
+    /// What steers prefixes to servers, if anything does.
+    pub fn ingress(&mut self) -> Option<&mut Ingress> {
+        match self {
+            Steering::Buckets(steering) => steering.ingress.as_mut(),
+            Steering::Flows(_) => None,
+        }
     }
 
     /// A packet is processed that was kept back. Whether it is the first of a flow that came from

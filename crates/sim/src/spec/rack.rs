@@ -163,6 +163,7 @@ pub(super) fn ingress(
         prefix_v6: 48,
         threshold: threshold as u16,
         table,
+        default_row: false,
     };
     let Some(node) = fields.optional("ingress") else {
         return Ok(default);
@@ -172,6 +173,6 @@ pub(super) fn ingress(
         prefix_v4: whole(&fields, "prefixV4", default.prefix_v4.into(), 0..=32)? as u8,
         prefix_v6: whole(&fields, "prefixV6", default.prefix_v6.into(), 0..=128)? as u8,
         threshold: whole(&fields, "threshold", threshold, 1..=512)? as u16,
-        table,
+        ..default
     })
 }

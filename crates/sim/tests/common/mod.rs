@@ -85,6 +85,7 @@ pub fn policy(name: &str) -> RackPolicy {
             prefix_v6: 32,
             threshold: 2,
             table: 60,
+            default_row: false,
         },
     };
     RackPolicy::named(name, &objective).unwrap()
