@@ -63,12 +63,11 @@ const ROWS: &[(&str, &str, bool)] = &[
         false,
     ),
     ("netblaze-no-boost", "netblaze-no-boost", false),
+    ("netblaze-no-core-mapper", "netblaze-no-core-mapper", false),
     ("tailwater", "tailwater", false),
     ("static-two-dedicated", "static", true),
     ("rss++", "rss++", true),
 ];
-/// Chains for which two dedicated cores are tried, too.
-const TWO_DEDICATED: &[&str] = &["acl-nat", "acl-lb-accounting"];
 
 /// Descriptors of the NIC's ring, for every policy: what is late should be seen to be late, not lost.
 const RING: usize = 4096;
@@ -205,12 +204,10 @@ fn main() {
         return;
     }
     for &(chain, traffic, mpps) in CELLS {
-        let wanted = |(row, _, both): &(&str, &str, bool)| {
+        let wanted = |(row, _, _): &(&str, &str, bool)| {
             let name = format!("{chain}/{traffic}/{row}");
             let filters = &options.filters;
-            (!both || TWO_DEDICATED.contains(&chain))
-                && (filters.is_empty()
-                    || filters.iter().any(|filter| name.contains(filter.as_str())))
+            filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
         };
         let rows: Vec<_> = ROWS.iter().copied().filter(wanted).collect();
         if rows.is_empty() {
