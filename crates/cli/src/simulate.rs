@@ -102,6 +102,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     }
     let options = RunOptions {
         seed: spec.seed,
+        window: spec.window,
         ..RunOptions::default()
     };
     let runs = compare(&spec.rack, &chains, &policies, &options, &stop)?;
@@ -143,7 +144,7 @@ fn prepare(
         chains.push(Chain {
             profile: chain.profile(chain.slo, bytes),
             packet: Nanos(model.packet_nanos(bytes).round() as u64),
-            model,
+            model: model.clone(),
             slo: chain.slo,
             ingress: chain.ingress,
             packets,

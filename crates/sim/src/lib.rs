@@ -98,5 +98,7 @@ pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
 pub use policies::{Objective, RackPolicy};
 pub use rack::{Rack, Server, Switch, Timing};
 pub use report::{ChainReport, SimReport};
-pub use simulation::{ChainRun, RunOptions, SimError, simulate, simulate_with};
+pub use simulation::{
+    ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with,
+};
 pub use traffic::{FlowOptions, Recording, Workload};

@@ -25,6 +25,20 @@ pub struct ChainRun<'a> {
     pub workload: Workload<'a>,
 }
 
+/// The shortest window of a report: an epoch that cores are counted in.
+pub const SHORTEST_WINDOW: Nanos = COUNTED;
+
+/// The most windows of a run.
+const MOST_WINDOWS: u64 = 1_000_000;
+
+/// How long packets may arrive. Windows and epochs are kept for all that time.
+pub const LONGEST_RUN: Nanos = Nanos::from_secs(3600);
+
+/// How long packets may arrive if the report has windows of this length.
+pub(crate) fn longest(window: Nanos) -> Nanos {
+    Nanos(window.0.saturating_mul(MOST_WINDOWS)).min(LONGEST_RUN)
+}
+
 /// How to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOptions {
@@ -76,6 +90,16 @@ pub enum SimError {
         /// How many.
         found: usize,
     },
+    /// It lasts too long.
+    #[error("{name}: expected at most {most} of packets, found one {found} after the first")]
+    TooLong {
+        /// The traffic of the first chain.
+        name: String,
+        /// How long it may last: [`LONGEST_RUN`], or less if windows are short.
+        most: Nanos,
+        /// When a packet arrives.
+        found: Nanos,
+    },
     /// A setting is out of its range.
     #[error("{field}: expected {expected}")]
     Setting {
@@ -123,7 +147,7 @@ pub fn simulate_with(
         let found = chains.len();
         return Err(SimError::Chains { found });
     }
-    if options.window < Nanos::from_micros(100) {
+    if options.window < SHORTEST_WINDOW {
         return Err(SimError::Setting {
             field: "window",
             expected: "at least 100us",
@@ -142,6 +166,7 @@ pub fn simulate_with(
         names.push((model, chain.workload.name().to_owned(), policy, chain.slo));
         feeds.push(Feed::new(&mut chain.workload));
     }
+    let most = longest(options.window);
     let mut traffic = Merged::new(feeds);
     loop {
         let oldest = engine.oldest_known();
@@ -150,6 +175,11 @@ pub fn simulate_with(
             break;
         };
         let time = Nanos(last.arrival);
+        if time > most {
+            let name = names.swap_remove(0).1;
+            let found = time;
+            return Err(SimError::TooLong { name, most, found });
+        }
         engine.take(chunk);
         if !progress(time) {
             break;

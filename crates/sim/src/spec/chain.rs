@@ -1,5 +1,6 @@
 //! The chains of a rack spec: what their packets take, what they promise, where packets come from.
 
+use super::costs;
 use crate::chain::ChainModel;
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +10,7 @@ use tailwater_net::Nanos;
 use tailwater_nf::spec::SpecError;
 use tailwater_nf::spec::document::{Fields, Located, duration, label, nearest};
 use tailwater_policy::capacity::{
-    CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, ServiceCosts,
+    CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, SplitPoint, SplitProfile,
 };
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
@@ -20,8 +21,6 @@ use tailwater_traffic::generate::{PRESETS, preset};
 const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
 /// How many times the flows, or as fast.
 const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
-/// The largest cost, in nanoseconds.
-const MOST_COST: f64 = 1e9;
 /// What a queue of its own keeps up with for long, as a share of what its core can do. Where nothing was
 /// measured: queues grow without bound at 1.
 const SUSTAINED: f64 = 0.85;
@@ -35,6 +34,8 @@ pub struct RackChain {
     pub slo: Nanos,
     /// What was measured of it, or stated; what the spec does not say is empty.
     profile: CapacityProfile,
+    /// What its packets take, by that and what the spec says beside it.
+    model: ChainModel,
     /// How prefixes are steered to servers.
     pub ingress: IngressConfig,
     /// Where packets come from.
@@ -65,14 +66,8 @@ pub enum TrafficSource {
 
 impl RackChain {
     /// What processing packets takes.
-    pub fn model(&self) -> ChainModel {
-        match ChainModel::from_profile(&self.profile) {
-            Ok(model) => ChainModel {
-                name: self.name.clone(),
-                ..model
-            },
-            Err(error) => unreachable!("it was made when the spec was read: {error}"),
-        }
+    pub fn model(&self) -> &ChainModel {
+        &self.model
     }
 
     /// What policies know of the chain, for an objective and packets of so many bytes on average: what was
@@ -80,14 +75,35 @@ impl RackChain {
     pub fn profile(&self, slo: Nanos, bytes: f64) -> CapacityProfile {
         let mut profile = self.profile.clone();
         let length = epoch(slo).unwrap_or(Nanos(1));
-        let packet = self.model().packet_nanos(bytes);
+        let packet = self.model.packet_nanos(bytes);
+        let longer = length.0 as f64 / profile.epoch.0.max(1) as f64;
+        // No packets less than one, where there was one.
+        let times = |packets: u32| ((f64::from(packets) * longer) as u32).max(packets.min(1));
         if profile.frontier.is_empty() {
             let packets = (length.0 as f64 / packet) as u32;
             profile.frontier = EpochFrontier::constant(packets.max(1));
-        } else if profile.epoch != length {
-            let factor = length.0 as f64 / profile.epoch.0.max(1) as f64;
-            profile.frontier = stretched(&profile.frontier, factor);
+        } else {
+            profile.frontier = each(&profile.frontier, times);
         }
+        let mut splits = SplitProfile::new();
+        for point in profile.splits.points() {
+            splits.insert(SplitPoint {
+                first: times(point.first),
+                last: times(point.last),
+                ..*point
+            });
+        }
+        if profile.splits.points().is_empty() {
+            for split in &self.model.splits {
+                let part = |share: f64| (length.0 as f64 / (packet * share)) as u32;
+                splits.insert(SplitPoint {
+                    last_functions: split.last_functions,
+                    first: part(split.first),
+                    last: part(split.last),
+                });
+            }
+        }
+        profile.splits = splits;
         if profile.rates.is_empty() {
             profile.rates = RateFrontier::constant(SUSTAINED * 1e9 / packet);
         }
@@ -96,15 +112,14 @@ impl RackChain {
     }
 }
 
-/// A frontier for epochs `factor` times as long.
-fn stretched(frontier: &EpochFrontier, factor: f64) -> EpochFrontier {
-    let times = |packets: u32| ((f64::from(packets) * factor) as u32).max(packets.min(1));
-    let mut longer = EpochFrontier::constant(times(frontier.any()));
-    for &Load { flows, packets } in frontier.corners() {
-        let packets = times(packets);
-        longer.insert(Load { flows, packets });
+/// A frontier with other packets in each corner.
+fn each(frontier: &EpochFrontier, packets: impl Fn(u32) -> u32) -> EpochFrontier {
+    let mut other = EpochFrontier::constant(packets(frontier.any()));
+    for &Load { flows, packets: p } in frontier.corners() {
+        let packets = packets(p);
+        other.insert(Load { flows, packets });
     }
-    longer
+    other
 }
 
 /// A chain of a spec whose files are relative to `base_dir`.
@@ -114,51 +129,70 @@ pub(super) fn chain(
     base_dir: &Path,
 ) -> Result<RackChain, SpecError> {
     let fields = node.fields(&[
-        "name", "slo", "profile", "costs", "frontier", "rates", "traffic",
+        "name",
+        "slo",
+        "profile",
+        "costs",
+        "frontier",
+        "rates",
+        "splits",
+        "dispatch",
+        "batch",
+        "opensAtHome",
+        "jitter",
+        "traffic",
     ])?;
     let name = label(&fields.required("name", "the chain's name")?)?;
     let node = fields.required("slo", "a duration such as 200us")?;
     let slo = duration(&node, SLO)?;
     let epoch = epoch(slo).map_err(|error| node.error(error.to_string()))?;
+    let (node, profile) = profile(&fields, epoch, base_dir)?;
     let profile = CapacityProfile {
         chain: name.clone(),
-        ..profile(&fields, epoch, base_dir)?
+        ..profile
     };
+    let model =
+        ChainModel::from_profile(&profile).map_err(|error| node.error(error.to_string()))?;
+    let model = costs::beside(&fields, model)?;
+    // What one field alone does not tell: that packets take any time.
+    let compiled = model.compile();
+    compiled.map_err(|error| node.error(error.to_string()))?;
     Ok(RackChain {
         name,
         slo,
         profile,
+        model,
         ingress,
         traffic: traffic(&fields.required("traffic", "a map with source")?, base_dir)?,
     })
 }
 
-/// What a chain can do: measured by us, or stated, with what others published.
-fn profile(
-    fields: &Fields<'_>,
+/// What a chain can do: measured by us, or stated, with what others published; and which field says it.
+fn profile<'a>(
+    fields: &Fields<'a>,
     epoch: Nanos,
     base_dir: &Path,
-) -> Result<CapacityProfile, SpecError> {
+) -> Result<(Located<'a>, CapacityProfile), SpecError> {
     let costs = fields.optional("costs");
     let read = |name: &str| {
         let node = fields.optional(name);
         node.map(|node| named_file(&node, base_dir)).transpose()
     };
-    let (node, profile) = match (fields.optional("profile"), costs) {
+    match (fields.optional("profile"), costs) {
         (Some(node), None) => {
-            for name in ["frontier", "rates"] {
+            for name in ["frontier", "rates", "splits"] {
                 if let Some(node) = fields.optional(name) {
                     return Err(node.error("expected costs instead of profile beside this field"));
                 }
             }
             let (bytes, file) = named_file(&node, base_dir)?;
             let profile = CapacityProfile::parse(&bytes, &file).map_err(of_profile)?;
-            (node, profile)
+            Ok((node, profile))
         }
         (None, Some(node)) => {
             let mut profile = CapacityProfile {
                 epoch,
-                costs: Some(service_costs(&node)?),
+                costs: Some(costs::service(&node)?),
                 ..CapacityProfile::default()
             };
             if let Some((bytes, file)) = read("frontier")? {
@@ -169,45 +203,11 @@ fn profile(
                 let rates = RateFrontier::from_published(&bytes, &file);
                 profile.rates = rates.map_err(of_profile)?;
             }
-            (node, profile)
+            Ok((node, profile))
         }
-        (Some(_), Some(node)) => {
-            return Err(node.error("expected either profile or costs, found both"));
-        }
-        (None, None) => {
-            return Err(fields.error("expected profile or costs, found neither"));
-        }
-    };
-    let model = ChainModel::from_profile(&profile).and_then(|model| model.compile());
-    model.map_err(|error| node.error(error.to_string()))?;
-    Ok(profile)
-}
-
-fn service_costs(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
-    const FIELDS: [&str; 4] = [
-        "batchNanoseconds",
-        "packetNanoseconds",
-        "byteNanoseconds",
-        "newFlowNanoseconds",
-    ];
-    let fields = node.fields(&FIELDS)?;
-    let cost = |name: &str| match fields.optional(name) {
-        None => Ok(0.0),
-        Some(node) => {
-            let what = "nanoseconds from 0 to 1000000000";
-            let cost = node.number(what)?;
-            (cost <= MOST_COST)
-                .then_some(cost)
-                .ok_or_else(|| node.expected(what))
-        }
-    };
-    fields.required("packetNanoseconds", "nanoseconds")?;
-    Ok(ServiceCosts {
-        batch: cost("batchNanoseconds")?,
-        packet: cost("packetNanoseconds")?,
-        byte: cost("byteNanoseconds")?,
-        new_flow: cost("newFlowNanoseconds")?,
-    })
+        (Some(_), Some(node)) => Err(node.error("expected either profile or costs, found both")),
+        (None, None) => Err(fields.error("expected profile or costs, found neither")),
+    }
 }
 
 /// A file that a field names, and its name in errors.

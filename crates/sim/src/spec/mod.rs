@@ -5,12 +5,14 @@
 //! what was found. `docs/simulate.md` describes every field.
 
 mod chain;
+mod costs;
 mod rack;
 
 pub use chain::{RackChain, TrafficSource, TrafficSpec};
 
 use crate::policies::RackPolicy;
 use crate::rack::Rack;
+use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
 use crate::traffic::MOST_TENANTS;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -23,7 +25,9 @@ const KIND: &str = "Rack";
 /// What a rack spec is, in errors.
 const WHAT: &str = "a rack spec";
 /// For how long packets may arrive.
-const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=Nanos::from_secs(3600);
+const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
+/// How long a window may be.
+const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
 /// The largest seed: all digits of it are kept by whatever reads JSON.
 const MOST_SEED: u64 = 1 << 53;
 
@@ -38,6 +42,8 @@ pub struct RackSpec {
     pub chains: Vec<RackChain>,
     /// For how long packets arrive; `None`: captures to their ends, presets for a second.
     pub duration: Option<Nanos>,
+    /// The length of a window of the report.
+    pub window: Nanos,
     /// Seeds what is random.
     pub seed: u64,
     /// The policies to compare; empty: all.
@@ -67,7 +73,8 @@ impl RackSpec {
 fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "seed",
+        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "window",
+        "seed",
     ])?;
     let rack = rack::rack(&fields)?;
     let nodes = fields.required("chains", "a list of chains")?;
@@ -85,14 +92,27 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
         }
         chains.push(chain);
     }
+    let length = match fields.optional("duration") {
+        None => None,
+        Some(node) => Some(duration(&node, DURATION)?),
+    };
+    let window = match fields.optional("window") {
+        None => RunOptions::default().window,
+        Some(node) => {
+            let window = duration(&node, WINDOW)?;
+            if let Some(length) = length.filter(|length| *length > longest(window)) {
+                let what = format!("longer windows for a duration of {length}");
+                return Err(node.expected(&what));
+            }
+            window
+        }
+    };
     Ok(RackSpec {
         name: metadata.name,
         rack,
         chains,
-        duration: match fields.optional("duration") {
-            None => None,
-            Some(node) => Some(duration(&node, DURATION)?),
-        },
+        duration: length,
+        window,
         seed: match fields.optional("seed") {
             None => 1,
             Some(node) => node.whole(0..=MOST_SEED)?,

@@ -1,6 +1,7 @@
 use super::*;
+use crate::chain::{ChainModel, Jitter, SplitCost};
 use crate::rack::Server;
-use tailwater_policy::capacity::ServiceCosts;
+use tailwater_policy::capacity::{ServiceCosts, SplitPoint};
 
 /// A spec with these fields beside one server and one chain.
 fn spec(servers: &str, chain: &str, more: &str) -> String {
@@ -28,6 +29,7 @@ fn what_is_left_out_has_defaults() {
     };
     assert_eq!(spec.rack.servers, [server]);
     assert_eq!((spec.seed, spec.duration), (1, None));
+    assert_eq!(spec.window, Nanos::from_millis(10));
     let chain = &spec.chains[0];
     // Half of the cores are left for bursts.
     assert_eq!(chain.ingress.threshold, 4);
@@ -52,7 +54,8 @@ fn everything_can_be_said() {
                 timing: {poll: 1ns, wake: 2ns, spin: 3ns, handOver: 4ns, receipt: 5ns, \
                 migration: 6ns, look: 7ns, rpc: 8ns}\n  \
                 ingress: {prefixV4: 16, prefixV6: 32, threshold: 6}\n  \
-                policies: [tailwater, static]\n  duration: 20ms\n  seed: 5\n";
+                policies: [tailwater, static]\n  duration: 20ms\n  \
+                window: 2ms\n  seed: 5\n";
     let spec = parse(&spec(servers, chain, more)).unwrap();
     let [first, second, third] = &spec.rack.servers[..] else {
         panic!("{:?}", spec.rack.servers);
@@ -89,6 +92,7 @@ fn everything_can_be_said() {
         (spec.seed, spec.duration),
         (5, Some(Nanos::from_millis(20)))
     );
+    assert_eq!(spec.window, Nanos::from_millis(2));
     let chain = &spec.chains[0];
     let costs = ServiceCosts {
         batch: 320.0,
@@ -109,6 +113,75 @@ fn everything_can_be_said() {
 }
 
 #[test]
+fn what_is_beside_the_costs_can_be_said() {
+    let good = "name: a, slo: 200us, costs: {batchNanoseconds: 320, packetNanoseconds: 490}, \
+                traffic: {source: bursty}";
+    let read = |more: &str| {
+        let chain = format!("{{{good}{more}}}");
+        parse(&spec(SERVERS, &chain, "")).unwrap().chains.remove(0)
+    };
+    // What the live data plane takes.
+    let live = read("");
+    let live = live.model();
+    assert_eq!(
+        (live.receive_packet, live.decide, live.batch),
+        (35.0, 500.0, 32)
+    );
+    assert!(live.jitter.is_none() && live.splits.is_empty() && !live.opens_at_home);
+
+    let stated = read(
+        ", dispatch: {receiveBatchNanoseconds: 320, receivePacketNanoseconds: 2, \
+         queuePacketNanoseconds: 3, handOverBatchNanoseconds: 4, handOverPacketNanoseconds: 5, \
+         receiptPacketNanoseconds: 6, decisionNanoseconds: 7, decisionFlowNanoseconds: 8, \
+         movePacketNanoseconds: 9, helperBatchNanoseconds: 10, helperPacketNanoseconds: 11, \
+         numaPacketNanoseconds: 12, migratedFlowNanoseconds: 13}, batch: 64, opensAtHome: true, \
+         jitter: 0.3, splits: [{lastFunctions: 1, first: 0.5, last: 0.6}, \
+         {lastFunctions: 2, first: 0.25, last: 0.9}]",
+    );
+    let expected = ChainModel {
+        receive_batch: 320.0,
+        receive_packet: 2.0,
+        dispatch_packet: 3.0,
+        hand_over_batch: 4.0,
+        hand_over_packet: 5.0,
+        receipt_packet: 6.0,
+        decide: 7.0,
+        decide_flow: 8.0,
+        move_packet: 9.0,
+        helper_batch: 10.0,
+        helper_packet: 11.0,
+        numa_packet: 12.0,
+        migrated_flow: 13.0,
+        batch: 64,
+        opens_at_home: true,
+        jitter: Jitter::log_normal(0.3),
+        splits: vec![
+            SplitCost {
+                last_functions: 1,
+                first: 0.5,
+                last: 0.6,
+            },
+            SplitCost {
+                last_functions: 2,
+                first: 0.25,
+                last: 0.9,
+            },
+        ],
+        ..live.clone()
+    };
+    assert_eq!(stated.model(), &expected);
+    // A packet takes 495 ns. Policies know what is left for each core of a cut.
+    let profile = stated.profile(stated.slo, 900.0);
+    let points = profile.splits.points().iter();
+    let points: Vec<_> = points
+        .map(|point| (point.last_functions, point.first, point.last))
+        .collect();
+    assert_eq!(points, [(1, 404, 336), (2, 808, 224)]);
+
+    assert!(read(", jitter: 0").model().jitter.is_none());
+}
+
+#[test]
 fn profiles_are_read_and_stretched() {
     let folder = std::env::temp_dir().join(format!("tailwater-rack-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -124,18 +197,27 @@ fn profiles_are_read_and_stretched() {
         (352, 96)
     );
     assert_eq!(profile.rates.largest(), 2.14e6);
-    let profile = chain.profile(Nanos::from_micros(400), 900.0);
+    let mut profile = chain.profile(Nanos::from_micros(400), 900.0);
     assert_eq!(
         (profile.frontier.capacity(1), profile.frontier.capacity(310)),
         (704, 192)
     );
 
     // One of ours, as it is written.
+    profile.splits.insert(SplitPoint {
+        last_functions: 1,
+        first: 500,
+        last: 300,
+    });
     std::fs::write(folder.join("a.profile.yaml"), profile.to_string()).unwrap();
     let chain = "{name: b, slo: 400us, profile: a.profile.yaml, traffic: {source: bursty}}";
     let ours = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap();
     let again = ours.chains[0].profile(Nanos::from_micros(400), 900.0);
     assert_eq!(again.frontier, profile.frontier);
+    assert_eq!(again.splits, profile.splits);
+    let half = ours.chains[0].profile(Nanos::from_micros(200), 900.0);
+    let half = half.splits.best().unwrap();
+    assert_eq!((half.first, half.last), (250, 150));
     assert_eq!(ours.chains[0].model().name, "b");
 
     std::fs::write(folder.join("short.pro"), "1 352\nmany\n").unwrap();
@@ -211,6 +293,62 @@ fn wrong_fields_are_named() {
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 2000000000}}")),
             "expected nanoseconds from 0 to 1000000000, found 2000000000",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, dispatch: {{receivePacketNanoseconds: 31}}"
+            )),
+            "spec.chains[0].dispatch.receivePacketNanoseconds: expected nanoseconds from 0 to 30, found 31",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, dispatch: {{decisionNanosecond: 1}}"
+            )),
+            "did you mean \"decisionNanoseconds\"?",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, jitter: 2.5"
+            )),
+            "spec.chains[0].jitter: expected a number from 0 to 2, found 2.5",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, batch: 0"
+            )),
+            "spec.chains[0].batch: expected a whole number from 1 to 1024, found 0",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, opensAtHome: maybe"
+            )),
+            "spec.chains[0].opensAtHome: expected true or false, found \"maybe\"",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, \
+                 splits: [{{lastFunctions: 1, first: 1.5, last: 1}}]"
+            )),
+            "spec.chains[0].splits[0].first: expected a share of the packets' costs from 0 to 1",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, splits: [{{lastFunctions: 1, first: 1, \
+                 last: 1}}, {{lastFunctions: 1, first: 1, last: 1}}]"
+            )),
+            "splits[1].lastFunctions: expected each cut once, found it as in splits[0]",
+        ),
+        (
+            chain(&format!("{good}, profile: x, splits: []")),
+            "splits: expected costs instead of profile beside this field",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  window: 10us\n"),
+            "spec.window: expected a duration from 100us to 3600s",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  window: 100us\n  duration: 101s\n"),
+            "spec.window: expected longer windows for a duration of 101s, found \"100us\"",
         ),
         (
             chain(&format!("{good}, profile: missing.yaml")),

@@ -1,0 +1,134 @@
+//! What packets take, as a rack spec says it.
+
+use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
+use tailwater_nf::spec::SpecError;
+use tailwater_nf::spec::document::{Fields, Located};
+use tailwater_policy::capacity::{MAX_SPLITS, ServiceCosts};
+
+/// The largest cost, in nanoseconds.
+const MOST_COST: f64 = 1e9;
+
+/// The service costs of a chain that was not measured.
+pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
+    let fields = node.fields(&[
+        "batchNanoseconds",
+        "packetNanoseconds",
+        "byteNanoseconds",
+        "newFlowNanoseconds",
+    ])?;
+    fields.required("packetNanoseconds", "nanoseconds")?;
+    let cost = |name: &str| nanoseconds(&fields, name, 0.0, MOST_COST);
+    Ok(ServiceCosts {
+        batch: cost("batchNanoseconds")?,
+        packet: cost("packetNanoseconds")?,
+        byte: cost("byteNanoseconds")?,
+        new_flow: cost("newFlowNanoseconds")?,
+    })
+}
+
+/// What a chain's fields say beside its service costs, in place of what `model` has.
+pub(super) fn beside(fields: &Fields<'_>, mut model: ChainModel) -> Result<ChainModel, SpecError> {
+    if let Some(node) = fields.optional("dispatch") {
+        model = dispatch(&node, model)?;
+    }
+    if let Some(node) = fields.optional("splits") {
+        model.splits = splits(&node)?;
+    }
+    if let Some(node) = fields.optional("batch") {
+        model.batch = node.whole(1..=MOST_BATCH.into())? as u16;
+    }
+    if let Some(node) = fields.optional("opensAtHome") {
+        model.opens_at_home = node.word(&[("true", true), ("false", false)])?;
+    }
+    if let Some(node) = fields.optional("jitter") {
+        let what = "a number from 0 to 2";
+        let sigma = node.number(what)?;
+        let jitter = Jitter::log_normal(sigma).ok_or_else(|| node.expected(what))?;
+        model.jitter = (sigma > 0.0).then_some(jitter);
+    }
+    Ok(model)
+}
+
+/// What receiving takes of the service costs, and what everything between cores takes beside them.
+fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecError> {
+    let fields = node.fields(&[
+        "receiveBatchNanoseconds",
+        "receivePacketNanoseconds",
+        "queuePacketNanoseconds",
+        "handOverBatchNanoseconds",
+        "handOverPacketNanoseconds",
+        "receiptPacketNanoseconds",
+        "decisionNanoseconds",
+        "decisionFlowNanoseconds",
+        "movePacketNanoseconds",
+        "helperBatchNanoseconds",
+        "helperPacketNanoseconds",
+        "numaPacketNanoseconds",
+        "migratedFlowNanoseconds",
+    ])?;
+    let part = |name, default, whole| nanoseconds(&fields, name, default, whole);
+    let cost = |name, default| nanoseconds(&fields, name, default, MOST_COST);
+    Ok(ChainModel {
+        receive_batch: part(
+            "receiveBatchNanoseconds",
+            model.receive_batch,
+            model.costs.batch,
+        )?,
+        receive_packet: part(
+            "receivePacketNanoseconds",
+            model.receive_packet,
+            model.costs.packet,
+        )?,
+        dispatch_packet: cost("queuePacketNanoseconds", model.dispatch_packet)?,
+        hand_over_batch: cost("handOverBatchNanoseconds", model.hand_over_batch)?,
+        hand_over_packet: cost("handOverPacketNanoseconds", model.hand_over_packet)?,
+        receipt_packet: cost("receiptPacketNanoseconds", model.receipt_packet)?,
+        decide: cost("decisionNanoseconds", model.decide)?,
+        decide_flow: cost("decisionFlowNanoseconds", model.decide_flow)?,
+        move_packet: cost("movePacketNanoseconds", model.move_packet)?,
+        helper_batch: cost("helperBatchNanoseconds", model.helper_batch)?,
+        helper_packet: cost("helperPacketNanoseconds", model.helper_packet)?,
+        numa_packet: cost("numaPacketNanoseconds", model.numa_packet)?,
+        migrated_flow: cost("migratedFlowNanoseconds", model.migrated_flow)?,
+        ..model
+    })
+}
+
+/// Where the chain can be cut; each cut once.
+fn splits(node: &Located<'_>) -> Result<Vec<SplitCost>, SpecError> {
+    let mut splits: Vec<SplitCost> = Vec::new();
+    for node in node.list("splits", MAX_SPLITS - 1)? {
+        let fields = node.fields(&["lastFunctions", "first", "last"])?;
+        let part = |name| {
+            let what = "a share of the packets' costs from 0 to 1";
+            let node = fields.required(name, what)?;
+            let part = node.number(what)?;
+            let within = (part <= 1.0).then_some(part);
+            within.ok_or_else(|| node.expected(what))
+        };
+        let number = fields.required("lastFunctions", "a number of functions")?;
+        let split = SplitCost {
+            last_functions: number.whole(1..=MAX_SPLITS as u64 - 1)? as usize,
+            first: part("first")?,
+            last: part("last")?,
+        };
+        let same = |other: &SplitCost| other.last_functions == split.last_functions;
+        if let Some(other) = splits.iter().position(same) {
+            let message = format!("expected each cut once, found it as in splits[{other}]");
+            return Err(number.error(message));
+        }
+        splits.push(split);
+    }
+    Ok(splits)
+}
+
+/// A cost of at most `most`, or what it is if it is not given.
+fn nanoseconds(fields: &Fields<'_>, name: &str, default: f64, most: f64) -> Result<f64, SpecError> {
+    let Some(node) = fields.optional(name) else {
+        return Ok(default);
+    };
+    let what = format!("nanoseconds from 0 to {most}");
+    let cost = node.number(&what)?;
+    let within = (cost <= most).then_some(cost);
+    within.ok_or_else(|| node.expected(&what))
+}
