@@ -1,9 +1,10 @@
 //! What a simulation came to. Field names are stable.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tailwater_measure::attribution;
 use tailwater_measure::histogram::LatencyHistogram;
+use tailwater_net::Nanos;
 
 /// Why a packet was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +126,9 @@ impl From<attribution::Cause> for Cause {
     }
 }
 
-/// What a simulation came to.
-#[derive(Clone, Debug, Serialize)]
+/// What a simulation came to. Read back from JSON it is the same but for what is not written: see
+/// [`ChainReport::latency`] and [`RackCores::per_epoch`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SimReport {
     /// What each chain's packets met.
     pub chains: Vec<ChainReport>,
@@ -139,7 +141,7 @@ pub struct SimReport {
 }
 
 /// One chain's results.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChainReport {
     /// The chain's name.
     pub chain: String,
@@ -153,7 +155,9 @@ pub struct ChainReport {
     pub slo_met: bool,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: Latencies,
-    /// The same, packet by packet, to 0.8 %.
+    /// Their distribution, in steps of less than 3.2 %.
+    pub latency_distribution: Vec<DistributionPoint>,
+    /// The same, packet by packet, to 0.8 %. Not written.
     #[serde(skip)]
     pub latency: LatencyHistogram,
     /// Packets, exactly: `offered = delivered + lost`.
@@ -161,17 +165,20 @@ pub struct ChainReport {
     /// Lost packets as a share of the offered ones.
     pub loss_rate: f64,
     /// Late and lost packets by cause.
-    pub late_by_cause: BTreeMap<&'static str, u64>,
+    pub late_by_cause: BTreeMap<String, u64>,
     /// Cores that this chain used, averaged over time: those with a queue, helpers, and both.
     pub cores: CoreUse,
     /// What the policy did.
     pub decisions: Decisions,
     /// The run over time.
     pub windows: Vec<WindowReport>,
+    /// Its worst burst, if that was [asked for](crate::RunOptions::bursts).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Burst>,
 }
 
 /// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
     /// Median.
     pub p50: f64,
@@ -201,8 +208,27 @@ impl Latencies {
     }
 }
 
+/// A point of a distribution of latencies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistributionPoint {
+    /// A latency, in microseconds.
+    pub latency_us: f64,
+    /// Delivered packets that did not take longer.
+    pub packets: u64,
+}
+
+impl DistributionPoint {
+    pub(crate) fn all(histogram: &LatencyHistogram) -> Vec<DistributionPoint> {
+        let point = |(value, packets): (Nanos, u64)| DistributionPoint {
+            latency_us: value.min(histogram.max()).as_micros_f64(),
+            packets,
+        };
+        histogram.coarse_cumulative().map(point).collect()
+    }
+}
+
 /// What became of the packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packets {
     /// Packets that arrived at the switch.
     pub offered: u64,
@@ -213,13 +239,13 @@ pub struct Packets {
     /// Packets lost.
     pub lost: u64,
     /// Those, by reason; only what occurred.
-    pub lost_by_reason: BTreeMap<&'static str, u64>,
+    pub lost_by_reason: BTreeMap<String, u64>,
     /// Flows that began.
     pub flows: u64,
 }
 
 /// Cores of a chain, averaged over time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CoreUse {
     /// Cores with a queue.
     pub dedicated: f64,
@@ -232,19 +258,19 @@ pub struct CoreUse {
 }
 
 /// Cores of the rack.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RackCores {
     /// Cores that were active in an epoch of 100 µs, averaged over all epochs (NetBlaze, section 4).
     pub average: f64,
     /// The most in an epoch.
     pub most: u32,
-    /// Cores that were active in each epoch.
+    /// Cores that were active in each epoch. Not written.
     #[serde(skip)]
     pub per_epoch: Vec<u16>,
 }
 
 /// What a policy did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decisions {
     /// Times a core mapper was asked about a queue.
     pub decisions: u64,
@@ -283,7 +309,7 @@ pub struct Decisions {
 }
 
 /// One window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowReport {
     /// When it starts, in seconds.
     pub start_s: f64,
@@ -309,4 +335,44 @@ pub struct WindowReport {
     pub cores: f64,
     /// Cores with a queue at its end, of this chain.
     pub dedicated: u32,
+}
+
+/// A burst as the mappers met it: the millisecond in which most packets of the chain arrive, and what is
+/// around it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// When that millisecond starts, in seconds.
+    pub start_s: f64,
+    /// Steps of 100 µs, from 2 ms before it to 6 ms after its start, as far as the run goes.
+    pub steps: Vec<BurstStep>,
+}
+
+/// A step of a burst. Batches under way at its end count as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BurstStep {
+    /// When it starts, in seconds.
+    pub start_s: f64,
+    /// Packets that arrived.
+    pub offered: u64,
+    /// Packets sent.
+    pub delivered: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets late or lost.
+    pub late: u64,
+    /// Packets that have arrived by its end, and neither left nor got lost.
+    pub waiting: u64,
+    /// The most that one core with a queue has in its ring and in its hands. What it handed to helpers counts
+    /// until it knows that it is done.
+    pub longest_queue: u64,
+    /// Cores with a queue at its end.
+    pub dedicated: u32,
+    /// Helpers at its end.
+    pub helpers: u32,
+    /// Times a core mapper was asked.
+    pub decisions: u64,
+    /// Flows moved out of a core's own queue.
+    pub flows_moved: u64,
+    /// Packets handed to helpers.
+    pub packets_handed: u64,
 }

@@ -5,7 +5,8 @@ use crate::engine::{Engine, TenantSetup};
 use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
-    Cause, ChainReport, CoreUse, Latencies, Loss, Packets, RackCores, SimReport, WindowReport,
+    Cause, ChainReport, CoreUse, DistributionPoint, Latencies, Loss, Packets, RackCores, SimReport,
+    WindowReport,
 };
 use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -51,16 +52,19 @@ pub struct RunOptions {
     /// Lets all cores take turns even where they have nothing to do with each other: slower, with the
     /// same outcome.
     pub together: bool,
+    /// Also tells of each chain's [`Burst`](crate::report::Burst), if its policy has a core mapper.
+    pub bursts: bool,
 }
 
 impl Default for RunOptions {
-    /// Seed 1, windows of 10 ms, no checks.
+    /// Seed 1, windows of 10 ms, no checks, no bursts.
     fn default() -> Self {
         RunOptions {
             seed: 1,
             window: Nanos::from_millis(10),
             check: false,
             together: false,
+            bursts: false,
         }
     }
 }
@@ -159,6 +163,9 @@ pub fn simulate_with(
         setups.push(setup(rack, chain, (number, count), options)?);
     }
     let mut engine = Engine::new(rack, options.window, setups, options.together);
+    if options.bursts {
+        engine.watch();
+    }
     let mut names = Vec::new();
     let mut feeds = Vec::new();
     for chain in &mut chains {
@@ -200,7 +207,8 @@ pub fn simulate_with(
         let used = (finished.dedicated + finished.auxiliary).max(1);
         let mut windows = finished.meter.windows;
         fill_cores(&mut windows, &rack_cores.per_epoch, options.window);
-        let named = |(name, count): (&'static str, u64)| (count > 0).then_some((name, count));
+        let named =
+            |(name, count): (&'static str, u64)| (count > 0).then(|| (name.to_owned(), count));
         ChainReport {
             chain,
             traffic,
@@ -208,6 +216,7 @@ pub fn simulate_with(
             slo_us: slo.as_micros_f64(),
             slo_met: late * 100 <= offered,
             latency_us: Latencies::of(&histogram),
+            latency_distribution: DistributionPoint::all(&histogram),
             latency: histogram,
             packets: Packets {
                 offered,
@@ -223,7 +232,7 @@ pub fn simulate_with(
             loss_rate: lost as f64 / offered.max(1) as f64,
             late_by_cause: Cause::ALL
                 .iter()
-                .map(|cause| (cause.name(), total.late[*cause as usize]))
+                .map(|cause| (cause.name().to_owned(), total.late[*cause as usize]))
                 .collect::<BTreeMap<_, _>>(),
             cores: CoreUse {
                 dedicated,
@@ -233,6 +242,7 @@ pub fn simulate_with(
             },
             decisions: finished.decisions,
             windows,
+            burst: finished.burst,
         }
     });
     Ok(SimReport {

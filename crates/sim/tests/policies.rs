@@ -102,6 +102,71 @@ fn both_ways_of_running_cores_give_equal_bytes() {
     }
 }
 
+/// A report of bursts tells more of the same run, and of the same burst whatever the policy.
+#[test]
+fn bursts_are_those_of_the_traffic_and_change_nothing() {
+    let packets = bursty(7, 400 * MS, 70, 3);
+    let mut starts = Vec::new();
+    for name in RackPolicy::names() {
+        let run = |bursts| {
+            let options = RunOptions {
+                bursts,
+                ..RunOptions::default()
+            };
+            run(&rack(), jittery(), policy(name), &packets, &options)
+        };
+        let (plain, mut watched) = (run(false), run(true));
+        let burst = watched.chains[0].burst.take();
+        let [plain, bytes] = [&plain, &watched].map(|r| serde_json::to_string(r).unwrap());
+        assert!(plain == bytes, "{name}");
+        let has_core_mapper = name.starts_with("netblaze") || name == "tailwater";
+        assert_eq!(burst.is_some(), has_core_mapper, "{name}");
+        let Some(burst) = burst else { continue };
+        starts.push(burst.start_s);
+        assert!((30..=80).contains(&burst.steps.len()), "{name}");
+        let steps = burst.steps.windows(2);
+        for step in steps {
+            let [before, after] = [step[0], step[1]];
+            let due = before.waiting + after.offered - after.delivered - after.lost;
+            assert_eq!(after.waiting, due, "{name}");
+            assert!(after.late >= after.lost, "{name}");
+        }
+        let sum = |pick: fn(&tailwater_sim::report::BurstStep) -> u64| {
+            burst.steps.iter().map(pick).sum::<u64>()
+        };
+        let hands_over = name != "netblaze-no-core-mapper";
+        assert_eq!(sum(|step| step.packets_handed) > 0, hands_over, "{name}");
+        assert_eq!(sum(|step| step.decisions) > 0, hands_over, "{name}");
+        assert_eq!(sum(|step| step.helpers.into()) > 0, hands_over, "{name}");
+        assert!(sum(|step| step.longest_queue) > 0, "{name}");
+        // No millisecond that is shown has more packets than the one that was chosen.
+        let offered: Vec<u64> = burst.steps.iter().map(|step| step.offered).collect();
+        let at = burst.steps.iter().position(|s| s.start_s >= burst.start_s);
+        let most = offered.windows(10).map(|ms| ms.iter().sum::<u64>()).max();
+        let chosen: u64 = offered[at.unwrap()..][..10].iter().sum();
+        assert_eq!(Some(chosen), most, "{name}");
+    }
+    assert!(starts.len() > 5 && starts.iter().all(|start| *start == starts[0]));
+}
+
+/// What is written can be read, and written again.
+#[test]
+fn reports_are_read_back_as_they_were() {
+    let packets = bursty(8, 100 * MS, 70, 3);
+    let options = RunOptions {
+        bursts: true,
+        ..RunOptions::default()
+    };
+    let report = run(&rack(), jittery(), policy("tailwater"), &packets, &options);
+    let text = serde_json::to_string(&report).unwrap();
+    let again: tailwater_sim::SimReport = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&again).unwrap(), text);
+    let points = &again.chains[0].latency_distribution;
+    let last = points.last().unwrap();
+    assert_eq!(last.packets, again.chains[0].packets.delivered);
+    assert_eq!(last.latency_us, again.chains[0].latency_us.max);
+}
+
 #[test]
 fn overload_of_five_times_is_lost_and_nothing_else() {
     let mut rack = Rack::of_one(2);

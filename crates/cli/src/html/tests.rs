@@ -272,7 +272,6 @@ fn embedded(page: &str) -> serde_json::Value {
 fn the_data_of_a_page_are_the_report() {
     let report = example(20, 20, 3, "chain");
     let page = html(&report, "");
-    // Read back, too: the last bit of a number may be lost on that way.
     let json = serde_json::to_string(&report).unwrap();
     assert!(embedded(&page) == serde_json::from_str::<serde_json::Value>(&json).unwrap());
     assert!(!page.contains("without its longest lists"));

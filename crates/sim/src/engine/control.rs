@@ -51,6 +51,8 @@ impl Engine<'_> {
             Control::Observe(tenant) => self.observe(tenant, now),
             Control::DecideFlows(tenant) => self.decide_flows(tenant, now),
             Control::EnforceFlows(tenant) => self.enforce_flows(tenant, now),
+            // Whoever only looks changes nothing.
+            Control::Watch => return self.look(now),
         }
         self.retire_all();
     }

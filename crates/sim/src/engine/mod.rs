@@ -13,6 +13,7 @@
 //! | `dispatching`, `dispatch` | one with helpers, and the helpers |
 //! | `moves` | buckets and flows between cores |
 //! | `control` | mappers, controllers, windows |
+//! | `watch` | the burst that a report shows |
 //! | `check` | what must always hold |
 
 mod account;
@@ -29,11 +30,12 @@ mod tenant;
 mod tree;
 mod turn;
 mod usage;
+mod watch;
 
 use crate::chain::Costs;
 use crate::policies::Steered;
 use crate::rack::Rack;
-use crate::report::Loss;
+use crate::report::{Burst, Loss};
 use crate::traffic::{Chunk, Packet};
 use check::Checker;
 use core::Core;
@@ -48,6 +50,7 @@ use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
 use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant};
 use tree::{NEVER, Tree};
 use usage::Usage;
+use watch::Watch;
 
 pub(crate) use meter::Counts;
 
@@ -80,6 +83,8 @@ pub(crate) enum Control {
     DecideFlows(usize),
     /// What it decided holds.
     EnforceFlows(usize),
+    /// Chains are looked at, for the report's bursts.
+    Watch,
 }
 
 /// A control in the heap: the earliest is greatest, equal times go by the order in which they came.
@@ -157,6 +162,8 @@ pub(crate) struct Engine<'r> {
     resumed: usize,
     retiring: Vec<(u16, u64)>,
     usage: Usage,
+    /// By tenant, what its burst is chosen from, if it is asked for.
+    watches: Vec<Option<Watch>>,
     window: u64,
     last_arrival: u64,
     /// Reused.
@@ -207,6 +214,7 @@ impl<'r> Engine<'r> {
             },
             tree: Tree::new(cores.len()),
             usage: Usage::new(cores.len()),
+            watches: Vec::new(),
             rack,
             cores,
             servers,
@@ -412,10 +420,13 @@ impl<'r> Engine<'r> {
     /// arrived.
     pub fn drain(&mut self) -> u64 {
         let limit = self.last_arrival.saturating_add(DRAIN);
-        while self.inside() > 0 {
+        // Where nobody looked, cores would go on to the next control.
+        let mut looked = false;
+        while looked || self.inside() > 0 {
             let next = self.next_control().min(limit);
             self.run_until(next);
-            if next == limit || self.inside() == 0 {
+            looked = matches!(self.controls.peek(), Some(Due(_, Control::Watch)));
+            if next == limit || !looked && self.inside() == 0 {
                 break;
             }
             self.do_control();
@@ -530,6 +541,8 @@ impl<'r> Engine<'r> {
             }
         }
         let start = (end / self.window) * self.window;
+        let bursts = self.watches.into_iter().map(|watch| watch?.finish());
+        let mut bursts = bursts.chain(std::iter::repeat(None));
         let finished = self.tenants.into_iter().map(|mut tenant| {
             let meter = &mut tenant.meter;
             if meter.window != Counts::default() {
@@ -542,6 +555,7 @@ impl<'r> Engine<'r> {
                 dedicated: tenant.dedicated,
                 auxiliary: tenant.auxiliary,
                 worked: tenant.worked,
+                burst: bursts.next().flatten(),
             }
         });
         let finished = finished.collect();
@@ -562,4 +576,5 @@ pub(crate) struct Finished {
     pub dedicated: u64,
     pub auxiliary: u64,
     pub worked: u64,
+    pub burst: Option<Burst>,
 }

@@ -1,0 +1,121 @@
+//! The burst that the report shows: the busiest millisecond of a chain's traffic and what is around it, in
+//! steps as long as the epochs that active cores are counted in.
+//!
+//! What is kept is bounded: the last steps, and those around the busiest millisecond so far. Which one that
+//! is depends on the traffic alone, so that all policies are shown in the same burst.
+
+use super::{Control, Engine, inside};
+use crate::chain::COUNTED;
+use crate::report::{Burst, BurstStep};
+use std::collections::VecDeque;
+use tailwater_net::Nanos;
+
+/// Steps of the busiest millisecond.
+const BUSIEST: usize = 10;
+/// Steps in front of it that are kept, and steps from its start on.
+const BEFORE: usize = 20;
+const AFTER: usize = 60;
+
+/// What a chain's burst is chosen from.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// Counts up to the last step's end.
+    before: BurstStep,
+    /// The last steps.
+    recent: VecDeque<BurstStep>,
+    /// The most packets of a millisecond so far, and the steps around it.
+    most: u64,
+    kept: Burst,
+    /// Steps to come that belong to it.
+    wanted: usize,
+}
+
+impl Watch {
+    /// Takes the counts up to `now`, of which those that grow are made into what the step added.
+    fn step(&mut self, counts: BurstStep, now: u64) {
+        let before = std::mem::replace(&mut self.before, counts);
+        let start = now - COUNTED.0;
+        let step = BurstStep {
+            start_s: Nanos(start).as_secs_f64(),
+            offered: counts.offered - before.offered,
+            delivered: counts.delivered - before.delivered,
+            lost: counts.lost - before.lost,
+            late: counts.late - before.late,
+            decisions: counts.decisions - before.decisions,
+            flows_moved: counts.flows_moved - before.flows_moved,
+            packets_handed: counts.packets_handed - before.packets_handed,
+            ..counts
+        };
+        if self.recent.len() == BEFORE + BUSIEST {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(step);
+        let busiest = self.recent.iter().rev().take(BUSIEST);
+        let offered = busiest.map(|step| step.offered).sum();
+        if offered > self.most {
+            self.most = offered;
+            let first = (now / COUNTED.0).saturating_sub(BUSIEST as u64);
+            self.kept = Burst {
+                start_s: Nanos(first * COUNTED.0).as_secs_f64(),
+                steps: self.recent.iter().copied().collect(),
+            };
+            self.wanted = AFTER - BUSIEST;
+        } else if self.wanted > 0 {
+            self.wanted -= 1;
+            self.kept.steps.push(step);
+        }
+    }
+
+    /// The busiest burst, if there was a packet.
+    pub fn finish(self) -> Option<Burst> {
+        (self.most > 0).then_some(self.kept)
+    }
+}
+
+impl Engine<'_> {
+    /// Watches the chains that have core mappers.
+    pub fn watch(&mut self) {
+        let watch = |tenant: &super::Tenant| tenant.make.is_some().then(Watch::default);
+        self.watches = self.tenants.iter().map(watch).collect();
+        if self.watches.iter().any(Option::is_some) {
+            self.at(COUNTED.0, Control::Watch);
+        }
+    }
+
+    /// Looks at all chains: a step is over.
+    pub(super) fn look(&mut self, now: u64) {
+        let mut counts = vec![BurstStep::default(); self.tenants.len()];
+        for (counts, tenant) in counts.iter_mut().zip(&self.tenants) {
+            let (window, total) = (&tenant.meter.window, &tenant.meter.total);
+            counts.offered = window.offered + total.offered;
+            counts.delivered = window.delivered + total.delivered;
+            counts.lost = window.lost_in_all() + total.lost_in_all();
+            counts.late = window.late.iter().chain(&total.late).sum();
+            counts.waiting = inside(&tenant.meter);
+            counts.dedicated = tenant.cores;
+            counts.decisions = tenant.decisions.decisions;
+            counts.flows_moved = tenant.decisions.flows_moved;
+            counts.packets_handed = tenant.decisions.packets_handed;
+        }
+        for core in &self.cores {
+            if let Some((tenant, _)) = core.dedicated {
+                let counts = &mut counts[usize::from(tenant)];
+                let in_hands = core.dispatch.as_ref().map_or(0, |d| d.used());
+                let kept = core.transit.kept.len() + core.transit.next.len();
+                let waiting = (core.fifo.len() + in_hands + kept) as u64;
+                counts.longest_queue = counts.longest_queue.max(waiting);
+            }
+            if let Some(claim) = core.guest.claim
+                && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
+            {
+                counts[usize::from(tenant)].helpers += 1;
+            }
+        }
+        for (watch, counts) in self.watches.iter_mut().zip(counts) {
+            if let Some(watch) = watch {
+                watch.step(counts, now);
+            }
+        }
+        self.at(now + COUNTED.0, Control::Watch);
+    }
+}
