@@ -254,10 +254,18 @@ pub struct SimulateArgs {
     /// For how long packets arrive [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
-    /// A table for people, or JSON for programs
-    #[arg(long, value_name = "table|json", default_value = "table")]
+    /// A table for people, JSON for programs, or CSV for spreadsheets
+    #[arg(long, value_name = "table|json|csv", default_value = "table")]
     #[arg(hide_possible_values = true)]
-    pub output: ReportOutput,
+    pub output: SimulateOutput,
+}
+
+/// How a comparison is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimulateOutput {
+    Table,
+    Json,
+    Csv,
 }
 
 const EXPLAIN_EXAMPLES: &str = "\

@@ -154,11 +154,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 /// A document as pretty JSON.
 pub fn json(document: &impl serde::Serialize) -> Result<String, CliError> {
     let text = serde_json::to_string_pretty(document);
-    text.map(|text| text + "\n")
-        .map_err(|error| CliError::System {
-            what: "the report cannot be written as JSON",
-            source: error.into(),
-        })
+    text.map(|text| text + "\n").map_err(not_json)
+}
+
+/// The error of a document that cannot be written as JSON.
+pub fn not_json(error: serde_json::Error) -> CliError {
+    CliError::System {
+        what: "the report cannot be written as JSON",
+        source: error.into(),
+    }
 }
 
 /// A flag that SIGINT and SIGTERM set. Either one, a second time, kills.

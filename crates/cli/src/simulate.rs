@@ -1,8 +1,9 @@
 //! `tailwater simulate`: the policies side by side, on a rack in virtual time.
 
+mod csv;
 mod traffic;
 
-use crate::args::{ReportOutput, SimulateArgs};
+use crate::args::{SimulateArgs, SimulateOutput};
 use crate::error::CliError;
 use crate::progress::Simulating;
 use crate::run::{json, stop_on_signals};
@@ -122,8 +123,9 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         runs,
     };
     print(&match args.output {
-        ReportOutput::Table => table::comparison(&document),
-        ReportOutput::Json => json(&document)?,
+        SimulateOutput::Table => table::comparison(&document),
+        SimulateOutput::Json => json(&document)?,
+        SimulateOutput::Csv => csv::comparison(&document)?,
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -98,6 +99,57 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     ];
     let page = include_str!("../../../docs/simulate.md");
     assert_eq!(fields(&document, &maps), documented(page, "## JSON"));
+}
+
+/// The columns of CSV: those in the documentation, and the figures of the JSON document.
+#[test]
+fn csv_has_a_row_for_each_chain_of_each_run() {
+    let folder = Folder::new();
+    let second = "    - name: second\n      slo: 500us\n      \
+                  costs: {packetNanoseconds: 1400}\n      traffic: {source: 'a,b.pcap'}\n";
+    folder.capture("a,b.pcap", &mixture(500));
+    let rack = rack(&folder, second);
+    let more = ["--policy", "tailwater,static"];
+    let document = document(&rack, &more);
+    let csv = simulated(&rack, &[&more[..], &["--output", "csv"]].concat());
+    let rows: Vec<Vec<String>> = csv.lines().map(cells).collect();
+    let page = include_str!("../../../docs/simulate.md");
+    let names: BTreeSet<String> = rows[0].iter().cloned().collect();
+    assert_eq!(names.len(), rows[0].len());
+    assert_eq!(names, documented(page, "## CSV"));
+    let get = |row: &[String], name: &str| {
+        let column = rows[0].iter().position(|other| other == name);
+        row[column.expect(name)].clone()
+    };
+    let wanted = ["tailwater", "tailwater", "static", "static"];
+    let chains = ["first", "second", "first", "second"];
+    assert_eq!(rows.len(), 5);
+    for (number, row) in rows[1..].iter().enumerate() {
+        assert_eq!(row.len(), rows[0].len());
+        assert_eq!(get(row, "policy"), wanted[number]);
+        assert_eq!(get(row, "chain"), chains[number]);
+        let run = &document["runs"][number / 2];
+        let chain = &run["chains"][number % 2];
+        assert_eq!(get(row, "seed"), run["seed"].to_string());
+        assert_eq!(get(row, "traffic"), chain["traffic"].as_str().unwrap());
+        assert_eq!(get(row, "p99_us"), chain["latency_us"]["p99"].to_string());
+        let late = &chain["late_by_cause"]["minnows"];
+        assert_eq!(get(row, "late_minnows"), late.to_string());
+        assert_eq!(get(row, "lost_switch-table"), "0");
+    }
+}
+
+/// The cells of a line of CSV.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut quoted) = (vec![String::new()], false);
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(String::new()),
+            c => cells.last_mut().unwrap().push(c),
+        }
+    }
+    cells
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod tables;
 mod text;
 
 use crate::error::CliError;
+use crate::run::not_json;
 use charts::Figure;
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -157,10 +158,7 @@ fn embedded(report: &RunReport) -> Result<(String, bool), CliError> {
                     .replace('>', "\\u003e")
                     .replace('&', "\\u0026")
             })
-            .map_err(|error| CliError::System {
-                what: "the report cannot be written as JSON",
-                source: error.into(),
-            })
+            .map_err(not_json)
     };
     let whole = text(report)?;
     if whole.len() <= MOST_JSON {

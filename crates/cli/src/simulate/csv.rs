@@ -1,0 +1,119 @@
+//! Comparisons as comma-separated values, for spreadsheets and scripts.
+
+use super::Document;
+use crate::error::CliError;
+use crate::run::not_json;
+use serde_json::Value;
+use tailwater_sim::report::{Cause, Loss};
+
+/// A column: its name, and where its figure is in the JSON document: in a run, or in its chain.
+type Column = (&'static str, &'static str);
+
+/// What there is of a run. Names and units of columns are stable.
+const OF_RUN: &[Column] = &[
+    ("policy", "/policy"),
+    ("seed", "/seed"),
+    ("duration_s", "/duration_s"),
+    ("rack_cores_average", "/cores/average"),
+    ("rack_cores_most", "/cores/most"),
+];
+
+/// What there is of each chain of a run.
+const OF_CHAIN: &[Column] = &[
+    ("chain", "/chain"),
+    ("traffic", "/traffic"),
+    ("slo_us", "/slo_us"),
+    ("slo_met", "/slo_met"),
+    ("p50_us", "/latency_us/p50"),
+    ("p90_us", "/latency_us/p90"),
+    ("p99_us", "/latency_us/p99"),
+    ("p999_us", "/latency_us/p999"),
+    ("max_us", "/latency_us/max"),
+    ("mean_us", "/latency_us/mean"),
+    ("offered", "/packets/offered"),
+    ("delivered", "/packets/delivered"),
+    ("delivered_bytes", "/packets/delivered_bytes"),
+    ("lost", "/packets/lost"),
+    ("loss_rate", "/loss_rate"),
+    ("flows", "/packets/flows"),
+    ("cores_dedicated", "/cores/dedicated"),
+    ("cores_auxiliary", "/cores/auxiliary"),
+    ("cores_total", "/cores/total"),
+    ("cores_busy", "/cores/busy"),
+    ("decisions", "/decisions/decisions"),
+    ("moves", "/decisions/moves"),
+    ("flows_moved", "/decisions/flows_moved"),
+    ("packets_handed", "/decisions/packets_handed"),
+    ("recruited", "/decisions/recruited"),
+    ("released", "/decisions/released"),
+    ("boosts", "/decisions/boosts"),
+    ("splits", "/decisions/splits"),
+    ("whales_beyond_split", "/decisions/whales_beyond_split"),
+    ("out_of_cores", "/decisions/out_of_cores"),
+    ("remaps", "/decisions/remaps"),
+    ("buckets_moved", "/decisions/buckets_moved"),
+    ("flows_migrated", "/decisions/flows_migrated"),
+    ("kept_back", "/decisions/kept_back"),
+    ("longest_move_ns", "/decisions/longest_move_ns"),
+    ("rules", "/decisions/rules"),
+    ("waited_for_rule", "/decisions/waited_for_rule"),
+];
+
+/// A line of names, and one for each chain of each run.
+pub fn comparison(document: &Document) -> Result<String, CliError> {
+    let columns = OF_RUN.iter().chain(OF_CHAIN);
+    let mut names: Vec<String> = columns.map(|(name, _)| (*name).to_owned()).collect();
+    names.extend(Loss::ALL.map(|loss| format!("lost_{}", loss.name())));
+    names.extend(Cause::ALL.map(|cause| format!("late_{}", cause.name())));
+    let mut text = line(names.into_iter());
+    for run in &document.runs {
+        let whole = serde_json::to_value(run).map_err(not_json)?;
+        let of_run = OF_RUN.iter().map(|(_, place)| field(whole.pointer(place)));
+        let of_run: Vec<String> = of_run.collect();
+        for (chain, report) in run.report.chains.iter().enumerate() {
+            let chain = &whole["chains"][chain];
+            let of_chain = OF_CHAIN
+                .iter()
+                .map(|(_, place)| field(chain.pointer(place)));
+            // Of reasons, only those are told that occurred.
+            let count = |map: &std::collections::BTreeMap<String, u64>, name| {
+                map.get(name).copied().unwrap_or(0).to_string()
+            };
+            let packets = &report.packets;
+            let lost = Loss::ALL.map(|loss| count(&packets.lost_by_reason, loss.name()));
+            let late = Cause::ALL.map(|cause| count(&report.late_by_cause, cause.name()));
+            let fields = of_run.iter().cloned().chain(of_chain);
+            text.push_str(&line(fields.chain(lost).chain(late)));
+        }
+    }
+    Ok(text)
+}
+
+/// Fields on a line, quoted where they have to be (RFC 4180).
+pub fn line(fields: impl Iterator<Item = String>) -> String {
+    let quoted = fields.map(|field| match field.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field,
+    });
+    quoted.collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// A figure as JSON has it, and text without quotes; nothing for what is not there.
+pub fn field(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_commas_are_quoted() {
+        let fields = ["a", "b,c", "say \"d\"", ""].map(str::to_owned);
+        assert_eq!(line(fields.into_iter()), "a,\"b,c\",\"say \"\"d\"\"\",\n");
+    }
+}
