@@ -219,12 +219,13 @@ pub struct CapacityArgs {
 }
 
 const SIMULATE_EXAMPLES: &str = "\
-Each policy is run on the same rack, chains and packets, in virtual time. Policies run at the same time
-on all cores; the result does not depend on it.
+Each policy is run on the same rack, chains and packets, in virtual time: with each objective and each
+seed, if there are several. Runs go on at the same time on all cores; the result does not depend on it.
 
 Examples:
   tailwater simulate examples/rack.yaml
   tailwater simulate rack.yaml --policy netblaze,tailwater --slo 500us
+  tailwater simulate rack.yaml --slo 100us,200us,500us --seed 1,2,3 --output csv > sweep.csv
   tailwater simulate rack.yaml --traffic capture.pcap --output json > comparison.json
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
@@ -245,12 +246,12 @@ pub struct SimulateArgs {
     /// The policies, such as netblaze,tailwater [default: the rack's, or all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::rack_policy)]
     pub policy: Vec<&'static str>,
-    /// Selects presets' packets, and what else is random [default: the rack's]
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// The latency objective of all chains [default: the rack's]
-    #[arg(long, value_name = "TIME", value_parser = values::slo)]
-    pub slo: Option<Nanos>,
+    /// Select presets' packets, and what else is random, such as 1,2,3 [default: the rack's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::seed)]
+    pub seed: Vec<u64>,
+    /// Latency objectives of all chains, such as 100us,200us [default: the rack's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::slo)]
+    pub slo: Vec<Nanos>,
     /// For how long packets arrive [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,

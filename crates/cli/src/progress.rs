@@ -100,7 +100,7 @@ impl Measuring {
     }
 }
 
-/// The line while policies are simulated.
+/// The line while racks are simulated.
 pub struct Simulating(Line);
 
 impl Simulating {
@@ -109,12 +109,12 @@ impl Simulating {
         Simulating(Line::new())
     }
 
-    /// Shows how many policies are done of how many, and what share of all packets' time.
+    /// Shows how many runs are done of how many, and what share of all packets' time.
     pub fn show(&mut self, done: usize, of: usize, share: f64) {
         if self.0.due() {
             let percent = (share.clamp(0.0, 1.0) * 100.0).floor();
             self.0
-                .show(&format!("{done} of {of} policies simulated, {percent} %"));
+                .show(&format!("{done} of {of} runs simulated, {percent} %"));
         }
     }
 }

@@ -117,6 +117,12 @@ pub fn slo(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_micros(1)..=Nanos::from_secs(10))
 }
 
+/// A seed. All digits of it are kept by whatever reads JSON.
+pub fn seed(text: &str) -> Result<u64, String> {
+    let seed = text.parse().ok().filter(|seed| *seed <= 1 << 53);
+    seed.ok_or_else(|| format!("expected a whole number from 0 to {}", 1_u64 << 53))
+}
+
 /// The name of a policy.
 pub fn policy(text: &str) -> Result<Policy, String> {
     Policy::named(text).map_err(|error| error.to_string())

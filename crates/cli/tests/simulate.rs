@@ -191,6 +191,65 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(both["runs"][1], alone["runs"][0]);
 }
 
+/// Runs are by policy, objective and seed, and the same on one core as on all.
+#[test]
+fn a_sweep_has_all_runs_in_order_on_any_number_of_cores() {
+    let folder = Folder::new();
+    // The second chain's packets are the same for all seeds.
+    let second = "    - {name: second, slo: 1ms, costs: {packetNanoseconds: 1400}, \
+                  traffic: {source: smooth, seed: 5}}\n";
+    let rack = rack(&folder, second);
+    let list = ["--policy", "tailwater,static", "--slo", "300us,100us"];
+    let more = [&list[..], &["--seed", "3,1", "--duration", "5ms"]].concat();
+    let sweep = document(&rack, &more);
+    let runs = sweep["runs"].as_array().unwrap();
+    let mut wanted = Vec::new();
+    for policy in ["tailwater", "static"] {
+        for slo in [300.0, 100.0] {
+            wanted.extend([3, 1].map(|seed| (policy, slo, seed)));
+        }
+    }
+    let named = |run: &'_ serde_json::Value| {
+        let slos: Vec<_> = run["chains"].as_array().unwrap().iter().collect();
+        assert_eq!(slos[0]["slo_us"], slos[1]["slo_us"]);
+        let policy = run["policy"].as_str().unwrap().to_owned();
+        (policy, slos[0]["slo_us"].as_f64(), run["seed"].as_u64())
+    };
+    let found: Vec<_> = runs.iter().map(named).collect();
+    let wanted = wanted
+        .into_iter()
+        .map(|(policy, slo, seed)| (policy.to_owned(), Some(slo), Some(seed)));
+    assert_eq!(found, wanted.collect::<Vec<_>>());
+    let offered = |run: usize, chain: usize| runs[run]["chains"][chain]["packets"].clone();
+    assert_ne!(offered(0, 0)["flows"], offered(1, 0)["flows"]);
+    assert_eq!(offered(0, 1)["offered"], offered(1, 1)["offered"]);
+    // A run of its own comes to the same.
+    let alone = ["--policy", "static", "--slo", "100us", "--seed", "1"];
+    let alone = [&alone[..], &["--duration", "5ms"]].concat();
+    assert_eq!(document(&rack, &alone)["runs"][0], runs[7]);
+    for output in ["json", "csv", "table"] {
+        let more = [&more[..], &["--output", output]].concat();
+        let one_core = Command::new("taskset")
+            .args(["-c", "0", env!("CARGO_BIN_EXE_tailwater"), "simulate"])
+            .arg(&rack)
+            .args(&more)
+            .output()
+            .unwrap();
+        assert!(
+            text(&one_core.stdout) == simulated(&rack, &more),
+            "{output}"
+        );
+    }
+    let table = simulated(&rack, &more);
+    assert_eq!(table.matches("\nchain first").count(), 2);
+    assert_eq!(table.matches("\nchain second").count(), 2);
+    assert_eq!(table.matches("\ntailwater  ").count(), 8);
+    assert!(
+        table.contains("flows with seed 3; SLO: 99 % within 300us"),
+        "{table}"
+    );
+}
+
 #[test]
 fn flags_replace_what_the_rack_says() {
     let folder = Folder::new();
@@ -263,7 +322,18 @@ fn wrong_input_is_refused() {
         (["--slo", "1ns"], "--slo"),
         (["--slo", "11s"], "--slo"),
         (["--duration", "0s"], "--duration"),
-        (["--seed", "x"], "--seed"),
+        (["--seed", "x"], "expected a whole number from 0 to"),
+        (["--seed", "1,2,"], "--seed"),
+        (
+            ["--seed", "1,2,1"],
+            "--seed: expected different ones, found 1 twice",
+        ),
+        (
+            ["--slo", "1ms,1000us"],
+            "--slo: expected different ones, found 1ms twice",
+        ),
+        (["--slo", "100us,1"], "--slo"),
+        (["--policy", "static,static"], "found static twice"),
         (["--output", "xml"], "--output"),
     ] {
         refused(&good, &more, expected);
@@ -316,5 +386,5 @@ fn an_interrupted_comparison_tells_what_is_done() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["interrupted"], true);
     assert_eq!(document["runs"].as_array().map(Vec::len), Some(0));
-    assert!(text(&output.stderr).contains("interrupted: 0 of 15 policies"));
+    assert!(text(&output.stderr).contains("interrupted: 0 of 15 runs"));
 }

@@ -1,12 +1,15 @@
-//! The packets of a chain, the same for all policies.
+//! The packets of chains, the same for all policies, and shared between the runs that have the same.
 
+use crate::complain;
 use crate::error::CliError;
 use crate::input::Traffic;
 use crate::timed::Timed;
 use crate::values::LONGEST;
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tailwater_net::Nanos;
 use tailwater_sim::spec::{RackSpec, TrafficSource};
 use tailwater_sim::{FlowOptions, Recording, Workload};
@@ -16,51 +19,43 @@ use tailwater_traffic::bursts::Arrivals;
 /// How long presets send unless told otherwise.
 const DEFAULT_DURATION: Nanos = Nanos::from_secs(1);
 
-/// The most memory for packets of all chains: 32 million. More are made or read anew for each policy.
+/// The most memory for packets of all chains of a run: 32 million. More are made or read anew for each run.
 const MEMORY: u64 = 512 << 20;
+
+/// With so much in memory, no more is read before something else is done with. So at most one and a half
+/// times this is taken.
+const ENOUGH: u64 = 1 << 30;
 
 /// Packets whose average length stands for that of all, where not all are in memory.
 const SAMPLE: usize = 1 << 16;
 
-/// The packets of a chain.
-pub struct Packets {
-    source: Source,
-    /// They themselves, if there are not too many.
-    recording: Option<Arc<Recording>>,
-    /// The average length of a frame.
-    pub mean_bytes: f64,
-    /// From the first to the last, or nearly so.
-    pub duration: Nanos,
-    /// What a person should know.
-    pub notices: Vec<String>,
-}
+/// Between two looks at whether to stop.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where packets come from, as often as they are needed.
-struct Source {
+/// Where the packets of a chain come from, as often as they are needed.
+#[derive(Debug)]
+pub struct Source {
     traffic: Traffic,
     seed: u64,
     /// How much of a preset is made.
     generated: Nanos,
     speed: f64,
     until: Nanos,
+    /// How long it takes if nobody knows.
+    length: Nanos,
+    /// The most memory for its packets.
+    memory: u64,
     stop: Arc<AtomicBool>,
 }
 
 impl Source {
-    fn open(&self) -> Result<Timed, TrafficError> {
-        let source = self.traffic.arrivals((self.seed, self.generated), false)?;
-        Ok(Timed::new(source, self.speed).within(self.until, &self.stop))
-    }
-}
-
-impl Packets {
-    /// Those of a chain of a rack, by its number; `instead` replaces what they are.
-    pub fn load(
+    /// Of a chain of a rack, by its number; `instead` replaces what it is.
+    pub fn new(
         spec: &RackSpec,
         number: usize,
         instead: Option<&OsStr>,
         stop: &Arc<AtomicBool>,
-    ) -> Result<Packets, CliError> {
+    ) -> Result<Source, CliError> {
         let chain = &spec.chains[number];
         let named = match (instead, &chain.traffic.source) {
             (Some(name), _) => Traffic::named(name)?,
@@ -72,10 +67,24 @@ impl Packets {
         // A preset needs some time for its first packets.
         let generated = Nanos::from_secs_f64(length.as_secs_f64() * speed);
         let generated = generated.clamp(Nanos::from_micros(100), LONGEST);
-        let (traffic, until) = match named {
+        // Chains of the same preset have packets of their own.
+        let own = spec.seed.wrapping_add(number as u64);
+        let source = |traffic, seed, generated, until| Source {
+            traffic,
+            seed,
+            generated,
+            speed,
+            until,
+            length,
+            memory: MEMORY / spec.chains.len() as u64,
+            stop: Arc::clone(stop),
+        };
+        Ok(match named {
             Traffic::Preset(preset) => {
                 let preset = preset.scaled(chain.traffic.flows_scale);
-                (Traffic::Preset(Box::new(preset)), Nanos::MAX)
+                let seed = chain.traffic.seed.unwrap_or(own);
+                let traffic = Traffic::Preset(Box::new(preset));
+                source(traffic, seed, generated, Nanos::MAX)
             }
             Traffic::File(_) if chain.traffic.flows_scale != 1.0 => {
                 return Err(CliError::Input(format!(
@@ -83,24 +92,55 @@ impl Packets {
                     chain.name
                 )));
             }
-            file => (file, spec.duration.unwrap_or(Nanos::MAX)),
-        };
-        let source = Source {
+            // A capture has no seed.
+            file => {
+                let until = spec.duration.unwrap_or(Nanos::MAX);
+                source(file, 0, Nanos::ZERO, until)
+            }
+        })
+    }
+
+    /// What tells it from others: what is equal has the same packets.
+    pub fn key(&self) -> String {
+        let Source {
             traffic,
-            // Chains of the same preset have packets of their own.
-            seed: chain
-                .traffic
-                .seed
-                .unwrap_or(spec.seed.wrapping_add(number as u64)),
+            seed,
             generated,
             speed,
             until,
-            stop: Arc::clone(stop),
-        };
-        let memory = MEMORY / spec.chains.len() as u64;
-        match Recording::load(Box::new(source.open()?), FlowOptions::default(), memory) {
+            length,
+            memory,
+            stop: _,
+        } = self;
+        format!("{traffic:?} {seed} {generated:?} {speed:?} {until:?} {length:?} {memory}")
+    }
+
+    fn open(&self) -> Result<Timed, TrafficError> {
+        let source = self.traffic.arrivals((self.seed, self.generated), false)?;
+        Ok(Timed::new(source, self.speed).within(self.until, &self.stop))
+    }
+}
+
+/// The packets of a chain.
+#[derive(Debug)]
+pub struct Packets {
+    source: Source,
+    /// They themselves, if there are not too many.
+    recording: Option<Arc<Recording>>,
+    /// The average length of a frame.
+    pub mean_bytes: f64,
+    /// From the first to the last, or nearly so.
+    pub duration: Nanos,
+    /// What a person should know.
+    notices: Vec<String>,
+}
+
+impl Packets {
+    fn load(source: Source) -> Result<Packets, CliError> {
+        let options = FlowOptions::default();
+        match Recording::load(Box::new(source.open()?), options, source.memory) {
             Ok(recording) => Packets::recorded(source, recording),
-            Err(TrafficError::MemoryLimit { .. }) => Packets::streamed(source, length),
+            Err(TrafficError::MemoryLimit { .. }) => Packets::streamed(source),
             Err(error) => Err(error.into()),
         }
     }
@@ -121,7 +161,7 @@ impl Packets {
         })
     }
 
-    fn streamed(source: Source, length: Nanos) -> Result<Packets, CliError> {
+    fn streamed(source: Source) -> Result<Packets, CliError> {
         let mut arrivals = source.open()?.silently();
         let (mut packets, mut bytes) = (0, 0);
         while packets < SAMPLE
@@ -132,14 +172,14 @@ impl Packets {
         }
         Ok(Packets {
             mean_bytes: bytes as f64 / packets.max(1) as f64,
-            duration: length,
+            duration: source.length,
             notices: Vec::new(),
             recording: None,
             source,
         })
     }
 
-    /// All of them, for one policy.
+    /// All of them, for one run.
     pub fn workload(&self) -> Result<Workload<'static>, CliError> {
         Ok(match &self.recording {
             Some(recording) => Workload::from(Arc::clone(recording)),
@@ -148,5 +188,141 @@ impl Packets {
                 Workload::stream(Box::new(source), FlowOptions::default())
             }
         })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let recording = self.recording.as_ref();
+        recording.map_or(0, |recording| recording.memory_bytes())
+    }
+}
+
+/// Packets that runs share. Those of a run's chains are held together.
+#[derive(Debug, Default)]
+pub struct Shared {
+    held: Mutex<Vec<Arc<Set>>>,
+    /// One at a time reads or makes packets: so memory is bounded, and nothing is read twice.
+    loading: Mutex<HashSet<String>>,
+    /// Somebody is done with a set.
+    free: Condvar,
+}
+
+/// The packets of all chains of a run.
+#[derive(Debug)]
+struct Set {
+    keys: Vec<String>,
+    packets: Vec<Arc<Packets>>,
+}
+
+/// A set that is being used.
+pub struct InUse<'s> {
+    shared: &'s Shared,
+    set: Option<Arc<Set>>,
+}
+
+impl InUse<'_> {
+    /// The packets of each chain.
+    pub fn iter(&self) -> impl Iterator<Item = &Packets> {
+        let sets = self.set.iter().flat_map(|set| &set.packets);
+        sets.map(|packets| &**packets)
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.set = None;
+        self.shared.free.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The packets of a run's chains; `None` once `stop` is set.
+    pub fn get(
+        &self,
+        sources: Vec<Source>,
+        stop: &AtomicBool,
+    ) -> Result<Option<InUse<'_>>, CliError> {
+        let keys: Vec<String> = sources.iter().map(Source::key).collect();
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            if let Some(set) = self.find(&keys) {
+                return Ok(Some(set));
+            }
+            let mut told = lock(&self.loading);
+            // Somebody may have read it meanwhile.
+            if let Some(set) = self.find(&keys) {
+                return Ok(Some(set));
+            }
+            let mut held = lock(&self.held);
+            let known: Vec<_> = keys.iter().map(|key| find_packets(&held, key)).collect();
+            make_room(&mut held);
+            if memory(&held) >= ENOUGH {
+                drop(told);
+                // Who waits holds nothing that others wait for.
+                let waited = self.free.wait_timeout(held, PAUSE);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                continue;
+            }
+            drop(held);
+            let mut packets: Vec<Arc<Packets>> = Vec::new();
+            for (known, source) in known.into_iter().zip(sources) {
+                let again = packets.iter().find(|p| p.source.key() == source.key());
+                packets.push(match (known, again) {
+                    (Some(known), _) => known,
+                    (None, Some(again)) => Arc::clone(again),
+                    (None, None) => Arc::new(Packets::load(source)?),
+                });
+            }
+            for notice in packets.iter().flat_map(|packets| &packets.notices) {
+                if told.insert(notice.clone()) {
+                    complain("notice", notice);
+                }
+            }
+            let set = Arc::new(Set { keys, packets });
+            lock(&self.held).push(Arc::clone(&set));
+            return Ok(Some(InUse {
+                shared: self,
+                set: Some(set),
+            }));
+        }
+    }
+
+    fn find(&self, keys: &[String]) -> Option<InUse<'_>> {
+        let held = lock(&self.held);
+        let set = held.iter().find(|set| set.keys == keys)?;
+        Some(InUse {
+            shared: self,
+            set: Some(Arc::clone(set)),
+        })
+    }
+}
+
+fn find_packets(held: &[Arc<Set>], key: &str) -> Option<Arc<Packets>> {
+    let chains = held
+        .iter()
+        .flat_map(|set| set.keys.iter().zip(&set.packets));
+    let mut chains = chains.filter(|(other, _)| *other == key);
+    chains.next().map(|(_, packets)| Arc::clone(packets))
+}
+
+/// Memory of all packets that are held; those that sets share count once.
+fn memory(held: &[Arc<Set>]) -> u64 {
+    let mut seen = HashSet::new();
+    let packets = held.iter().flat_map(|set| &set.packets);
+    let distinct = packets.filter(|packets| seen.insert(Arc::as_ptr(packets)));
+    distinct.map(|packets| packets.memory_bytes()).sum()
+}
+
+/// Lets go what nobody uses, the oldest first, until there is room.
+fn make_room(held: &mut Vec<Arc<Set>>) {
+    while memory(held) >= ENOUGH
+        && let Some(unused) = held.iter().position(|set| Arc::strong_count(set) == 1)
+    {
+        held.remove(unused);
     }
 }
