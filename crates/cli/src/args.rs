@@ -255,6 +255,9 @@ pub struct SimulateArgs {
     /// For how long packets arrive [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
+    /// Keep each run's result in this file; started again, leave out what is there
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
     /// A table for people, JSON for programs, or CSV for spreadsheets
     #[arg(long, value_name = "table|json|csv", default_value = "table")]
     #[arg(hide_possible_values = true)]

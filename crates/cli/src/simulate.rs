@@ -2,6 +2,7 @@
 
 mod csv;
 mod parallel;
+mod resume;
 mod runner;
 mod traffic;
 
@@ -53,10 +54,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     refuse_twice("--seed", &args.seed)?;
     refuse_twice("--policy", &args.policy)?;
     let stop = stop_on_signals()?;
-    let runner = Runner::new(&spec, args, &stop);
+    let runner = Runner::new(&spec, args, &stop)?;
     let jobs = jobs(&spec, args);
     // What cannot be run is told before anything is.
     jobs.iter().try_for_each(|job| runner.check(job))?;
+    if let Some((path, done)) = args.resume.as_ref().zip(runner.finished(&jobs)?) {
+        let (file, of) = (path.display(), jobs.len());
+        complain("notice", &format!("{file} has {done} of {of} runs"));
+    }
     let runs = compare(&runner, &jobs, &stop)?;
     let interrupted = runs.len() < jobs.len();
     if interrupted {

@@ -4,15 +4,38 @@ use std::fmt::{self, Write};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_policy::capacity::MAX_NAME_BYTES;
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): no secret, no adversary, the same on every machine.
-struct Fnv(u64);
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): no secret, no adversary, the same on every machine. What is
+/// written into it, it is a hash of.
+#[derive(Clone, Copy, Debug)]
+pub struct Fnv(u64);
+
+impl Default for Fnv {
+    /// Of nothing.
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    /// Adds bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
 
 impl Write for Fnv {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        self.bytes(text.as_bytes());
         Ok(())
+    }
+}
+
+/// 16 hexadecimal digits.
+impl fmt::Display for Fnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -21,7 +44,7 @@ impl Write for Fnv {
 ///
 /// Names, objectives, comments and the places of files do not count, nor does `match`.
 pub fn fingerprint(spec: &ChainSpec) -> String {
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hash = Fnv::default();
     let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
     // Writing into a hash cannot fail.
     let _ = write!(hash, "{build:?}{:?}{:?}", spec.flows, spec.packets);
@@ -36,7 +59,7 @@ pub fn fingerprint(spec: &ChainSpec) -> String {
         }
         let _ = write!(hash, "{config:?}");
     }
-    format!("{:016x}", hash.0)
+    hash.to_string()
 }
 
 /// This machine: its name and its processor, as in `edge-3 (Intel(R) Xeon(R) ...)`.

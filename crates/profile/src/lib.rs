@@ -25,5 +25,5 @@ mod tests;
 mod traffic;
 mod train;
 
-pub use identity::{fingerprint, machine};
+pub use identity::{Fnv, fingerprint, machine};
 pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity};

@@ -1,14 +1,21 @@
 //! One simulation: what is asked for, put together from the rack spec, and run.
 
+use super::resume::Finished;
 use super::traffic::{Shared, Source};
 use crate::args::SimulateArgs;
 use crate::error::CliError;
 use crate::values::LONGEST;
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
+use tailwater_profile::Fnv;
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
     ChainRun, Objective, RackPolicy, RunOptions, SimError, SimReport, simulate_with,
@@ -29,9 +36,79 @@ pub struct Runner {
     /// Traffic that replaces that of all chains.
     instead: Option<OsString>,
     packets: Shared,
+    /// Runs that need not be made again.
+    finished: Option<Identified>,
     stop: Arc<AtomicBool>,
     /// Of all runs so far, in millionths.
     parts: AtomicU64,
+}
+
+/// A file of runs, and what tells them from those of other programs and captures.
+struct Identified {
+    runs: Finished,
+    /// A hash of this program.
+    program: Fnv,
+    /// Hashes of captures.
+    captures: Mutex<HashMap<PathBuf, Fnv>>,
+}
+
+impl Identified {
+    fn open(path: &Path) -> Result<Identified, CliError> {
+        let program = std::env::current_exe().and_then(|program| content(&program));
+        Ok(Identified {
+            runs: Finished::open(path)?,
+            program: program.map_err(|source| CliError::System {
+                what: "this program cannot be read",
+                source,
+            })?,
+            captures: Mutex::default(),
+        })
+    }
+
+    /// A capture's hash.
+    fn capture(&self, path: &Path) -> Result<Fnv, CliError> {
+        let known = self.captures.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if let Some(hash) = known.get(path) {
+            return Ok(*hash);
+        }
+        let wrong = |what: String| CliError::Input(format!("{}: {what}", path.display()));
+        // A pipe can be read only once.
+        if path.metadata().is_ok_and(|file| !file.is_file()) {
+            return Err(wrong(
+                "expected a capture in a file beside --resume".to_owned(),
+            ));
+        }
+        let hash = content(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        known.insert(path.to_owned(), hash);
+        Ok(hash)
+    }
+
+    /// A hash of all that determines a run.
+    fn key(&self, job: &Job, spec: &RackSpec, sources: &[Source]) -> Result<String, CliError> {
+        let mut hash = self.program;
+        // Writing into a hash cannot fail.
+        let _ = write!(hash, "{}\n{spec:?}\n", job.policy);
+        for source in sources {
+            let _ = writeln!(hash, "{}", source.key());
+            if let Some(path) = source.capture() {
+                let _ = writeln!(hash, "{}", self.capture(path)?);
+            }
+        }
+        Ok(hash.to_string())
+    }
+}
+
+/// A hash of a file's content.
+fn content(path: &Path) -> io::Result<Fnv> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut buffer) = (Fnv::default(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash),
+            count => hash.bytes(&buffer[..count]),
+        }
+    }
 }
 
 /// A run is so many parts.
@@ -39,18 +116,37 @@ const WHOLE: u64 = 1_000_000;
 
 impl Runner {
     /// For runs of a rack with what the flags say.
-    pub fn new(spec: &RackSpec, args: &SimulateArgs, stop: &Arc<AtomicBool>) -> Runner {
+    pub fn new(
+        spec: &RackSpec,
+        args: &SimulateArgs,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Runner, CliError> {
         let mut spec = spec.clone();
         spec.duration = args.duration.or(spec.duration);
         // Which policies others are compared with makes no difference to one.
         spec.policies.clear();
-        Runner {
+        Ok(Runner {
             spec,
             instead: args.traffic.clone(),
             packets: Shared::default(),
+            finished: args.resume.as_deref().map(Identified::open).transpose()?,
             stop: Arc::clone(stop),
             parts: AtomicU64::new(0),
+        })
+    }
+
+    /// How many of these are in the file of runs that are done; `None` if that is new, or none was named.
+    pub fn finished(&self, jobs: &[Job]) -> Result<Option<usize>, CliError> {
+        let Some(finished) = self.finished.as_ref().filter(|f| !f.runs.is_empty()) else {
+            return Ok(None);
+        };
+        let mut count = 0;
+        for job in jobs {
+            let spec = self.rack(job);
+            let key = finished.key(job, &spec, &self.sources(&spec)?)?;
+            count += usize::from(finished.runs.has(&key));
         }
+        Ok(Some(count))
     }
 
     /// How many runs have been done, with parts of those that are under way.
@@ -73,21 +169,43 @@ impl Runner {
         // Whether a policy can be made does not depend on how long packets are.
         const BYTES: f64 = 1000.0;
         let spec = self.rack(job);
-        for (number, chain) in spec.chains.iter().enumerate() {
+        for chain in &spec.chains {
             policy(chain, job.policy, BYTES)?;
-            Source::new(&spec, number, self.instead.as_deref(), &self.stop)?;
         }
-        Ok(())
+        self.sources(&spec).map(drop)
     }
 
-    /// Runs it; `None` if it was stopped meanwhile.
+    /// Where the packets of each chain come from.
+    fn sources(&self, spec: &RackSpec) -> Result<Vec<Source>, CliError> {
+        let source = |number| Source::new(spec, number, self.instead.as_deref(), &self.stop);
+        (0..spec.chains.len()).map(source).collect()
+    }
+
+    /// Runs it, if that has not been done before; `None` if it was stopped meanwhile.
     pub fn run(&self, job: &Job) -> Result<Option<SimReport>, CliError> {
         let spec = self.rack(job);
-        let mut sources = Vec::new();
-        for number in 0..spec.chains.len() {
-            let instead = self.instead.as_deref();
-            sources.push(Source::new(&spec, number, instead, &self.stop)?);
+        let sources = self.sources(&spec)?;
+        let Some(finished) = &self.finished else {
+            return self.simulate(job, &spec, sources);
+        };
+        let key = finished.key(job, &spec, &sources)?;
+        if let Some(report) = finished.runs.get(&key)? {
+            self.parts.fetch_add(WHOLE, Ordering::Relaxed);
+            return Ok(Some(report));
         }
+        let report = self.simulate(job, &spec, sources)?;
+        if let Some(report) = &report {
+            finished.runs.add(&key, report)?;
+        }
+        Ok(report)
+    }
+
+    fn simulate(
+        &self,
+        job: &Job,
+        spec: &RackSpec,
+        sources: Vec<Source>,
+    ) -> Result<Option<SimReport>, CliError> {
         let Some(packets) = self.packets.get(sources, &self.stop)? else {
             return Ok(None);
         };

@@ -7,6 +7,7 @@ use crate::timed::Timed;
 use crate::values::LONGEST;
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -113,6 +114,14 @@ impl Source {
             stop: _,
         } = self;
         format!("{traffic:?} {seed} {generated:?} {speed:?} {until:?} {length:?} {memory}")
+    }
+
+    /// The capture file that it is, if it is one.
+    pub fn capture(&self) -> Option<&Path> {
+        match &self.traffic {
+            Traffic::File(path) => Some(path),
+            Traffic::Preset(_) => None,
+        }
     }
 
     fn open(&self) -> Result<Timed, TrafficError> {
