@@ -240,12 +240,12 @@ pub(crate) struct Work {
 /// A model in whole picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
-    batch: u64,
-    packet: u64,
-    byte: u64,
-    new_flow: u64,
-    receive_batch: u64,
-    receive_packet: u64,
+    pub batch: u64,
+    pub packet: u64,
+    pub byte: u64,
+    pub new_flow: u64,
+    pub receive_batch: u64,
+    pub receive_packet: u64,
     dispatch_packet: u64,
     hand_over_batch: u64,
     hand_over_packet: u64,
@@ -258,7 +258,7 @@ pub(crate) struct Costs {
     numa_packet: u64,
     migrated_flow: u64,
     pub opens_at_home: bool,
-    splits: Vec<SplitCost>,
+    pub splits: Vec<SplitCost>,
     /// Packets of a batch, at most.
     pub most: usize,
     pub jitter: Option<Jitter>,
@@ -356,6 +356,11 @@ impl Jitter {
         let mean = factors.iter().sum::<f64>() / JITTER as f64;
         let scaled = factors.map(|factor| (factor / mean * 65_536.0).round() as u32);
         Some(Jitter(Box::new(scaled)))
+    }
+
+    /// The smallest factor.
+    pub(crate) fn least(&self) -> f64 {
+        f64::from(self.0[0]) / 65_536.0
     }
 
     /// `time` times what the draw `random` says.

@@ -87,6 +87,7 @@
 
 mod chain;
 mod engine;
+mod oracle;
 pub mod policies;
 pub mod rack;
 pub mod report;
@@ -95,6 +96,7 @@ pub mod spec;
 pub mod traffic;
 
 pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
+pub use oracle::{BoundedChain, ChainBound, OracleReport, RackBound, oracle, oracle_with};
 pub use policies::{Objective, RackPolicy};
 pub use rack::{Rack, Server, Switch, Timing};
 pub use report::{ChainReport, SimReport};

@@ -311,7 +311,7 @@ fn fill_cores(windows: &mut [WindowReport], per_epoch: &[u16], window: Nanos) {
 }
 
 /// The chains' traffic, by time; of equal times, by the chains' order.
-struct Merged<'w, 'a> {
+pub(crate) struct Merged<'w, 'a> {
     feeds: Vec<Feed<'w, 'a>>,
     /// What has been read of each and not handed out; with one feed nothing is.
     read: Vec<(VecDeque<Packet>, VecDeque<FlowStart>, bool)>,
@@ -320,7 +320,7 @@ struct Merged<'w, 'a> {
 }
 
 impl<'w, 'a> Merged<'w, 'a> {
-    fn new(feeds: Vec<Feed<'w, 'a>>) -> Self {
+    pub fn new(feeds: Vec<Feed<'w, 'a>>) -> Self {
         let read = feeds.iter().map(|_| Default::default()).collect();
         Merged {
             feeds,
@@ -330,7 +330,7 @@ impl<'w, 'a> Merged<'w, 'a> {
         }
     }
 
-    fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
+    pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
         if self.feeds.len() == 1 {
             return self.feeds[0].next(oldest);
         }
