@@ -105,7 +105,7 @@ use crate::simulation::{Merged, SimError};
 use crate::traffic::{Feed, MOST_TENANTS, NO_PLACE, Packet, Workload};
 use demand::{Blocks, Demand};
 use peak::Peak;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tailwater_net::Nanos;
 use weights::{Tally, Weights};
 
@@ -131,7 +131,7 @@ pub struct BoundedChain<'a> {
 }
 
 /// What no policy goes below that keeps all chains' objectives. Field names are stable.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OracleReport {
     /// Cores of the whole rack, whoever uses them, if 99 % of each chain's packets are in time.
     pub cores: RackBound,
@@ -144,7 +144,7 @@ pub struct OracleReport {
 }
 
 /// Cores of a rack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RackBound {
     /// Cores that are active in an epoch of 100 µs, at least, averaged over all epochs.
     pub average: f64,
@@ -155,7 +155,7 @@ pub struct RackBound {
 }
 
 /// One chain's cores.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainBound {
     /// The chain's name.
     pub chain: String,
