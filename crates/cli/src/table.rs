@@ -278,8 +278,11 @@ fn handed_over(table: &mut Table, report: &RunReport) {
         thousands(scaling.boosts)
     );
     table.line("", &text);
+    let held = thousands(scaling.packets_held);
+    let relieved = format!("an auxiliary core had too much, {held} packets held");
     for (count, what) in [
         (scaling.splits, "a flow was split between two cores"),
+        (scaling.relieved, &relieved),
         (
             scaling.whales_beyond_split,
             "a flow was too much for any split of the chain",

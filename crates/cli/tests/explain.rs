@@ -134,6 +134,7 @@ fn record(folder: &Folder) -> PathBuf {
         let view = View {
             now,
             oldest: now - Nanos::from_micros(waited),
+            held: Load::default(),
             packets: queued.iter().map(|flow| flow.packets).sum(),
             queued: &queued,
             helpers: &helpers,

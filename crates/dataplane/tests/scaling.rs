@@ -1,7 +1,7 @@
 //! Whole flows handed between cores: nothing lost, nothing reordered, state as on one core.
 //!
-//! The mapper here moves flows at random as often as it can, which is harder on the hand-over than
-//! any policy.
+//! The mapper here moves flows and relieves helpers at random as often as it can, which is harder on the
+//! hand-over than any policy.
 
 mod common;
 
@@ -22,6 +22,8 @@ fn scaled_equals_single(functions: &str, helpers: usize, park: Mode) {
         };
         let scaled = run_through(functions, setup);
         assert!(scaled.report().cores.auxiliary_avg > 0.0);
+        let held = scaled.report().scaling.map(|scaling| scaling.packets_held);
+        assert!(held > Some(0), "no helper was relieved");
         assert_eq!(single.difference(scaled), None, "seed {seed}");
     }
 }

@@ -1,4 +1,4 @@
-//! The soak: random bursts, flows handed over and split, helpers recruited and RSS buckets moved every few hundred
+//! The soak: random bursts, flows handed over and split, helpers recruited and relieved and RSS buckets moved every few hundred
 //! microseconds, round after round. Each round's packets, their order and the functions' state must be
 //! those of one core.
 //!
@@ -139,6 +139,7 @@ struct Counts {
     flows_moved: u64,
     splits: u64,
     recruited: u64,
+    packets_held: u64,
     buckets_moved: u64,
     kept_back: u64,
 }
@@ -146,7 +147,14 @@ struct Counts {
 impl Counts {
     /// Whether everything happened that is to be tested.
     fn is_complete(&self) -> bool {
-        ![self.handed, self.splits, self.recruited, self.buckets_moved].contains(&0)
+        let happened = [
+            self.handed,
+            self.splits,
+            self.recruited,
+            self.packets_held,
+            self.buckets_moved,
+        ];
+        !happened.contains(&0)
     }
 
     fn of(report: &RunReport) -> Counts {
@@ -158,6 +166,7 @@ impl Counts {
             flows_moved: scaling.flows_moved,
             splits: scaling.splits,
             recruited: scaling.recruited,
+            packets_held: scaling.packets_held,
             buckets_moved: server.buckets_moved,
             kept_back: server.packets_kept_back,
         }
@@ -169,6 +178,7 @@ impl Counts {
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
         self.recruited += other.recruited;
+        self.packets_held += other.packets_held;
         self.buckets_moved += other.buckets_moved;
         self.kept_back += other.kept_back;
     }
@@ -179,12 +189,13 @@ impl fmt::Display for Counts {
         write!(
             f,
             "{} packets, {} handed over, {} queued flows moved, {} split, {} recruitments, \
-             {} bucket moves, {} packets kept back",
+             {} packets held, {} bucket moves, {} packets kept back",
             self.packets,
             self.handed,
             self.flows_moved,
             self.splits,
             self.recruited,
+            self.packets_held,
             self.buckets_moved,
             self.kept_back
         )

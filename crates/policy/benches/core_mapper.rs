@@ -276,6 +276,7 @@ fn decide(
     let view = View {
         now: Nanos::ZERO,
         oldest: Nanos::ZERO,
+        held: Load::default(),
         queued,
         packets,
         helpers,

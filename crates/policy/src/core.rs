@@ -3,7 +3,10 @@
 //! A core has a queue of its own, and may hand whole flows to *helpers*: auxiliary cores, numbered
 //! from 0 as that core sees them. All packets of a flow that are in the system go to one
 //! [`Place`]; the place changes only when none of the flow's packets is beyond recall, that is, when
-//! all that are in the system still wait in the core's own queue, or none is.
+//! all that are in the system still wait in the core's own queue, or none is. What is with a helper is
+//! beyond recall; but when a helper has too much, the core [relieves](Plan::relieve) it, and holds what
+//! would follow until the flow may go elsewhere. So auxiliary cores shed flows to each other, by the
+//! decisions of the core that knows all of them.
 
 use tailwater_net::Nanos;
 
@@ -82,23 +85,32 @@ pub struct QueuedFlow {
 pub struct View<'a> {
     /// Now.
     pub now: Nanos,
-    /// When the packet that has waited longest in the own queue arrived; `now` if there is none.
+    /// When the first packet of the own queue arrived, which has waited longest there, but for those of
+    /// flows that were [held](View::held) before; `now` if there is none.
     pub oldest: Nanos,
     /// The flows in the own queue, in the order of their first packets there.
     pub queued: &'a [QueuedFlow],
     /// All their packets.
     pub packets: u32,
+    /// Held until their flows leave helpers that are [relieved](Plan::relieve): neither in the own
+    /// queue nor with a helper.
+    pub held: Load,
     /// The helpers. Their number does not change during a run.
     pub helpers: &'a [Helper],
 }
 
-/// A flow none of whose packets is in the system, with the packet that just came.
+/// A flow that may go anywhere: none of its packets is in the system but the one that just came, or
+/// those that were [held](Plan::relieve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flowlet {
-    /// When the packet arrived.
+    /// When the first of these packets arrived.
     pub arrival: Nanos,
     /// Whether the flow is new: its state has yet to be made, which costs more.
     pub new: bool,
+    /// How many packets there are; at least 1, and more only if they were held.
+    pub packets: u32,
+    /// Whether they were held.
+    pub held: bool,
 }
 
 /// Where packets are, when a [`Flowlet`] is to be placed.
@@ -150,6 +162,10 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// Helpers to let go, as a bit map: those without work that are not placed on.
     pub release: u64,
+    /// Helpers that have too much, as a bit map, until the next plan. No packet follows those that its flow
+    /// has there: it is held, with all that come later, until the helper is done with these, and then the
+    /// flow is [placed](CoreMapper::place) anew. Flows that are split stay.
+    pub relieve: u64,
     /// Flows to split. Their place is [`Place::HERE`].
     pub splits: Vec<Split>,
     /// From now on the core itself processes nothing and only hands over (*boost mode*).
@@ -165,6 +181,7 @@ impl Plan {
         self.places.clear();
         self.places.resize(flows, Place::HERE);
         self.release = 0;
+        self.relieve = 0;
         self.splits.clear();
         self.boost = false;
         self.notice = None;
@@ -189,8 +206,8 @@ pub trait CoreMapper: Send {
     /// What to do with the queue. `plan` has been [cleared](Plan::clear) for `view.queued`.
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan);
 
-    /// Where the packets of a flow go that has none in the system. Helpers that are
-    /// [taken](Helper::taken) are not for use.
+    /// Where the packets of a flow go that has none in the system, or whose packets were all
+    /// [held](Plan::relieve). Helpers that are [taken](Helper::taken) are not for use.
     #[inline]
     fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
         let _ = (flowlet, loads);

@@ -28,6 +28,7 @@ impl Situation {
         View {
             now: self.now,
             oldest: self.now,
+            held: Load::default(),
             queued: &self.queued,
             packets: self.queued.iter().map(|flow| flow.packets).sum(),
             helpers: &self.helpers,
@@ -338,7 +339,7 @@ proptest! {
                 prop_assert!(boost_after.is_some() || plan.places.iter().all(|place| *place == Place::HERE));
             }
             // New flowlets go to helpers in boost mode only, and only where they fit.
-            let flowlet = Flowlet { arrival: situation.now, new: true };
+            let flowlet = Flowlet { arrival: situation.now, new: true, packets: 1, held: false };
             let loads = Loads { now: situation.now, here: total, helpers: &situation.helpers };
             if let Some(helper) = mapper.place(flowlet, &loads).as_helper() {
                 let Helper { taken, load, .. } = situation.helpers[helper];
@@ -409,6 +410,7 @@ fn no_decision_allocates_in_steady_state() {
             let view = View {
                 now: Nanos::ZERO,
                 oldest: Nanos::ZERO,
+                held: Load::default(),
                 queued: &queued,
                 packets: queued.iter().map(|flow| flow.packets).sum(),
                 helpers: &helpers,
@@ -419,6 +421,8 @@ fn no_decision_allocates_in_steady_state() {
                 let flowlet = Flowlet {
                     arrival: view.now,
                     new: false,
+                    packets: 1,
+                    held: false,
                 };
                 let loads = Loads {
                     now: view.now,

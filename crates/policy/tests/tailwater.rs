@@ -61,6 +61,7 @@ fn decide(
     let view = View {
         now,
         oldest: now.saturating_sub(Nanos::from_micros(10)),
+        held: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
         helpers,
@@ -74,6 +75,8 @@ fn place(mapper: &mut TailwaterMapper, here: u32, helpers: &[Helper]) -> Option<
     let flowlet = Flowlet {
         arrival: now,
         new: false,
+        packets: 1,
+        held: false,
     };
     let here = Load {
         flows: here,
@@ -224,6 +227,8 @@ fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
         let flowlet = Flowlet {
             arrival: now.saturating_sub(Nanos(lag)),
             new: false,
+            packets: 1,
+            held: false,
         };
         let here = Load::default();
         mapper.place(flowlet, &Loads { now, here, helpers })
@@ -289,7 +294,7 @@ proptest! {
                 flows: queued.len() as u32,
                 packets: queued.iter().map(|flow| flow.packets).sum(),
             };
-            let flowlet = Flowlet { arrival: now.saturating_sub(Nanos(lag)), new: lag % 2 == 0 };
+            let flowlet = Flowlet { arrival: now.saturating_sub(Nanos(lag)), new: lag % 2 == 0, packets: 1, held: false };
             let loads = Loads { now, here, helpers: &helpers };
             for _ in 0..3 {
                 let place = first.place(flowlet, &loads);
@@ -357,6 +362,7 @@ fn nothing_is_allocated_in_steady_state() {
             let view = View {
                 now,
                 oldest: now.saturating_sub(Nanos(20_000)),
+                held: Load::default(),
                 queued,
                 packets,
                 helpers: &helpers,
@@ -366,6 +372,8 @@ fn nothing_is_allocated_in_steady_state() {
             let flowlet = Flowlet {
                 arrival: now,
                 new: round % 5 == 0,
+                packets: 1,
+                held: false,
             };
             let here = Load {
                 flows: queued.len() as u32,

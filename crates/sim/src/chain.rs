@@ -330,7 +330,12 @@ impl Costs {
 
     #[inline]
     pub fn decision(&self, flows: u64, moved: u64) -> u64 {
-        self.decide + flows * self.decide_flow + moved * self.move_packet
+        self.decide + flows * self.decide_flow + self.moved(moved)
+    }
+
+    #[inline]
+    pub fn moved(&self, packets: u64) -> u64 {
+        packets * self.move_packet
     }
 }
 

@@ -280,6 +280,10 @@ pub struct Decisions {
     pub flows_moved: u64,
     /// Packets handed to helpers.
     pub packets_handed: u64,
+    /// Times a helper began to be relieved: it had too much.
+    pub relieved: u64,
+    /// Packets held until the helper that had their flow was done with it.
+    pub packets_held: u64,
     /// Times a helper was recruited.
     pub recruited: u64,
     /// Times a helper was let go.

@@ -129,6 +129,14 @@ fn summary(table: &mut Table, summary: &Summary) {
         thousands(summary.released)
     );
     table.line("helpers", &text);
+    if summary.relieved > 0 {
+        let text = format!(
+            "had too much {} times, up to {} held meanwhile",
+            thousands(summary.relieved),
+            count(summary.most_held.into(), "packet")
+        );
+        table.line("", &text);
+    }
     let text = format!(
         "{} times, {}",
         thousands(summary.boosts),
@@ -232,6 +240,11 @@ fn episode(table: &mut Table, episode: &Episode) {
             thousands(episode.recruited)
         ));
     }
+    if episode.relieved > 0 {
+        let held = count(episode.most_held.into(), "packet");
+        let times = thousands(episode.relieved);
+        done.push(format!("helpers relieved {times} times, up to {held} held"));
+    }
     if let Some(first) = episode.first_boost_us {
         let boost = time(episode.boost_us);
         done.push(format!(
@@ -264,6 +277,7 @@ fn replay(table: &mut Table, replayed: &Replayed) {
     let differences = [
         (differences.places, "places"),
         (differences.releases, "releases"),
+        (differences.reliefs, "reliefs"),
         (differences.splits, "splits"),
         (differences.boost, "boost mode"),
         (differences.notice, "notices"),
@@ -330,6 +344,10 @@ fn outline_of(outline: &Outline) -> String {
             "{} let go",
             count(u64::from(outline.released), "helper")
         ));
+    }
+    if outline.relieved > 0 {
+        let helpers = count(u64::from(outline.relieved), "helper");
+        done.push(format!("{helpers} relieved"));
     }
     if outline.splits > 0 {
         done.push(count(u64::from(outline.splits), "split"));

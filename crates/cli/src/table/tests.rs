@@ -144,6 +144,8 @@ fn what_was_handed_over_is_told() {
         flows_moved: 9_000,
         packets_handed: 120_000,
         splits: 12,
+        relieved: 7,
+        packets_held: 900,
         recruited: 345,
         boosts: 2,
         out_of_cores: 1_671,
@@ -155,6 +157,7 @@ cores               1 dedicated, 0.21 auxiliary on average
 handed over         120,000 packets (20 %), 9,000 flows out of the queue
                     recruited 345 times, boost mode 2 times
                     12 times a flow was split between two cores
+                    7 times an auxiliary core had too much, 900 packets held
                     1,671 times there was more than all cores could do
 flows ";
     assert!(found.contains(expected), "{found}");

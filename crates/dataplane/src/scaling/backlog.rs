@@ -1,5 +1,6 @@
 //! The flows with packets in the system, and the dispatcher's own queue.
 
+use super::held::Held;
 use std::cell::Cell;
 use tailwater_handover::owner::{Owner, Place as OwnerPlace};
 use tailwater_net::Nanos;
@@ -21,6 +22,8 @@ struct Flow {
     list: u8,
     /// Packets in the own queue.
     queued: u32,
+    /// Packets that are held until none is with the helper.
+    held: u32,
     /// Only this core can process what is in the own queue: the flow must be opened here, or is split.
     bound: bool,
     /// Where it stands in `Backlog::queued`, or [`UNLISTED`].
@@ -37,6 +40,7 @@ impl Flow {
             owner: Owner::default(),
             list: OWN as u8,
             queued: 0,
+            held: 0,
             bound: false,
             at: UNLISTED,
             over: false,
@@ -66,7 +70,7 @@ impl Flow {
     /// Whether none of its packets is in the system.
     #[inline]
     fn is_gone(&self) -> bool {
-        self.queued == 0 && self.owner.in_flight() == 0
+        self.queued == 0 && self.held == 0 && self.owner.in_flight() == 0
     }
 }
 
@@ -107,7 +111,8 @@ pub(crate) struct Backlog {
     /// The own queue's front, last packet first.
     front: Vec<Parcel>,
     /// By [place](Place::index): the own queue's back, and parcels for each helper that have not been
-    /// pushed yet. One array, so that sorting takes no branch for each packet.
+    /// pushed yet; last, those on their way to be held. One array, so that sorting takes no branch for
+    /// each packet.
     lists: Vec<Vec<Parcel>>,
     /// Empty; changes places with the own queue's back when that is sorted.
     spare: Vec<Parcel>,
@@ -124,6 +129,13 @@ pub(crate) struct Backlog {
     /// Flows that are split, by helper, and all together.
     split_with: Vec<u32>,
     split: u32,
+    /// Helpers whose flows' packets are held, as a bit map.
+    relieved: u64,
+    held: Held,
+    /// What is held.
+    waiting: Load,
+    /// Flows with held packets and none with a helper any more.
+    free_to_go: Vec<u16>,
 }
 
 impl Backlog {
@@ -141,7 +153,7 @@ impl Backlog {
             free: (0..numbers as u16).rev().collect(),
             by_hash: (!has_flows).then(|| Box::new([NONE; 1 << 16])),
             front: Vec::with_capacity(most),
-            lists: (0..=helpers).map(|_| Vec::with_capacity(most)).collect(),
+            lists: (0..helpers + 2).map(|_| Vec::with_capacity(most)).collect(),
             spare: Vec::with_capacity(most),
             queued: Vec::with_capacity(numbers),
             listed: Vec::with_capacity(numbers),
@@ -150,12 +162,26 @@ impl Backlog {
             bound: 0,
             split_with: vec![0; helpers],
             split: 0,
+            relieved: 0,
+            held: Held::new(most, numbers),
+            waiting: Load::default(),
+            free_to_go: Vec::with_capacity(numbers),
         }
     }
 
     /// What the own queue holds.
     pub(crate) fn here(&self) -> Load {
         self.here
+    }
+
+    /// What is held until its flows leave helpers.
+    pub(crate) fn held(&self) -> Load {
+        self.waiting
+    }
+
+    /// From now on packets are held whose flow has some with one of these helpers, as a bit map.
+    pub(crate) fn relieve(&mut self, helpers: u64) {
+        self.relieved = helpers;
     }
 
     /// Whether packets wait in the own queue that only this core can process.
@@ -210,8 +236,12 @@ impl Backlog {
             here,
             bound,
             lists,
+            relieved,
+            held,
+            waiting,
             ..
         } = self;
+        let aside = lists.len() - 1;
         let list = Cell::new(OWN);
         let number = |packet: &Packet| {
             let hash = packet.rss_hash as u16;
@@ -239,6 +269,8 @@ impl Backlog {
                         let flowlet = Flowlet {
                             arrival: packet.arrival,
                             new: packet.is_new(),
+                            packets: 1,
+                            held: false,
                         };
                         let loads = Loads {
                             now,
@@ -274,6 +306,13 @@ impl Backlog {
                     queued[flow.at as usize].packets = flow.queued;
                     *bound += u32::from(flow.bound);
                 }
+                // One that was just placed there has none to wait for.
+                OwnerPlace::Helper(helper)
+                    if flow.held > 0
+                        || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
+                {
+                    list.set(aside);
+                }
                 OwnerPlace::Helper(helper) => {
                     flow.owner.sent();
                     helpers[usize::from(helper)].load.packets += 1;
@@ -282,6 +321,94 @@ impl Backlog {
             Some(number)
         };
         batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
+        for parcel in lists[aside].drain(..) {
+            let flow = &mut flows[usize::from(parcel.number())];
+            waiting.flows += u32::from(flow.held == 0);
+            waiting.packets += 1;
+            held.push(parcel, flow.held == 0);
+            flow.held += 1;
+        }
+    }
+
+    /// Places flows that have left a helper, with what was held of them.
+    pub(crate) fn place_held(
+        &mut self,
+        store: &PacketStore,
+        (mapper, helpers): (&mut dyn CoreMapper, &mut [Helper]),
+        now: Nanos,
+        mut recruit: impl FnMut(usize, &mut Helper) -> bool,
+    ) {
+        for i in 0..self.free_to_go.len() {
+            let number = self.free_to_go[i];
+            let packets = self.flows[usize::from(number)].held;
+            let first = self.held.first(number);
+            let flowlet = Flowlet {
+                arrival: first.map_or(now, |parcel| store.arrival(parcel)),
+                new: false,
+                packets,
+                held: true,
+            };
+            let loads = Loads {
+                now,
+                here: self.here,
+                helpers,
+            };
+            let helper = mapper.place(flowlet, &loads).as_helper();
+            let helper = helper.filter(|helper| recruit(*helper, &mut helpers[*helper]));
+            let flow = &mut self.flows[usize::from(number)];
+            let Some(helper) = helper else {
+                flow.go_to(OwnerPlace::Home);
+                self.take_home(number);
+                continue;
+            };
+            flow.go_to(OwnerPlace::Helper(helper as u8));
+            flow.owner.sent_many(packets);
+            helpers[helper].load.flows += 1;
+            helpers[helper].load.packets += packets;
+            self.let_go(number, helper + 1);
+        }
+        self.free_to_go.clear();
+    }
+
+    /// Puts what is held of a flow at the end of a list.
+    fn let_go(&mut self, number: u16, list: usize) {
+        let packets = std::mem::take(&mut self.flows[usize::from(number)].held);
+        let list = &mut self.lists[list];
+        self.held.take(number, packets, |parcel| list.push(parcel));
+        self.waiting.flows -= 1;
+        self.waiting.packets -= packets;
+    }
+
+    /// Puts what is held of a flow into the own queue, as if it had just come.
+    fn take_home(&mut self, number: u16) {
+        if self.flows[usize::from(number)].at != UNLISTED {
+            // It moved out of the queue, and is still listed where it was.
+            self.tidy();
+        }
+        let flow = &mut self.flows[usize::from(number)];
+        flow.at = self.queued.len() as u32;
+        flow.queued = flow.held;
+        self.listed.push(number);
+        self.queued.push(QueuedFlow {
+            packets: flow.queued,
+            bound: flow.bound,
+        });
+        self.here.flows += 1;
+        self.here.packets += flow.queued;
+        self.let_go(number, OWN);
+    }
+
+    /// Puts all that is held into the own queue, though packets in front of it are with helpers: nothing is
+    /// processed any more.
+    pub(crate) fn give_up_held(&mut self) {
+        if self.waiting.packets == 0 {
+            return;
+        }
+        for number in 0..self.flows.len() {
+            if self.flows[number].held > 0 {
+                self.take_home(number as u16);
+            }
+        }
     }
 
     /// The flows in the own queue, for the mapper. Their order holds until packets come or go.
@@ -517,6 +644,9 @@ impl Backlog {
             if helper.load.packets == 0 {
                 helper.idle_since = now;
             }
+        }
+        if flow.held > 0 && flow.owner.in_flight() == 0 {
+            self.free_to_go.push(number);
         }
         if flow.is_gone() {
             // One that is split may still be listed.

@@ -30,6 +30,8 @@ pub(crate) struct Dispatch {
     /// for segment 0.
     parts: Vec<Batch>,
     boost: bool,
+    /// Helpers that are relieved, as a bit map.
+    relieved: u64,
     counters: ScalingCounters,
     /// Until when recruited helpers have been charged.
     charged: Nanos,
@@ -61,6 +63,7 @@ impl Dispatch {
             plan: Plan::default(),
             parts: parts.collect(),
             boost: false,
+            relieved: 0,
             counters: ScalingCounters::default(),
             charged: Nanos::ZERO,
         }
@@ -89,9 +92,10 @@ impl Dispatch {
         self.helpers.iter().any(|helper| helper.recruited)
     }
 
-    /// Packets that are with helpers.
+    /// Packets that are with helpers, or held until others of their flow are not.
     pub(crate) fn handed(&self) -> u32 {
-        self.helpers.iter().map(|helper| helper.load.packets).sum()
+        let helpers = self.helpers.iter().map(|helper| helper.load.packets);
+        helpers.sum::<u32>() + self.backlog.held().packets
     }
 
     /// How long helpers have been recruited since the last call, all together.
@@ -113,6 +117,7 @@ impl Dispatch {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
             helper.taken = !helper.recruited && !link.claim.is_free();
         }
+        let before = self.backlog.held().packets;
         let Dispatch {
             links,
             counters,
@@ -128,17 +133,20 @@ impl Dispatch {
             now,
             recruit,
         );
+        self.counters.packets_held += u64::from(self.backlog.held().packets - before);
     }
 
-    /// Takes back what helpers have done.
+    /// Takes back what helpers have done, and places flows that waited for that.
     pub(crate) fn collect(&mut self, pool: &mut BufferPool, chain: &mut Chain, now: Nanos) {
         let Dispatch {
             backlog,
             links,
             helpers,
+            counters,
+            number,
             ..
         } = self;
-        for (link, helper) in links.iter_mut().zip(helpers) {
+        for (link, helper) in links.iter_mut().zip(&mut *helpers) {
             if helper.load.packets == 0 {
                 continue;
             }
@@ -147,6 +155,11 @@ impl Dispatch {
                 pool.give(receipt.into_buffer());
             }) == RECEIPTS
             {}
+        }
+        if backlog.held().packets > 0 {
+            let mapper = &mut *self.mapper;
+            let recruit = |i, helper: &mut Helper| recruit(*number, &links[i], helper, counters);
+            backlog.place_held(&self.store, (mapper, helpers), now, recruit);
         }
     }
 
@@ -168,6 +181,7 @@ impl Dispatch {
             now,
             oldest,
             packets,
+            held: self.backlog.held(),
             queued: self.backlog.queued(),
             helpers: &self.helpers,
         };
@@ -206,6 +220,10 @@ impl Dispatch {
                 self.counters.released += 1;
             }
         }
+        let begun = self.plan.relieve & !self.relieved;
+        self.counters.relieved += u64::from(begun.count_ones());
+        self.relieved = self.plan.relieve;
+        self.backlog.relieve(self.plan.relieve);
         self.counters.boosts += u64::from(self.plan.boost && !self.boost);
         self.boost = self.plan.boost;
         match self.plan.notice {
@@ -263,6 +281,7 @@ impl Dispatch {
 
     /// As [`take`](Dispatch::take), all into the batch: nothing is processed any more.
     pub(crate) fn take_undone(&mut self, batch: &mut Batch) -> bool {
+        self.backlog.give_up_held();
         let store = &self.store;
         self.backlog
             .take(batch.room(), |parcel, _| batch.take_in(store, parcel));

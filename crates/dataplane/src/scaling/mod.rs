@@ -9,7 +9,14 @@
 //! two: the dispatcher runs the chain's first segments on each packet, the helper the others, and each
 //! has its own part of the flow's state.
 //!
+//! A helper sheds flows, too, when the mapper says that it has too much, though what it has been handed is
+//! beyond recall: the packets that would follow are *held* until the helper is done with those in front of
+//! them, and then the flow goes where the mapper places it. So a flow that goes from helper to helper passes
+//! its dispatcher, by the rule and the rings that there are; and a packet that is held waits no longer
+//! than it would have in the ring.
+//!
 //! - `backlog`: the flows with packets in the system, and the dispatcher's own queue;
+//! - `held`: packets that wait until their flows leave a helper;
 //! - `dispatch`: the dispatcher's side;
 //! - `helper`: the auxiliary worker;
 //! - `link`: the two rings, and who has recruited whom;
@@ -22,6 +29,7 @@
 pub(crate) mod backlog;
 pub mod buckets;
 pub(crate) mod dispatch;
+mod held;
 pub(crate) mod helper;
 pub(crate) mod link;
 pub(crate) mod load;
@@ -70,6 +78,10 @@ pub struct ScalingCounters {
     pub splits: u64,
     /// Packets handed to helpers.
     pub packets_handed: u64,
+    /// Times a helper began to be relieved: it had too much.
+    pub relieved: u64,
+    /// Packets held until the helper that had their flow was done with it.
+    pub packets_held: u64,
     /// Times a helper was recruited.
     pub recruited: u64,
     /// Times a helper was let go.
@@ -89,6 +101,8 @@ impl ScalingCounters {
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
         self.packets_handed += other.packets_handed;
+        self.relieved += other.relieved;
+        self.packets_held += other.packets_held;
         self.recruited += other.recruited;
         self.released += other.released;
         self.boosts += other.boosts;

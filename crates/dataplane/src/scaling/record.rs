@@ -17,13 +17,14 @@
 //! a byte, lowest first, the high bit set in all bytes but a number's last) and texts (their length
 //! in bytes, then UTF-8). Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (2), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
+//! - Header: version (3), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
 //!   file's creation; the texts chain, policy and capacity profile (in its own format; may be empty).
 //! - For each decision: the number of numbers that follow; dispatcher; its decisions before this one,
 //!   counting those left out; now; how long the oldest packet has waited; how long the mapper took;
 //!   packets and flows in the own queue; flags (1 boost mode, 2 whale beyond split, 4 out of cores);
-//!   packets of that notice; helpers to release, as a bit map; flowlets placed since the decision
-//!   before, and how many of them with helpers; flows listed; splits; then
+//!   packets of that notice; helpers to release, and to relieve, as bit maps; flows and packets held;
+//!   flowlets placed since the decision before, and how many of them with helpers; flows listed; splits;
+//!   then
 //!   - for each helper: flags (1 recruited, 2 taken), flows, packets, for how long it has been idle
 //!     (0 if it is not);
 //!   - for each split: flow, last functions, helper;

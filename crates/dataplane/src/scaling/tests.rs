@@ -1,3 +1,5 @@
+mod relief;
+
 use super::dispatch::Dispatch;
 use super::helper::{AuxiliaryWorker, HelperEnds};
 use super::link::{Claim, link};

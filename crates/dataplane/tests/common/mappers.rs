@@ -13,7 +13,8 @@ use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
-/// Places flows at random, and moves those in the own queue every few microseconds, or splits them.
+/// Places flows at random, and every few microseconds moves those in the own queue, or splits them, and
+/// relieves helpers.
 pub struct RandomFlows {
     state: u64,
     helpers: usize,
@@ -72,6 +73,8 @@ impl CoreMapper for RandomFlows {
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
+        plan.relieve =
+            random(&mut self.state) & random(&mut self.state) & ((1 << self.helpers) - 1);
         for (i, helper) in view.helpers.iter().enumerate() {
             if helper.load.packets == 0 && !plan.places.contains(&Place::helper(i)) {
                 plan.release |= 1 << i;

@@ -54,6 +54,7 @@ fn decide(
     let view = View {
         now,
         oldest: now,
+        held: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
         helpers,
@@ -255,6 +256,8 @@ fn place(mapper: &mut NetBlazeMapper, helpers: &[Helper]) -> usize {
     let flowlet = Flowlet {
         arrival: now,
         new: true,
+        packets: 1,
+        held: false,
     };
     let here = Load::default();
     mapper.place(flowlet, &Loads { now, here, helpers }).index()

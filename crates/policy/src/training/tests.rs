@@ -38,6 +38,7 @@ impl Core {
         let view = View {
             now: self.now,
             oldest: self.now,
+            held: Load::default(),
             queued: &queued,
             packets,
             helpers: &[],
@@ -237,6 +238,7 @@ fn nothing_is_allocated_in_steady_state() {
             let view = View {
                 now: core.now,
                 oldest: core.now,
+                held: Load::default(),
                 queued: &queue,
                 packets: 4000,
                 helpers: &[],

@@ -265,6 +265,8 @@ impl Model<'_> {
             let flowlet = Flowlet {
                 arrival: Nanos(arrival.at),
                 new: packet.new,
+                packets: 1,
+                held: false,
             };
             let loads = Loads {
                 now: Nanos(self.now),
@@ -443,6 +445,7 @@ impl Model<'_> {
             now: Nanos(self.now),
             oldest: Nanos(self.queue.front().map_or(self.now, |packet| packet.arrival)),
             queued: &queued,
+            held: Load::default(),
             packets: self.queue.len() as u32,
             helpers: &self.helpers,
         };

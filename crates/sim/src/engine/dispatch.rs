@@ -2,6 +2,7 @@
 //! queue. The rules are those of the live data plane's `scaling`.
 
 use super::core::Waiting;
+use super::held::{Held, List};
 use super::tree::NEVER;
 use std::collections::VecDeque;
 use tailwater_net::Nanos;
@@ -31,6 +32,8 @@ pub(crate) struct Slot {
     pub queued: u32,
     /// Packets that are with a helper.
     pub away: u32,
+    /// Packets that are held until none is with the helper.
+    held: List,
     /// Where it stands in the list of queued flows.
     at: u32,
     /// None of its packets is in the system; the number is free once it is not listed.
@@ -80,6 +83,13 @@ pub(crate) struct Dispatch {
     bound: u32,
     /// Packets that are with helpers.
     away: u32,
+    /// Helpers whose flows' packets are held, as a bit map.
+    relieved: u64,
+    held: Held,
+    /// All that is held.
+    waiting: Load,
+    /// Flows with held packets and none with a helper any more.
+    pub free_to_go: Vec<u16>,
 }
 
 impl std::fmt::Debug for Dispatch {
@@ -119,13 +129,17 @@ impl Dispatch {
             here: Load::default(),
             bound: 0,
             away: 0,
+            relieved: 0,
+            held: Held::default(),
+            waiting: Load::default(),
+            free_to_go: Vec::new(),
         }
     }
 
     /// Packets in this core's hands.
     #[inline]
     pub fn used(&self) -> usize {
-        (self.here.packets + self.away) as usize
+        (self.here.packets + self.away + self.waiting.packets) as usize
     }
 
     /// Whether it goes on at once when it is ready.
@@ -152,6 +166,12 @@ impl Dispatch {
         self.here
     }
 
+    /// What is held until its flows leave helpers.
+    #[inline]
+    pub fn held(&self) -> Load {
+        self.waiting
+    }
+
     #[inline]
     pub fn has_bound(&self) -> bool {
         self.bound > 0
@@ -168,9 +188,15 @@ impl Dispatch {
         active.map(|slot| slot.since).min().unwrap_or(NEVER)
     }
 
-    /// The packets in the own queue, and flows with packets at helpers.
+    /// By flow, the packets in the own queue, with helpers and held.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
-        let queued = |slot: &Slot| (slot.bucket, slot.flow, slot.queued + slot.away);
+        let queued = |slot: &Slot| {
+            (
+                slot.bucket,
+                slot.flow,
+                slot.queued + slot.away + slot.held.packets,
+            )
+        };
         self.slots.iter().filter(|slot| !slot.over).map(queued)
     }
 
@@ -195,6 +221,7 @@ impl Dispatch {
             split: None,
             queued: 0,
             away: 0,
+            held: List::EMPTY,
             at: UNLISTED,
             over: false,
             since: waiting.packet.arrival,
@@ -216,35 +243,94 @@ impl Dispatch {
     /// Sorts a packet to its flow's place.
     #[inline]
     pub fn sort(&mut self, waiting: Waiting) {
-        let slot = &mut self.slots[usize::from(waiting.slot)];
+        let slot = &self.slots[usize::from(waiting.slot)];
         match slot.place.as_helper() {
-            None => {
-                if slot.at == UNLISTED {
-                    slot.at = self.queued.len() as u32;
-                    self.listed.push(waiting.slot);
-                    self.queued.push(QueuedFlow {
-                        packets: 0,
-                        bound: false,
-                    });
-                }
-                self.here.flows += u32::from(slot.queued == 0);
-                self.here.packets += 1;
-                slot.queued += 1;
-                self.queued[slot.at as usize] = QueuedFlow {
-                    packets: slot.queued,
-                    bound: slot.bound || slot.away > 0,
-                };
-                self.bound += u32::from(slot.bound || slot.split.is_some());
-                self.queue.push_back(waiting);
+            None => self.keep(waiting),
+            // One that was just placed there has none to wait for.
+            Some(helper)
+                if slot.held.packets > 0 || self.relieved >> helper & 1 != 0 && slot.away > 0 =>
+            {
+                self.hold(waiting);
             }
             Some(helper) => self.stage(helper, waiting),
         }
+    }
+
+    /// Puts a packet at the end of the own queue.
+    #[inline]
+    fn keep(&mut self, waiting: Waiting) {
+        let slot = &mut self.slots[usize::from(waiting.slot)];
+        if slot.at == UNLISTED {
+            slot.at = self.queued.len() as u32;
+            self.listed.push(waiting.slot);
+            self.queued.push(QueuedFlow {
+                packets: 0,
+                bound: false,
+            });
+        }
+        self.here.flows += u32::from(slot.queued == 0);
+        self.here.packets += 1;
+        slot.queued += 1;
+        self.queued[slot.at as usize] = QueuedFlow {
+            packets: slot.queued,
+            bound: slot.bound || slot.away > 0,
+        };
+        self.bound += u32::from(slot.bound || slot.split.is_some());
+        self.queue.push_back(waiting);
+    }
+
+    /// Holds a packet until those of its flow have left the helper.
+    #[cold]
+    fn hold(&mut self, waiting: Waiting) {
+        let list = &mut self.slots[usize::from(waiting.slot)].held;
+        self.waiting.flows += u32::from(list.packets == 0);
+        self.waiting.packets += 1;
+        self.held.push(list, waiting);
+    }
+
+    /// From now on packets are held whose flow has some with one of these helpers. Returns how many of
+    /// these were not relieved before.
+    pub fn relieve(&mut self, helpers: u64) -> u64 {
+        let begun = helpers & !std::mem::replace(&mut self.relieved, helpers);
+        u64::from(begun.count_ones())
+    }
+
+    /// The first packet that is held of a flow, and how many there are.
+    pub fn first_held(&self, number: u16) -> (Waiting, u32) {
+        let list = &self.slots[usize::from(number)].held;
+        (self.held.first(list), list.packets)
+    }
+
+    /// Lets a flow whose packets were held go to its new place. Returns how many they were.
+    pub fn let_go(&mut self, number: u16, place: Place) -> u64 {
+        if place == Place::HERE && self.slots[usize::from(number)].at != UNLISTED {
+            // It moved out of the queue, and is still listed where it was.
+            self.tidy();
+        }
+        let slot = &mut self.slots[usize::from(number)];
+        assert!(slot.away == 0, "a held flow is moved that is with a helper");
+        slot.place = place;
+        self.waiting.flows -= 1;
+        let mut list = std::mem::replace(&mut slot.held, List::EMPTY);
+        let packets = list.packets;
+        self.waiting.packets -= packets;
+        while let Some(waiting) = self.held.pop(&mut list) {
+            match place.as_helper() {
+                None => self.keep(waiting),
+                Some(helper) => self.stage(helper, waiting),
+            }
+        }
+        packets.into()
     }
 
     /// Puts a packet down for a helper.
     #[inline]
     pub fn stage(&mut self, helper: usize, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
+        assert!(
+            slot.held.packets == 0,
+            "a packet overtakes those that are held"
+        );
         self.helpers[helper].load.flows += u32::from(slot.away == 0);
         self.helpers[helper].load.packets += 1;
         slot.away += 1;
@@ -280,6 +366,7 @@ impl Dispatch {
             oldest,
             queued: &self.queued,
             packets: self.here.packets,
+            held: self.waiting,
             helpers: &self.helpers,
         };
         self.plan.clear(self.queued.len());
@@ -399,12 +486,16 @@ impl Dispatch {
             known.idle_since = Nanos(now);
             self.busy &= !(1 << helper);
         }
+        if self.slots[usize::from(number)].held.packets > 0 {
+            self.free_to_go.push(number);
+            return None;
+        }
         self.forget(number)
     }
 
     fn forget(&mut self, number: u16) -> Option<u32> {
         let slot = &mut self.slots[usize::from(number)];
-        if slot.queued + slot.away > 0 {
+        if slot.queued + slot.away + slot.held.packets > 0 {
             return None;
         }
         self.active -= 1;

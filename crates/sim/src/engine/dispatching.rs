@@ -8,7 +8,6 @@ use super::dispatch::{Dispatch, NONE, Turn};
 use super::meter::{Sent, flow_hash};
 use super::turn::{spend_at, work};
 use crate::chain::{Work, spend};
-use crate::traffic::Packet;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Loads, Notice, Place};
 
@@ -85,6 +84,7 @@ impl Engine<'_> {
             return now;
         }
         self.see_claims(number, dispatch);
+        let held = dispatch.held().packets;
         let mut batch = std::mem::take(&mut self.batch);
         for waiting in batch.drain(..) {
             let packet = waiting.packet;
@@ -93,7 +93,15 @@ impl Engine<'_> {
                 let bound = packet.is_first() && self.tenants[tenant].costs.opens_at_home;
                 let place = match bound {
                     true => Place::HERE,
-                    false => self.place(number, tenant, dispatch, &packet, now),
+                    false => {
+                        let flowlet = Flowlet {
+                            arrival: Nanos(packet.arrival),
+                            new: packet.is_first(),
+                            packets: 1,
+                            held: false,
+                        };
+                        self.place(number, tenant, dispatch, flowlet, now)
+                    }
                 };
                 slot = dispatch.open(&waiting, place, bound);
                 self.tenants[tenant].slots[packet.flow as usize] = slot;
@@ -101,23 +109,23 @@ impl Engine<'_> {
             dispatch.sort(Waiting { slot, ..waiting });
         }
         self.batch = batch;
-        let costs = &self.tenants[tenant].costs;
-        now + spend(&mut self.cores[number].carry, costs.receive(received))
+        let tenant = &mut self.tenants[tenant];
+        tenant.decisions.packets_held += u64::from(dispatch.held().packets - held);
+        now + spend(
+            &mut self.cores[number].carry,
+            tenant.costs.receive(received),
+        )
     }
 
-    /// Where the packets of a flow go that has none in the system.
+    /// Where the packets of a flow go that may go anywhere.
     fn place(
         &mut self,
         number: usize,
         tenant: usize,
         dispatch: &mut Dispatch,
-        packet: &Packet,
+        flowlet: Flowlet,
         now: u64,
     ) -> Place {
-        let flowlet = Flowlet {
-            arrival: Nanos(packet.arrival),
-            new: packet.is_first(),
-        };
         let loads = Loads {
             now: Nanos(now),
             here: dispatch.here(),
@@ -229,8 +237,36 @@ impl Engine<'_> {
                 }
             }
         }
-        let picos = self.tenants[tenant].costs.receipts(told);
+        let mut picos = self.tenants[tenant].costs.receipts(told);
+        if !dispatch.free_to_go.is_empty() {
+            picos += self.place_held(number, tenant, dispatch, now);
+        }
         time + spend(&mut self.cores[number].carry, picos)
+    }
+
+    /// Places flows that have left a helper, with what was held of them. Returns what that takes.
+    fn place_held(
+        &mut self,
+        number: usize,
+        tenant: usize,
+        dispatch: &mut Dispatch,
+        now: u64,
+    ) -> u64 {
+        let mut moved = 0;
+        let mut free_to_go = std::mem::take(&mut dispatch.free_to_go);
+        for slot in free_to_go.drain(..) {
+            let (first, packets) = dispatch.first_held(slot);
+            let flowlet = Flowlet {
+                arrival: Nanos(first.packet.arrival),
+                new: false,
+                packets,
+                held: true,
+            };
+            let place = self.place(number, tenant, dispatch, flowlet, now);
+            moved += dispatch.let_go(slot, place);
+        }
+        dispatch.free_to_go = free_to_go;
+        self.tenants[tenant].costs.moved(moved)
     }
 
     /// Asks the mapper, and does what it says. Returns when that is done.
@@ -269,12 +305,14 @@ impl Engine<'_> {
                 self.release(number, tenant, dispatch, helper, now);
             }
         }
+        let relieved = dispatch.relieve(plan.relieve);
         let listed = plan.places.len() as u64;
         let tenant = &mut self.tenants[tenant];
         let decisions = &mut tenant.decisions;
         decisions.decisions += 1;
         decisions.moves += u64::from(flows > 0);
         decisions.flows_moved += flows;
+        decisions.relieved += relieved;
         decisions.boosts += u64::from(plan.boost && !dispatch.boost);
         match plan.notice {
             Some(Notice::WhaleBeyondSplit { .. }) => decisions.whales_beyond_split += 1,

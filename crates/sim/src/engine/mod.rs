@@ -24,6 +24,7 @@ mod core;
 mod dispatch;
 mod dispatching;
 mod fifo;
+mod held;
 mod meter;
 mod moves;
 mod tenant;

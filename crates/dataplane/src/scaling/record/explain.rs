@@ -56,6 +56,10 @@ pub struct Summary {
     pub recruited: u64,
     /// Times a helper was let go.
     pub released: u64,
+    /// Times a helper began to be relieved, since it had too much.
+    pub relieved: u64,
+    /// The most packets that were held meanwhile.
+    pub most_held: u32,
     /// Times boost mode began.
     pub boosts: u64,
     /// Time in boost mode, of all dispatchers.
@@ -111,7 +115,7 @@ pub struct Episode {
     pub largest_flow_share: f64,
     /// What that makes it.
     pub kind: Kind,
-    /// The most packets in the own queue and with helpers.
+    /// The most packets in the own queue, with helpers and held.
     pub peak_packets_everywhere: u64,
     /// The longest that a packet had waited in the own queue.
     pub longest_wait_us: f64,
@@ -131,6 +135,10 @@ pub struct Episode {
     pub recruited: u64,
     /// The most helpers at work.
     pub most_helpers: u32,
+    /// Times a helper began to be relieved, since it had too much.
+    pub relieved: u64,
+    /// The most packets that were held meanwhile.
+    pub most_held: u32,
     /// When boost mode was first on, after the start.
     pub first_boost_us: Option<f64>,
     /// Time in boost mode.
@@ -158,6 +166,8 @@ struct Dispatcher {
     now: Nanos,
     /// Helpers that worked for it after that decision, as far as it tells.
     recruited: u64,
+    /// Helpers that it relieved.
+    relieved: u64,
     boost: bool,
     open: Option<Open>,
 }
@@ -217,7 +227,9 @@ impl Explainer {
             let helper = decision.helpers[i];
             decision.release >> i & 1 != 0 && helper.recruited && helper.load.packets == 0
         });
+        let relieved = u64::from((decision.relieve & !known.relieved).count_ones());
         self.count(decision, missing, recruited, released);
+        self.summary.relieved += relieved;
         self.boost = Nanos(self.boost.0.saturating_add(boosted.0));
         self.summary.boosts += u64::from(decision.boost && !known.boost);
 
@@ -236,6 +248,8 @@ impl Explainer {
         // What was done since the decision before was done about the packets that wait now.
         if let Some(open) = &mut known.open {
             open.episode.recruited += recruited;
+            open.episode.relieved += relieved;
+            open.episode.most_held = open.episode.most_held.max(decision.held.packets);
             let away = &mut open.episode.flowlets_away;
             *away = away.saturating_add(decision.flowlets.away);
             if beyond {
@@ -246,6 +260,7 @@ impl Explainer {
             self.close(known.open.take(), now, true);
         }
         known.recruited = at_work & !released;
+        known.relieved = decision.relieve;
         known.boost = decision.boost;
         known.now = now;
         self.dispatchers.insert(decision.dispatcher, known);
@@ -272,6 +287,7 @@ impl Explainer {
         summary.flowlets_away = summary.flowlets_away.saturating_add(away);
         summary.recruited += recruited;
         summary.released += u64::from(released.count_ones());
+        summary.most_held = summary.most_held.max(decision.held.packets);
         let alone = Load {
             flows: 1,
             packets: decision.largest(),
@@ -351,10 +367,12 @@ impl Explainer {
     }
 }
 
-/// What waits in the own queue and is with helpers.
+/// What waits in the own queue, is with helpers and is held.
 fn everywhere(decision: &Decision) -> Load {
-    let helpers = decision.helpers.iter();
-    helpers.fold(decision.queue, |all, helper| Load {
+    let mut all = decision.queue;
+    // Flows that are held count with the helper that has them.
+    all.packets = all.packets.saturating_add(decision.held.packets);
+    decision.helpers.iter().fold(all, |all, helper| Load {
         flows: all.flows.saturating_add(helper.load.flows),
         packets: all.packets.saturating_add(helper.load.packets),
     })
@@ -395,6 +413,8 @@ fn begin(decision: &Decision) -> Open {
             first_move_us: None,
             recruited: 0,
             most_helpers: 0,
+            relieved: 0,
+            most_held: 0,
             first_boost_us: None,
             boost_us: 0.0,
             whales_beyond_split: 0,

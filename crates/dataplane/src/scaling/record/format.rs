@@ -8,7 +8,7 @@ use tailwater_policy::core::{MAX_HELPERS, Notice, Place, Plan, QueuedFlow, View}
 /// The first bytes.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
 /// The version that is written and read.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 /// The longest text of a header, in bytes. Longer ones are cut.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ pub(super) const SERVER: u64 = MOST_DISPATCHERS;
 pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
 
 /// Numbers of a decision before its helpers.
-pub(super) const FIXED: usize = 14;
+pub(super) const FIXED: usize = 17;
 /// Numbers for each helper, split, and listed flow of a queue that is listed whole or in part.
 pub(super) const A_HELPER: usize = 4;
 pub(super) const A_SPLIT: usize = 3;
@@ -184,6 +184,9 @@ impl Encoder {
             notice | if plan.boost { BOOST } else { 0 },
             u64::from(beyond),
             plan.release,
+            plan.relieve,
+            u64::from(view.held.flows),
+            u64::from(view.held.packets),
             flowlets.placed,
             flowlets.away,
             listed as u64,

@@ -104,6 +104,10 @@ pub struct Decision {
     pub flowlets: Flowlets,
     /// Helpers to let go, as a bit map.
     pub release: u64,
+    /// Helpers to relieve, as a bit map.
+    pub relieve: u64,
+    /// What was held until its flows left such helpers.
+    pub held: Load,
     /// Flows to split.
     pub splits: Vec<Split>,
     /// Boost mode.
@@ -343,6 +347,9 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         flags,
         beyond,
         release,
+        relieve,
+        held_flows,
+        held_packets,
         placed,
         away,
         listed,
@@ -367,7 +374,11 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         _ => None,
     };
     decision.release = at_most("as helpers to release", release, (1 << helpers) - 1)?;
-
+    decision.relieve = at_most("as helpers to relieve", relieve, (1 << helpers) - 1)?;
+    decision.held = Load {
+        flows: half("flows that are held", held_flows)?,
+        packets: half("packets that are held", held_packets)?,
+    };
     decision.flowlets = Flowlets {
         placed,
         away: at_most("flowlets with helpers", away, placed)?,

@@ -22,6 +22,8 @@ pub struct Outline {
     pub helpers: u32,
     /// Helpers to let go.
     pub released: u32,
+    /// Helpers to relieve.
+    pub relieved: u32,
     /// Flows to split.
     pub splits: u32,
     /// Boost mode.
@@ -56,6 +58,8 @@ pub struct Differences {
     pub places: u64,
     /// Helpers let go.
     pub releases: u64,
+    /// Helpers relieved.
+    pub reliefs: u64,
     /// Flows split.
     pub splits: u64,
     /// Boost mode.
@@ -137,6 +141,7 @@ impl Replayer {
             oldest: decision.oldest,
             queued: &self.queued,
             packets: decision.queue.packets,
+            held: decision.held,
             helpers: &decision.helpers,
         };
         if !replayed.mapper.due(view.now, view.packets) {
@@ -194,6 +199,10 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
             &mut outcome.differences.releases,
         ),
         (
+            decision.relieve != plan.relieve,
+            &mut outcome.differences.reliefs,
+        ),
+        (
             decision.splits != plan.splits,
             &mut outcome.differences.splits,
         ),
@@ -213,13 +222,13 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
             .listed
             .iter()
             .map(|flow| (flow.packets, flow.place)),
-        (decision.release, decision.splits.len()),
+        (decision.release, decision.relieve, decision.splits.len()),
         (decision.boost, decision.notice),
     );
     let flows = decision.listed.iter().zip(&plan.places);
     let replayed = outline(
         flows.map(|(flow, place)| (flow.packets, *place)),
-        (plan.release, plan.splits.len()),
+        (plan.release, plan.relieve, plan.splits.len()),
         (plan.boost, plan.notice),
     );
     outcome.packets_moved_recorded += u64::from(recorded.packets_moved);
@@ -243,7 +252,7 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
 
 fn outline(
     flows: impl Iterator<Item = (u32, Place)>,
-    (release, splits): (u64, usize),
+    (release, relieve, splits): (u64, u64, usize),
     (boost, notice): (bool, Option<Notice>),
 ) -> Outline {
     let (notice, notice_packets) = match notice {
@@ -253,6 +262,7 @@ fn outline(
     };
     let mut outline = Outline {
         released: release.count_ones(),
+        relieved: relieve.count_ones(),
         splits: splits as u32,
         boost,
         notice,

@@ -60,6 +60,7 @@ struct Situation {
     now: Nanos,
     oldest: Nanos,
     queued: Vec<QueuedFlow>,
+    held: Load,
     helpers: Vec<Helper>,
 }
 
@@ -71,6 +72,10 @@ impl Situation {
         });
         let queued = queued.collect();
         let oldest = Nanos(now.0 - random.below(now.0));
+        let held = Load {
+            flows: random.below(9) as u32,
+            packets: random.below(99) as u32,
+        };
         let helpers = (0..HELPERS).map(|_| {
             let recruited = random.below(2) == 0;
             let flows = (random.below(9) * u64::from(recruited)) as u32;
@@ -90,6 +95,7 @@ impl Situation {
             now,
             oldest,
             queued,
+            held,
             helpers: helpers.collect(),
         }
     }
@@ -99,6 +105,7 @@ impl Situation {
             now,
             oldest: now - Nanos::from_micros(50),
             queued,
+            held: Load::default(),
             helpers: vec![Helper::default(); HELPERS],
         }
     }
@@ -113,6 +120,7 @@ impl Situation {
             oldest: self.oldest,
             queued: &self.queued,
             packets: self.packets(),
+            held: self.held,
             helpers: &self.helpers,
         }
     }
@@ -141,6 +149,7 @@ impl CoreMapper for Anything {
             };
         }
         plan.release = self.0.below(1 << view.helpers.len());
+        plan.relieve = self.0.below(1 << view.helpers.len());
         plan.boost = self.0.below(2) == 0;
         let packets = self.0.below(1 << 32) as u32;
         plan.notice = match self.0.below(3) {
@@ -236,6 +245,10 @@ fn what_is_recorded_is_read() {
         let places = decision.listed.iter().map(|flow| flow.place);
         assert_eq!(places.collect::<Vec<_>>(), plan.places);
         assert_eq!(decision.release, plan.release);
+        assert_eq!(
+            (decision.relieve, decision.held),
+            (plan.relieve, situation.held)
+        );
         assert_eq!(decision.splits, plan.splits);
         assert_eq!((decision.boost, decision.notice), (plan.boost, plan.notice));
     }

@@ -65,10 +65,10 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     );
     is(
         &file_of(&[1, 0]),
-        "expected at least 14 numbers in a decision, found 1",
+        "expected at least 17 numbers in a decision, found 1",
     );
-    // 14 numbers and three helpers: a decision about nothing.
-    let mut nothing = vec![0; 1 + 14 + HELPERS * 4];
+    // 17 numbers and three helpers: a decision about nothing.
+    let mut nothing = vec![0; 1 + 17 + HELPERS * 4];
     nothing[0] = nothing.len() as u64 - 1;
     let with = |changes: &[(usize, u64)]| {
         let mut numbers = nothing.clone();
@@ -101,16 +101,24 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
             "expected at most 7 as helpers to release, found 8",
         ),
         (
-            &[(12, 1)],
+            &[(11, 8)],
+            "expected at most 7 as helpers to relieve, found 8",
+        ),
+        (
+            &[(13, 1 << 32)],
+            "expected at most 4294967295 packets that are held, found 4294967296",
+        ),
+        (
+            &[(15, 1)],
             "expected at most 0 flowlets with helpers, found 1",
         ),
         (
-            &[(13, u64::MAX)],
+            &[(16, u64::MAX)],
             "expected at most 0 listed flows, found 18446744073709551615",
         ),
-        (&[(14, 1)], "expected 29 numbers in a decision, found 26"),
+        (&[(17, 1)], "expected 32 numbers in a decision, found 29"),
         (
-            &[(15, 4)],
+            &[(18, 4)],
             "expected at most 3 as flags of a helper, found 4",
         ),
     ];
@@ -126,8 +134,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
 
     let magic = format::MAGIC.len();
     let mut other = header("").encoded();
-    other[magic] = 3;
-    let text = format!("byte {magic}: expected a record of version 2, found version 3");
+    other[magic] = 4;
+    let text = format!("byte {magic}: expected a record of version 3, found version 4");
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),

@@ -129,6 +129,8 @@ fn what_was_done_before_the_first_decision_counts() {
     let flowlet = Flowlet {
         arrival: Nanos::ZERO,
         new: true,
+        packets: 1,
+        held: false,
     };
     let loads = Loads {
         now: Nanos::ZERO,

@@ -1,0 +1,365 @@
+//! Helpers that are relieved: a dispatcher on one thread, with helpers that take what they are handed when
+//! the test has them do so.
+
+use super::super::dispatch::Dispatch;
+use super::super::link::{Claim, FromDispatcher, link};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tailwater_handover::park::{Mode, park};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::parcel::{PacketStore, Receipt};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_policy::core::{CoreMapper, Flowlet, Load, Loads, Place, Plan, View};
+
+const BUFFERS: u32 = 512;
+const FLOWS: usize = 24;
+
+/// What the mapper is to say next, and what it was told.
+#[derive(Default)]
+struct Script {
+    place: Option<Place>,
+    /// Queued flows all go there.
+    moved: Option<Place>,
+    relieve: u64,
+    /// All that it was asked to place.
+    placed: Vec<Flowlet>,
+    /// When it last decided.
+    held: Load,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+impl CoreMapper for Scripted {
+    fn due(&self, _: Nanos, _: u32) -> bool {
+        true
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let mut script = self.0.lock().unwrap();
+        script.held = view.held;
+        plan.relieve = script.relieve;
+        if let Some(place) = script.moved {
+            plan.places.fill(place);
+        }
+    }
+
+    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Place {
+        let mut script = self.0.lock().unwrap();
+        script.placed.push(flowlet);
+        script.place.unwrap_or(Place::HERE)
+    }
+}
+
+/// Who processed a packet.
+type Done = (Place, usize, u64);
+
+struct Rig {
+    script: Scripted,
+    dispatch: Dispatch,
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    helpers: Vec<FromDispatcher>,
+    receipts: Vec<Receipt>,
+    frames: Vec<(Vec<u8>, u32)>,
+    /// By arrival, which is different for each packet: the flow.
+    flow_of: Vec<usize>,
+    done: Vec<Done>,
+    /// Allocations of the dispatcher.
+    allocations: u64,
+}
+
+impl Rig {
+    fn new(helpers: usize, look_up: bool) -> Rig {
+        let rss = RssHasher::default();
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: relief}}\n\
+             spec: {{slo: {{latency: 200us}}, functions: [{{forward: {{}}}}], \
+             flows: {{lookUp: {}}}}}",
+            if look_up { "always" } else { "as-needed" }
+        );
+        let spec = ChainSpec::parse(&text, "relief", Path::new(".")).unwrap();
+        let chain = ChainBuilder::new(&spec, &rss, 1)
+            .unwrap()
+            .instance(|_| true);
+        assert_eq!(chain.has_flows(), look_up);
+        let pool = BufferPool::new(BUFFERS, 128).unwrap();
+        let store = PacketStore::new(&pool);
+        let links = (0..helpers).map(|_| {
+            let (_, waker) = park(Mode::Spin);
+            link(BUFFERS, store.clone(), waker, Claim::default())
+        });
+        let (near, far) = links.unzip();
+        let frames = (0..FLOWS as u32).map(|flow| {
+            let ends = ((0x0a00_0000 + flow).into(), 0xc633_6401.into());
+            let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, 1000, 53);
+            let frame = FrameBuilder::new(&key).to_vec().unwrap();
+            let headers = tailwater_net::parse::parse(&frame).unwrap();
+            let hash = rss.hash_headers(&headers);
+            (frame, hash)
+        });
+        let script = Scripted::default();
+        // What it notes down is not the dispatcher's.
+        script.0.lock().unwrap().placed.reserve(BUFFERS as usize);
+        let mapper = Box::new(script.clone());
+        Rig {
+            script,
+            dispatch: Dispatch::new(0, mapper, store, near, &pool, &chain),
+            batch: Batch::new(&pool, 32),
+            frames: frames.collect(),
+            chain,
+            pool,
+            helpers: far,
+            receipts: Vec::with_capacity(BUFFERS as usize),
+            flow_of: Vec::new(),
+            done: Vec::new(),
+            allocations: 0,
+        }
+    }
+
+    fn script(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.script.0.lock().unwrap());
+    }
+
+    /// Packets of these flows come, and are placed, staged or held.
+    fn receive(&mut self, flows: &[usize]) {
+        let first = self.flow_of.len() as u64;
+        for &flow in flows {
+            let now = Nanos(self.flow_of.len() as u64);
+            let (frame, hash) = &self.frames[flow];
+            assert!(self.batch.push(&mut self.pool, frame, now, *hash));
+            self.flow_of.push(flow);
+        }
+        self.chain.look_up(&mut self.batch, Nanos(first));
+        self.measured(|rig| {
+            rig.dispatch
+                .distribute(&mut rig.batch, &mut rig.chain, Nanos(first));
+            rig.dispatch.flush(Nanos(first));
+        });
+        assert!(self.batch.is_empty());
+    }
+
+    fn measured(&mut self, act: impl FnOnce(&mut Rig)) {
+        self.allocations += allocation_counter::measure(|| act(self)).count_total;
+    }
+
+    /// A turn without packets that come: receipts, a decision, a hand-over.
+    fn turn(&mut self) {
+        let now = Nanos(self.flow_of.len() as u64);
+        self.measured(|rig| {
+            rig.dispatch.collect(&mut rig.pool, &mut rig.chain, now);
+            rig.dispatch.decide(&rig.chain, now);
+            rig.dispatch.flush(now);
+        });
+    }
+
+    /// A helper processes up to `most` packets.
+    fn help(&mut self, helper: usize, most: usize) {
+        let Rig {
+            helpers,
+            receipts,
+            flow_of,
+            done,
+            ..
+        } = self;
+        let link = &mut helpers[helper];
+        link.parcels.pop_each(most, |parcel| {
+            let arrival = link.store.arrival(&parcel).0;
+            let flow = flow_of[arrival as usize];
+            done.push((Place::helper(helper), flow, arrival));
+            receipts.push(parcel.discard());
+        });
+        link.receipts.push_all(receipts);
+    }
+
+    /// The dispatcher processes a batch.
+    fn process(&mut self) {
+        self.dispatch.take(&mut self.batch);
+        for packet in self.batch.iter() {
+            let flow = self.flow_of[packet.arrival.0 as usize];
+            self.done.push((Place::HERE, flow, packet.arrival.0));
+        }
+        self.dispatch
+            .done(&mut self.batch, &mut self.pool, &mut self.chain);
+    }
+
+    fn done(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.done)
+    }
+
+    fn held(&mut self) -> Load {
+        self.turn();
+        self.script.0.lock().unwrap().held
+    }
+}
+
+const A: Place = Place::helper(0);
+const B: Place = Place::helper(1);
+
+#[test]
+fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
+    let mut rig = Rig::new(2, true);
+    rig.script(|script| script.place = Some(A));
+    rig.receive(&[1, 2, 1]);
+    rig.script(|script| script.relieve = 1);
+    rig.turn();
+    // The first helper has three packets: what comes of these flows waits, another goes there still.
+    rig.receive(&[2, 1, 3, 2]);
+    let held = Load {
+        flows: 2,
+        packets: 3,
+    };
+    assert_eq!(rig.held(), held);
+    assert_eq!(rig.dispatch.handed(), 3 + 1 + 3);
+    // That it is relieved no more changes nothing for those that wait: they would overtake.
+    rig.script(|script| (script.relieve, script.place) = (0, Some(B)));
+    rig.turn();
+    rig.receive(&[2]);
+    rig.script(|script| script.placed.clear());
+    rig.help(0, 2);
+    assert_eq!(rig.held().packets, 1, "flow 2 went on, flow 1 did not");
+    let flowlet = Flowlet {
+        arrival: Nanos(3),
+        new: false,
+        packets: 3,
+        held: true,
+    };
+    rig.script(|script| assert_eq!(script.placed, [flowlet]));
+    rig.help(1, 9);
+    rig.help(0, 9);
+    assert_eq!(rig.held(), Load::default());
+    rig.help(1, 9);
+    let expected = [
+        (A, 1, 0),
+        (A, 2, 1),
+        (B, 2, 3),
+        (B, 2, 6),
+        (B, 2, 7),
+        (A, 1, 2),
+        (A, 3, 5),
+        (B, 1, 4),
+    ];
+    assert_eq!(rig.done(), expected);
+    rig.turn();
+    assert!(rig.dispatch.is_quiet());
+}
+
+#[test]
+fn a_flow_comes_home_and_may_move_from_there() {
+    for look_up in [true, false] {
+        let mut rig = Rig::new(2, look_up);
+        rig.script(|script| script.moved = Some(A));
+        rig.receive(&[1, 1, 2]);
+        // Moved out of the own queue: it is still listed there.
+        rig.turn();
+        rig.script(|script| (script.moved, script.relieve) = (None, 1));
+        rig.turn();
+        rig.receive(&[1, 3, 1]);
+        rig.help(0, 9);
+        rig.turn();
+        rig.process();
+        let expected = [(A, 1, 0), (A, 1, 1), (A, 2, 2)];
+        let at_home = [
+            (Place::HERE, 3, 4),
+            (Place::HERE, 1, 3),
+            (Place::HERE, 1, 5),
+        ];
+        assert_eq!(rig.done(), [expected, at_home].concat());
+        assert!(rig.dispatch.is_quiet());
+        // And once more, from home to the second helper.
+        rig.script(|script| script.place = Some(A));
+        rig.receive(&[1]);
+        rig.receive(&[1]);
+        rig.script(|script| (script.place, script.moved) = (None, Some(B)));
+        rig.help(0, 9);
+        rig.turn();
+        rig.help(1, 9);
+        assert_eq!(rig.done(), [(A, 1, 6), (B, 1, 7)]);
+    }
+}
+
+#[test]
+fn what_is_held_at_the_end_is_given_up() {
+    let mut rig = Rig::new(1, true);
+    rig.script(|script| (script.place, script.relieve) = (Some(A), 1));
+    rig.receive(&[1, 2]);
+    rig.turn();
+    rig.receive(&[2, 1, 2]);
+    rig.dispatch.abandon();
+    let more = rig.dispatch.take_undone(&mut rig.batch);
+    let arrivals: Vec<u64> = rig.batch.iter().map(|packet| packet.arrival.0).collect();
+    assert_eq!((more, arrivals.len()), (false, 3), "{arrivals:?}");
+    rig.dispatch
+        .done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
+    assert!(!rig.dispatch.is_quiet());
+    rig.help(0, 9);
+    rig.turn();
+    assert!(rig.dispatch.is_quiet());
+    assert_eq!(rig.pool.available(), rig.pool.capacity());
+}
+
+/// Any decisions, helpers of any speed: order, one place at a time, nothing lost, no allocation.
+#[test]
+fn whatever_is_relieved_flows_keep_order_and_have_one_place() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % below
+    };
+    const HELPERS: usize = 3;
+    let mut rig = Rig::new(HELPERS, true);
+    let (mut last, mut most_held, mut seen, mut settled) = ([None; FLOWS], 0, 0, 0);
+    let at = |random: &mut dyn FnMut(u64) -> u64| match random(HELPERS as u64 + 1) as usize {
+        0 => Place::HERE,
+        helper => Place::helper(helper - 1),
+    };
+    for step in 0..40_000 {
+        rig.script(|script| {
+            script.place = Some(at(&mut random));
+            script.moved = (random(4) == 0).then(|| at(&mut random));
+            script.relieve = random(1 << HELPERS) & random(1 << HELPERS);
+            script.placed.clear();
+        });
+        match random(6) {
+            0 | 1 if rig.pool.available() >= 16 && step < 39_000 => {
+                // A few flows have most packets.
+                let flows: Vec<usize> = (0..=random(15))
+                    .map(|_| (random(FLOWS as u64) * random(FLOWS as u64)) as usize / FLOWS)
+                    .collect();
+                rig.receive(&flows);
+            }
+            2 | 3 => rig.help(random(HELPERS as u64) as usize, 1 + random(20) as usize),
+            4 => rig.process(),
+            _ => rig.turn(),
+        }
+        for (_, flow, arrival) in rig.done() {
+            assert!(last[flow] < Some(arrival), "flow {flow} is reordered");
+            last[flow] = Some(arrival);
+            seen += 1;
+        }
+        if step == 10_000 {
+            settled = rig.allocations;
+        }
+        most_held = most_held.max(rig.script.0.lock().unwrap().held.packets);
+    }
+    assert!(most_held > 50, "{most_held}");
+    assert_eq!(rig.allocations, settled, "allocations in steady state");
+    for _ in 0..200 {
+        (0..HELPERS).for_each(|helper| rig.help(helper, 100));
+        rig.turn();
+        rig.process();
+        seen += rig.done().len();
+    }
+    assert_eq!(seen, rig.flow_of.len());
+    assert!(rig.dispatch.is_quiet());
+    assert_eq!(rig.pool.available(), rig.pool.capacity());
+}

@@ -1,0 +1,76 @@
+//! Packets that wait until their flows leave a helper: a list for each flow, all in one array.
+
+use super::core::Waiting;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// A list: the places of its first and last packet, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    first: u32,
+    last: u32,
+    pub packets: u32,
+}
+
+impl List {
+    pub const EMPTY: List = List {
+        first: NONE,
+        last: NONE,
+        packets: 0,
+    };
+}
+
+/// The packets of all lists, each with the place of the next in its list, or of the next that is free.
+#[derive(Debug)]
+pub(crate) struct Held {
+    places: Vec<(Waiting, u32)>,
+    free: u32,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held {
+            places: Vec::new(),
+            free: NONE,
+        }
+    }
+}
+
+impl Held {
+    /// Adds a packet to the end of a list.
+    pub fn push(&mut self, list: &mut List, waiting: Waiting) {
+        let at = match self.free {
+            NONE => {
+                self.places.push((waiting, NONE));
+                self.places.len() as u32 - 1
+            }
+            at => {
+                let place = &mut self.places[at as usize];
+                self.free = std::mem::replace(place, (waiting, NONE)).1;
+                at
+            }
+        };
+        match list.packets {
+            0 => list.first = at,
+            _ => self.places[list.last as usize].1 = at,
+        }
+        list.last = at;
+        list.packets += 1;
+    }
+
+    /// The first packet of a list that has one.
+    pub fn first(&self, list: &List) -> Waiting {
+        self.places[list.first as usize].0
+    }
+
+    /// Takes the first packet out of a list.
+    pub fn pop(&mut self, list: &mut List) -> Option<Waiting> {
+        list.packets = list.packets.checked_sub(1)?;
+        let at = list.first;
+        let (waiting, next) = &mut self.places[at as usize];
+        list.first = std::mem::replace(next, self.free);
+        self.free = at;
+        Some(*waiting)
+    }
+}
