@@ -9,7 +9,7 @@ MINUTES ?= 10
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-scaling bench-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-papers bench-scaling bench-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -76,6 +76,12 @@ bench-scaling: ## policies live on two cores, one flow split between them, what 
 bench-sim: ## how fast the rack simulator is
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-sim --bench engine
+
+bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack simulator, side by side; PAPERS="--quick" for less, or a part of names
+	@tools/deps.sh build bench
+	@mkdir -p target
+	@cargo bench --locked -p tailwater-sim --bench papers -- $(PAPERS) | tee target/papers.jsonl
+	@cargo bench --locked -p tailwater-sim --bench papers -- tables $(CURDIR)/target/papers.jsonl
 
 bench-functions: ## single functions: the ACL's classifier
 	@tools/deps.sh build bench

@@ -134,7 +134,7 @@ pub struct SimReport {
     pub chains: Vec<ChainReport>,
     /// Cores of the whole rack.
     pub cores: RackCores,
-    /// From the first packet's arrival to the last one's departure, in seconds.
+    /// From the first packet's arrival, or the end of the warm-up, to the last one's departure, in seconds.
     pub duration_s: f64,
     /// The run's seed.
     pub seed: u64,
@@ -230,7 +230,7 @@ impl DistributionPoint {
 /// What became of the packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packets {
-    /// Packets that arrived at the switch.
+    /// Packets that arrived at the switch, or were on their way when the warm-up ended.
     pub offered: u64,
     /// Packets sent.
     pub delivered: u64,

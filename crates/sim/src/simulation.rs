@@ -47,6 +47,9 @@ pub struct RunOptions {
     pub seed: u64,
     /// The length of a window of the report.
     pub window: Nanos,
+    /// For how long the run is not reported, so that policies have found their cores: rounded up to whole
+    /// windows. What is in the system then counts as offered.
+    pub warm_up: Nanos,
     /// Checks everything that must always hold, at some cost.
     pub check: bool,
     /// Lets all cores take turns even where they have nothing to do with each other: slower, with the
@@ -57,11 +60,12 @@ pub struct RunOptions {
 }
 
 impl Default for RunOptions {
-    /// Seed 1, windows of 10 ms, no checks, no bursts.
+    /// Seed 1, windows of 10 ms, reported from the first packet on, no checks, no bursts.
     fn default() -> Self {
         RunOptions {
             seed: 1,
             window: Nanos::from_millis(10),
+            warm_up: Nanos::ZERO,
             check: false,
             together: false,
             bursts: false,
@@ -162,7 +166,9 @@ pub fn simulate_with(
     for (number, chain) in chains.iter_mut().enumerate() {
         setups.push(setup(rack, chain, (number, count), options)?);
     }
-    let mut engine = Engine::new(rack, options.window, setups, options.together);
+    let warm_up = Nanos(options.warm_up.0.next_multiple_of(options.window.0));
+    let times = (options.window, warm_up);
+    let mut engine = Engine::new(rack, times, setups, options.together);
     if options.bursts {
         engine.watch();
     }
@@ -175,6 +181,7 @@ pub fn simulate_with(
     }
     let most = longest(options.window);
     let mut traffic = Merged::new(feeds);
+    let mut interrupted = false;
     loop {
         let oldest = engine.oldest_known();
         let chunk = traffic.next(oldest)?;
@@ -189,10 +196,18 @@ pub fn simulate_with(
         }
         engine.take(chunk);
         if !progress(time) {
+            interrupted = true;
             break;
         }
     }
     let end = engine.drain();
+    if end <= warm_up.0 && warm_up > Nanos::ZERO && !interrupted {
+        return Err(SimError::Setting {
+            field: "warm_up",
+            expected: "less time than packets arrive",
+        });
+    }
+    let reported = end.saturating_sub(warm_up.0);
     let (finished, per_epoch) = engine.finish(end);
     let rack_cores = rack_cores(per_epoch);
     let reports = finished.into_iter().zip(names);
@@ -203,7 +218,7 @@ pub fn simulate_with(
         let histogram = finished.meter.all;
         let late: u64 = total.late.iter().sum();
         let spans = [finished.dedicated, finished.auxiliary];
-        let [dedicated, auxiliary] = spans.map(|span| span as f64 / end.max(1) as f64);
+        let [dedicated, auxiliary] = spans.map(|span| span as f64 / reported.max(1) as f64);
         let used = (finished.dedicated + finished.auxiliary).max(1);
         let mut windows = finished.meter.windows;
         fill_cores(&mut windows, &rack_cores.per_epoch, options.window);
@@ -248,7 +263,7 @@ pub fn simulate_with(
     Ok(SimReport {
         chains: reports.collect(),
         cores: rack_cores,
-        duration_s: Nanos(end).as_secs_f64(),
+        duration_s: Nanos(reported).as_secs_f64(),
         seed: options.seed,
     })
 }

@@ -78,6 +78,63 @@ fn equal_runs_give_equal_bytes_and_seeds_matter() {
     }
 }
 
+/// A warm-up changes what is reported, and nothing else.
+#[test]
+fn after_a_warm_up_windows_are_as_without_one() {
+    let packets = bursty(3, 1200 * MS, 70, 2);
+    for name in ["static", "metron", "quadrant", "netblaze", "tailwater"] {
+        let report = |warm_up| {
+            let options = RunOptions {
+                warm_up: Nanos(warm_up),
+                check: true,
+                ..RunOptions::default()
+            };
+            run(&rack(), jittery(), policy(name), &packets, &options)
+        };
+        // Rounded up to 90 windows.
+        let (all, later) = (report(0), report(895 * MS));
+        assert_eq!(later.cores.per_epoch, all.cores.per_epoch[9000..], "{name}");
+        let seconds = all.duration_s - later.duration_s;
+        assert!((seconds - 0.9).abs() < 1e-9, "{name}: {seconds}");
+        let (all, later) = (&all.chains[0], &later.chains[0]);
+        assert_eq!(later.windows[1..], all.windows[91..], "{name}");
+        let packets = &later.packets;
+        let offered: u64 = later.windows.iter().map(|window| window.offered).sum();
+        assert_eq!(packets.offered, packets.delivered + packets.lost, "{name}");
+        assert_eq!(packets.offered, offered, "{name}");
+        // The last one is not over.
+        let windows = &all.windows[90..all.windows.len() - 1];
+        let mean =
+            windows.iter().map(|w| f64::from(w.dedicated)).sum::<f64>() / windows.len() as f64;
+        let off = (later.cores.dedicated - mean).abs();
+        assert!(
+            off < 0.3,
+            "{name}: {} cores, not {mean}",
+            later.cores.dedicated
+        );
+    }
+}
+
+#[test]
+fn a_warm_up_longer_than_the_traffic_is_an_error() {
+    let packets = bursty(3, 20 * MS, 10, 2);
+    let options = RunOptions {
+        warm_up: Nanos::from_millis(30),
+        ..RunOptions::default()
+    };
+    let chain = ChainRun {
+        model: model(),
+        slo: SLO,
+        policy: policy("static"),
+        workload: Workload::from(packets),
+    };
+    let error = simulate(&rack(), vec![chain], &options).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "warm_up: expected less time than packets arrive"
+    );
+}
+
 /// Cores that work by themselves and cores that take turns come to the same.
 #[test]
 fn both_ways_of_running_cores_give_equal_bytes() {

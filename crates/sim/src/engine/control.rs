@@ -2,6 +2,7 @@
 
 use super::tenant::{FlowSteering, NOBODY, Section, Snapshot, Steering};
 use super::{Control, Engine};
+use crate::report::Decisions;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowPlan, FlowView};
@@ -24,6 +25,9 @@ impl Engine<'_> {
                     if let Some(last) = tenant.meter.windows.last_mut() {
                         last.dedicated = tenant.cores;
                     }
+                }
+                if now == self.warm_up {
+                    self.begin_report(now);
                 }
                 self.at(now + self.window, Control::Window);
             }
@@ -55,6 +59,23 @@ impl Engine<'_> {
             Control::Watch => return self.look(now),
         }
         self.retire_all();
+    }
+
+    /// The warm-up is over: what was counted so far does not count. Packets in the system are as if
+    /// they had just come.
+    fn begin_report(&mut self, now: u64) {
+        for tenant in &mut self.tenants {
+            let offered = super::inside(&tenant.meter);
+            tenant.meter.restart(offered);
+            tenant.decisions = Decisions::default();
+            (tenant.dedicated, tenant.auxiliary, tenant.worked) = (0, 0, 0);
+        }
+        for core in &mut self.cores {
+            core.since = now;
+            if let Some(claim) = &mut core.guest.claim {
+                claim.since = now;
+            }
+        }
     }
 
     /// A section gets its first cores, if it has none.

@@ -130,6 +130,14 @@ impl Meter {
         }
     }
 
+    /// Begins anew with the window that begins now, and so many packets in the system.
+    pub fn restart(&mut self, offered: u64) {
+        self.window.offered = offered;
+        self.total = Counts::default();
+        self.all.clear();
+        self.windows.clear();
+    }
+
     /// Counts a packet that is lost.
     pub fn lost(&mut self, loss: Loss) {
         self.window.lost[loss as usize] += 1;

@@ -166,6 +166,8 @@ pub(crate) struct Engine<'r> {
     /// By tenant, what its burst is chosen from, if it is asked for.
     watches: Vec<Option<Watch>>,
     window: u64,
+    /// Nothing before counts: a multiple of the window.
+    warm_up: u64,
     last_arrival: u64,
     /// Reused.
     batch: Vec<core::Waiting>,
@@ -180,7 +182,13 @@ const LOOK_AFTER: u32 = 4;
 
 impl<'r> Engine<'r> {
     /// A rack with these chains. It has been [checked](Rack::check).
-    pub fn new(rack: &'r Rack, window: Nanos, setups: Vec<TenantSetup>, together: bool) -> Self {
+    /// Reports in windows, from the end of a warm-up on.
+    pub fn new(
+        rack: &'r Rack,
+        (window, warm_up): (Nanos, Nanos),
+        setups: Vec<TenantSetup>,
+        together: bool,
+    ) -> Self {
         let slo = setups.first().map_or(Nanos::ZERO, |setup| setup.slo);
         let mut cores = Vec::new();
         let mut servers = Vec::new();
@@ -230,6 +238,7 @@ impl<'r> Engine<'r> {
             resumed: 0,
             retiring: Vec::new(),
             window: window.0.max(1),
+            warm_up: warm_up.0,
             last_arrival: 0,
             batch: Vec::new(),
             lost: Vec::new(),
@@ -260,7 +269,7 @@ impl<'r> Engine<'r> {
             start_cores: setup.start_cores,
             asked: 0,
         };
-        let all = || setup.cores.concat();
+        let all = || in_turn(&setup.cores);
         let slowest = self
             .rack
             .servers
@@ -547,7 +556,8 @@ impl<'r> Engine<'r> {
         let finished = self.tenants.into_iter().map(|mut tenant| {
             let meter = &mut tenant.meter;
             if meter.window != Counts::default() {
-                let start = start.min(meter.windows.len() as u64 * self.window);
+                let next = self.warm_up + meter.windows.len() as u64 * self.window;
+                let start = start.min(next);
                 meter.roll(start);
             }
             Finished {
@@ -560,8 +570,15 @@ impl<'r> Engine<'r> {
             }
         });
         let finished = finished.collect();
-        (finished, self.usage.finish(end))
+        (finished, self.usage.finish(self.warm_up, end))
     }
+}
+
+/// The servers' cores, one of each server in turn: the first few take packets from as many links.
+fn in_turn(servers: &[Vec<u16>]) -> Vec<u16> {
+    let most = servers.iter().map(Vec::len).max().unwrap_or(0);
+    let rounds = (0..most).flat_map(|core| servers.iter().filter_map(move |own| own.get(core)));
+    rounds.copied().collect()
 }
 
 fn inside(meter: &Meter) -> u64 {
@@ -578,4 +595,15 @@ pub(crate) struct Finished {
     pub auxiliary: u64,
     pub worked: u64,
     pub burst: Option<Burst>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_turn;
+
+    #[test]
+    fn cores_of_a_rack_are_dealt_out_over_its_servers() {
+        let servers = [vec![0, 1, 2], vec![3], vec![4, 5]];
+        assert_eq!(in_turn(&servers), [0, 3, 4, 1, 5, 2]);
+    }
 }

@@ -46,8 +46,8 @@ impl Usage {
         self.changes[epoch] += by;
     }
 
-    /// Active cores in each epoch up to `end`, when all cores end.
-    pub fn finish(mut self, end: u64) -> Vec<u16> {
+    /// Active cores in each epoch from `start` to `end`, when all cores end.
+    pub fn finish(mut self, start: u64, end: u64) -> Vec<u16> {
         (0..self.cores.len()).for_each(|core| self.end(core, end));
         let epochs = end.div_ceil(COUNTED.0).max(1) as usize;
         let mut active = 0;
@@ -55,7 +55,7 @@ impl Usage {
             active += self.changes.get(epoch).copied().unwrap_or(0);
             active as u16
         });
-        sums.collect()
+        sums.skip((start / COUNTED.0) as usize).collect()
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
         usage.end(1, 210 * us);
         usage.end(1, 220 * us);
         usage.begin(1, 399 * us);
-        assert_eq!(usage.finish(500 * us), [1, 2, 2, 2, 2]);
-        assert_eq!(Usage::new(3).finish(0), [0]);
+        assert_eq!(usage.finish(0, 500 * us), [1, 2, 2, 2, 2]);
+        assert_eq!(Usage::new(3).finish(0, 0), [0]);
     }
 
     #[test]
@@ -84,6 +84,14 @@ mod tests {
         let mut usage = Usage::new(1);
         usage.begin(0, 0);
         usage.end(0, 100_000);
-        assert_eq!(usage.finish(300_000), [1, 0, 0]);
+        assert_eq!(usage.finish(0, 300_000), [1, 0, 0]);
+    }
+
+    #[test]
+    fn epochs_of_a_warm_up_are_left_out() {
+        let mut usage = Usage::new(2);
+        usage.begin(0, 0);
+        usage.begin(1, 250_000);
+        assert_eq!(usage.finish(200_000, 400_000), [2, 2]);
     }
 }

@@ -1,0 +1,207 @@
+//! NetBlaze's tables 3 to 7 and figures 4 to 6.
+
+use super::published::{self, Row};
+use super::runs::{Job, Lengths, run, run_all};
+use super::setting::{CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record};
+use tailwater_net::Nanos;
+
+/// Chains and traces, with the traffic for which the Metron-like policy uses the published average cores:
+/// `cargo bench -p tailwater-sim --bench papers -- calibrate`.
+const CASES: [Case; 4] = [
+    Case {
+        table: "table-3",
+        chain: &CHAIN_1,
+        trace: "backbone",
+        flows_scale: 52.0,
+        rows: published::TABLE_3,
+    },
+    Case {
+        table: "table-4",
+        chain: &CHAIN_2,
+        trace: "backbone",
+        flows_scale: 22.0,
+        rows: published::TABLE_4,
+    },
+    Case {
+        table: "table-5",
+        chain: &CHAIN_1,
+        trace: "as",
+        flows_scale: 68.0,
+        rows: published::TABLE_5,
+    },
+    Case {
+        table: "table-6",
+        chain: &CHAIN_2,
+        trace: "as",
+        flows_scale: 27.0,
+        rows: published::TABLE_6,
+    },
+];
+
+/// Policies that know no objective: one row each.
+const WITHOUT: [&str; 3] = ["static", "rss++", "metron"];
+/// Policies with a row for each objective.
+const WITH: [&str; 4] = ["quadrant", "dyssect", "netblaze", "tailwater"];
+/// The objectives, in hundreds of microseconds.
+const OBJECTIVES: [usize; 5] = [1, 2, 3, 4, 5];
+/// Those of a quick run.
+const QUICK: [usize; 2] = [1, 2];
+
+/// Figures and what they compare with NetBlaze.
+const FIGURES: [(&str, &[&str]); 3] = [
+    (
+        "figure-4",
+        &[
+            "netblaze-core-static-safe",
+            "netblaze-core-static-unsafe",
+            "netblaze-no-core-mapper",
+        ],
+    ),
+    (
+        "figure-5",
+        &[
+            "netblaze-server-static-safe",
+            "netblaze-server-static-unsafe",
+        ],
+    ),
+    ("figure-6", &["netblaze-no-boost", "netblaze-on-demand-rss"]),
+];
+/// The trace of the ablations, which the paper does not name.
+const FIGURES_TRACE: &str = "backbone";
+
+fn job(case: &Case, profiles: &Published, name: &str, hundreds: usize) -> Job {
+    let slo = Nanos::from_micros(100 * hundreds as u64);
+    let profile = case.chain.profile(profiles, slo, &format!("{hundreds}00"));
+    Job {
+        names: Vec::new(),
+        model: model(&profile),
+        slo,
+        policy: policy(name, &profile),
+    }
+}
+
+/// All jobs of a case.
+fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
+    let table = |row: &str| format!("papers/netblaze/{}/{row}", case.table);
+    let objectives: &[usize] = if quick { &QUICK } else { &OBJECTIVES };
+    let mut jobs = Vec::new();
+    for name in WITHOUT {
+        // What they are late by depends on an objective: the middle one.
+        let mut job = job(case, profiles, name, 3);
+        job.names
+            .push((table(name), published::of(case.rows, name, 3)));
+        jobs.push(job);
+    }
+    for name in WITH {
+        for &hundreds in objectives {
+            let mut job = job(case, profiles, name, hundreds);
+            let row = table(&format!("{name}-{hundreds}00us"));
+            job.names
+                .push((row, published::of(case.rows, name, hundreds)));
+            jobs.push(job);
+        }
+    }
+    if case.trace != FIGURES_TRACE {
+        return jobs;
+    }
+    let (loose, named) = case.chain.loose;
+    for name in ["netblaze", "tailwater"] {
+        let profile = case.chain.profile(profiles, loose, named);
+        let number = usize::from(case.chain.name == CHAIN_2.name);
+        let published = match name {
+            "netblaze" => published::TABLE_7[number],
+            _ => Row::default(),
+        };
+        let row = format!("papers/netblaze/table-7/{}-{name}", case.chain.name);
+        jobs.push(Job {
+            names: vec![(row, published)],
+            model: model(&profile),
+            slo: loose,
+            policy: policy(name, &profile),
+        });
+    }
+    for (figure, variants) in FIGURES {
+        for name in variants {
+            for &hundreds in objectives {
+                let mut job = job(case, profiles, name, hundreds);
+                let row = format!("{}-{name}-{hundreds}00us", case.chain.name);
+                let name = format!("papers/netblaze/{figure}/{row}");
+                job.names.push((name, Row::default()));
+                jobs.push(job);
+            }
+        }
+    }
+    jobs
+}
+
+/// Runs whatever `wanted` says of names.
+pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
+    for case in &CASES {
+        let mut jobs = jobs(case, profiles, lengths.quick);
+        jobs.retain(|job| job.names.iter().any(|(name, _)| wanted(name)));
+        if jobs.is_empty() {
+            continue;
+        }
+        let seconds = lengths.warm_up + lengths.reported;
+        let packets = record(case.trace, case.flows_scale, seconds);
+        eprintln!(
+            "{}: {} on {}, {:.1} Mpps, {} simulations",
+            case.table,
+            case.chain.name,
+            case.trace,
+            packets.packets() as f64 / seconds / 1e6,
+            jobs.len(),
+        );
+        run_all(&rack(), &packets, jobs, lengths);
+    }
+}
+
+/// Finds each case's traffic: the least for which the Metron-like policy uses the published average cores. Its
+/// cores double, so they grow with the traffic in steps.
+pub fn calibrate(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
+    /// Cores that are enough, as a share of the published ones; and how well the scale is known then.
+    const ENOUGH: f64 = 0.98;
+    const NEAR: f64 = 1.08;
+    /// The first step.
+    const STEP: f64 = 1.2;
+    for case in CASES.iter().filter(|case| wanted(case.table)) {
+        let Some(aim) = published::of(case.rows, "metron", 3).cores else {
+            continue;
+        };
+        let (mut low, mut high): (Option<f64>, Option<f64>) = (None, None);
+        let mut scale = case.flows_scale;
+        loop {
+            match metron_cores(case, scale, profiles, lengths) >= ENOUGH * aim {
+                true => high = Some(scale),
+                false => low = Some(scale),
+            }
+            scale = match (low, high) {
+                (Some(low), Some(high)) if high / low <= NEAR => break,
+                (Some(low), Some(high)) => (low * high).sqrt(),
+                (Some(low), None) => low * STEP,
+                (None, Some(high)) => high / STEP,
+                (None, None) => unreachable!("one of them has just been found"),
+            };
+        }
+        let name = format!("papers/netblaze/{}/flows-scale", case.table);
+        super::runs::figure(&name, high.unwrap_or(scale), "times", None, "");
+    }
+}
+
+/// The average cores of the Metron-like policy.
+fn metron_cores(case: &Case, scale: f64, profiles: &Published, lengths: &Lengths) -> f64 {
+    let packets = record(case.trace, scale, lengths.warm_up + lengths.reported);
+    let Job {
+        model, slo, policy, ..
+    } = job(case, profiles, "metron", 3);
+    let outcome = run(&rack(), &packets, (model, slo, policy), lengths.warm_up);
+    eprintln!(
+        "{}, {scale:.2} times the flows, {} packets: {:.2} cores, {:.3} % lost, p99 {} us",
+        case.table,
+        packets.packets(),
+        outcome.cores,
+        100.0 * outcome.chain.loss_rate,
+        outcome.chain.latency_us.p99,
+    );
+    outcome.cores
+}

@@ -1,0 +1,87 @@
+//! Lines of figures as Markdown tables, beside what was published.
+
+use serde_json::Value;
+
+/// A table: its name, its columns, and its rows with a cell for each column.
+#[derive(Default)]
+struct Table {
+    name: String,
+    columns: Vec<String>,
+    rows: Vec<(String, Vec<(String, String)>)>,
+}
+
+/// Prints the lines of a file. A figure that is there twice counts once, as last measured.
+pub fn print(path: &str) {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut tables: Vec<Table> = Vec::new();
+    for line in text.lines() {
+        let Ok(figure) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        let parts: Vec<&str> = figure["name"].as_str().unwrap_or("").split('/').collect();
+        let [_, paper, table, row, column] = parts[..] else {
+            continue;
+        };
+        let name = format!("{paper}, {}", table.replace('-', " "));
+        let table = find(
+            &mut tables,
+            |table: &Table| table.name == name,
+            || Table {
+                name: name.clone(),
+                ..Table::default()
+            },
+        );
+        if !table.columns.iter().any(|known| known == column) {
+            table.columns.push(column.to_owned());
+        }
+        let row = find(
+            &mut table.rows,
+            |known: &(String, Vec<_>)| known.0 == row,
+            || (row.to_owned(), Vec::new()),
+        );
+        let cell = cell(&figure, column);
+        match row.1.iter_mut().find(|(known, _)| known == column) {
+            Some(known) => known.1 = cell,
+            None => row.1.push((column.to_owned(), cell)),
+        }
+    }
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    for table in tables {
+        println!("## {}\n\n| | {} |", table.name, table.columns.join(" | "));
+        println!("|---|{}", "---|".repeat(table.columns.len()));
+        for (row, cells) in table.rows {
+            let cells = table.columns.iter().map(|column| {
+                let cell = cells.iter().find(|(known, _)| known == column);
+                cell.map_or("", |(_, cell)| cell)
+            });
+            println!("| {row} | {} |", cells.collect::<Vec<&str>>().join(" | "));
+        }
+        println!();
+    }
+}
+
+/// The element that is sought, made if it is not there.
+fn find<T>(list: &mut Vec<T>, is: impl FnMut(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
+    let place = list.iter().position(is).unwrap_or_else(|| {
+        list.push(make());
+        list.len() - 1
+    });
+    &mut list[place]
+}
+
+/// A value, the published one behind it in brackets, and whether an objective was met.
+fn cell(figure: &Value, column: &str) -> String {
+    let number = |value: f64| match column {
+        "loss" => format!("{:.3} %", 100.0 * value),
+        _ if value < 1000.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    };
+    let mut cell = number(figure["value"].as_f64().unwrap_or(f64::NAN));
+    if figure["slo_met"] == Value::Bool(false) {
+        cell.push_str(" late");
+    }
+    if let Some(published) = figure["published"].as_f64() {
+        cell.push_str(&format!(" ({})", number(published)));
+    }
+    cell
+}
