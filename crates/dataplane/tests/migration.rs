@@ -114,10 +114,10 @@ fn moved() -> RunReport {
 }
 
 /// The first core has a backlog when the buckets leave it, so the second one keeps packets back until that is
-/// worked off. A machine that is busy with other things may be late for the burst, not every time.
+/// worked off. A machine that is busy with other things may be late for the burst, even several times.
 #[test]
 fn packets_late_for_want_of_their_bucket_are_put_down_to_migration() {
-    let found = (0..5).map(|_| moved()).find(|report| {
+    let found = (0..40).map(|_| moved()).find(|report| {
         let server = report.server.unwrap();
         let late: u64 = report.late_by_cause.values().sum();
         let windows = report.windows.list.iter();
@@ -131,5 +131,5 @@ fn packets_late_for_want_of_their_bucket_are_put_down_to_migration() {
         assert!(server.packets_kept_back > 0 || migration == 0, "{server:?}");
         migration > 0 && server.moves > 0 && server.buckets_moved > 0
     });
-    assert!(found.is_some(), "five runs");
+    assert!(found.is_some(), "40 runs");
 }
