@@ -152,6 +152,18 @@ fn check(
         }
     }
     prop_assert_eq!(plan.release >> helpers.len(), 0);
+    let own = situation.after(&vec![Place::HERE; queued.len()])[0];
+    let more = |load: Load| Load {
+        flows: load.flows + 1,
+        packets: load.packets + 1,
+    };
+    let mut open = helpers.iter().filter(|helper| !helper.taken);
+    let room = frontier.admits(more(own)) || open.any(|h| frontier.admits(more(h.load)));
+    for (i, helper) in helpers.iter().enumerate() {
+        let overloaded = helper.load.flows > 1 && !frontier.admits(helper.load);
+        prop_assert_eq!(plan.relieve >> i & 1 != 0, overloaded && room);
+    }
+    prop_assert_eq!(plan.relieve >> helpers.len(), 0);
     let beyond = loads[0]
         .packets
         .saturating_sub(frontier.capacity(loads[0].flows));
@@ -329,7 +341,8 @@ proptest! {
             let second = situation.decide(&mut again);
             prop_assert_eq!(&plan.places, &second.places);
             prop_assert_eq!(&plan.splits, &second.splits);
-            prop_assert_eq!((plan.release, plan.boost, plan.notice), (second.release, second.boost, second.notice));
+            prop_assert_eq!((plan.release, plan.relieve), (second.release, second.relieve));
+            prop_assert_eq!((plan.boost, plan.notice), (second.boost, second.notice));
 
             let total = Load {
                 flows: situation.queued.len() as u32,

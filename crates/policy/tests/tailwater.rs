@@ -251,6 +251,72 @@ fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
     assert_eq!(late(&mut mapper, now, 0, &helpers), Place::HERE);
 }
 
+#[test]
+fn a_helper_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
+    let several = |packets| Helper {
+        load: Load { flows: 2, packets },
+        ..working(0)
+    };
+    // 320 packets take 80 % of the budget, 240 what is enough to recruit.
+    let (over, busy, idle) = (several(321), several(320), Helper::default());
+    let cases: [(u32, &[Helper], u64); 6] = [
+        (10, &[over, busy, working(400)], 1),
+        (240, &[over, several(700)], 0b11),
+        (260, &[over, several(250)], 0),
+        (260, &[over, several(240)], 1),
+        (260, &[over, idle], 1),
+        (260, &[over, TAKEN], 0),
+    ];
+    for (queued, helpers, relieve) in cases {
+        let mut mapper = mapper(SplitProfile::new());
+        let queued = vec![flow(1); queued as usize];
+        let plan = decide(&mut mapper, Nanos::from_millis(1), &queued, helpers);
+        assert_eq!(plan.relieve, relieve, "{helpers:?}");
+    }
+}
+
+#[test]
+fn held_packets_are_placed_by_what_all_of_them_take() {
+    let mut mapper = mapper(SplitProfile::new());
+    let mut place = |packets, helpers: &[Helper]| {
+        let now = Nanos::from_millis(1);
+        let flowlet = Flowlet {
+            arrival: now,
+            new: false,
+            packets,
+            held: true,
+        };
+        let here = Load::default();
+        mapper.place(flowlet, &Loads { now, here, helpers })
+    };
+    assert_eq!(place(240, &[Helper::default()]), Place::HERE);
+    assert_eq!(place(241, &[working(0)]), Place::HERE, "no sooner there");
+    // Others wait here; that they were held is no reason for boost mode.
+    let late = |mapper: &mut TailwaterMapper, now: Nanos| {
+        let flowlet = Flowlet {
+            arrival: now.saturating_sub(Nanos(90_000)),
+            new: false,
+            packets: 3,
+            held: true,
+        };
+        let here = Load {
+            flows: 200,
+            packets: 200,
+        };
+        let helpers = [working(0), Helper::default()];
+        let loads = Loads {
+            now,
+            here,
+            helpers: &helpers,
+        };
+        assert_eq!(mapper.place(flowlet, &loads), Place::helper(0));
+        decide(mapper, now, &[flow(1)], &helpers).boost
+    };
+    for look in 1..=10 {
+        assert!(!late(&mut mapper, Nanos::from_micros(1000 + 50 * look)));
+    }
+}
+
 /// One step of a run: flows that wait, helpers, flowlets' lag, and a batch.
 type Step = (Vec<QueuedFlow>, Vec<Helper>, u64, (u32, u32, u64));
 
@@ -294,7 +360,13 @@ proptest! {
                 flows: queued.len() as u32,
                 packets: queued.iter().map(|flow| flow.packets).sum(),
             };
-            let flowlet = Flowlet { arrival: now.saturating_sub(Nanos(lag)), new: lag % 2 == 0, packets: 1, held: false };
+            let (packets_held, held) = if lag % 3 == 0 { (1 + lag as u32 % 9, true) } else { (1, false) };
+            let flowlet = Flowlet {
+                arrival: now.saturating_sub(Nanos(lag)),
+                new: lag % 2 == 0 && !held,
+                packets: packets_held,
+                held,
+            };
             let loads = Loads { now, here, helpers: &helpers };
             for _ in 0..3 {
                 let place = first.place(flowlet, &loads);
@@ -311,7 +383,8 @@ proptest! {
             let again = decide(&mut second, now, &queued, &helpers);
             prop_assert_eq!(&plan.places, &again.places);
             prop_assert_eq!(&plan.splits, &again.splits);
-            prop_assert_eq!((plan.release, plan.boost, plan.notice), (again.release, again.boost, again.notice));
+            prop_assert_eq!((plan.release, plan.relieve), (again.release, again.relieve));
+            prop_assert_eq!((plan.boost, plan.notice), (again.boost, again.notice));
 
             prop_assert_eq!(plan.places.len(), queued.len());
             let mut used = 0;
@@ -332,6 +405,8 @@ proptest! {
             for (i, helper) in helpers.iter().enumerate() {
                 let idle = helper.recruited && helper.load.packets == 0;
                 prop_assert!(plan.release & 1 << i == 0 || idle);
+                let several = helper.recruited && helper.load.flows > 1;
+                prop_assert!(plan.relieve & 1 << i == 0 || several);
             }
             if plan.boost {
                 let stays = |(flow, place): (usize, &Place)| {

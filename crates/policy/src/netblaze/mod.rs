@@ -45,8 +45,12 @@
 //!
 //! **Release.** A helper without work for some epochs is let go, unless the plan needs it.
 //!
-//! Nothing here assumes that the core is a dedicated one: a helper can map its own backlog with a
-//! mapper of its own. Live runs and simulations do not have that yet.
+//! **Recursion.** "Each auxiliary core runs a core mapper" (section 3.2). Here the core that dispatches
+//! runs it for its helpers, since it knows what they have: at an epoch's end, a helper whose backlog, of
+//! several flows, is outside the frontier is [relieved](crate::core::Plan::relieve), if another core has
+//! room. Its flows are free to go as it gets done with them, and each goes to the first core that it fits
+//! on: this one, helpers at work, helpers to be recruited; without any it waits here. NetBlaze's auxiliary cores move packets that wait on, and at once; the rule that a flow has
+//! one owner does not let a helper do that without the dispatching core in between.
 
 mod exact;
 mod lower_bound;
@@ -89,6 +93,8 @@ pub struct NetBlazeOptions {
     pub boost_after: Option<u32>,
     /// For how many epochs a helper is without work before it is let go.
     pub release_after: u32,
+    /// Whether helpers that have too much are relieved.
+    pub recursion: bool,
 }
 
 impl NetBlazeOptions {
@@ -103,6 +109,7 @@ impl NetBlazeOptions {
             enabled: true,
             boost_after: Some(3),
             release_after: 5,
+            recursion: true,
         }
     }
 }
@@ -185,11 +192,25 @@ impl NetBlazeMapper {
         self.lasting = if fits { 0 } else { self.lasting + 1 };
         if self.boosting {
             let mine = view.helpers.iter().filter(|helper| helper.recruited);
+            let own = sum(own, view.held);
             let all = mine.fold(own, |all, helper| sum(all, helper.load));
             self.boosting = !self.packer.frontier.admits(all);
         } else if let Some(epochs) = self.options.boost_after {
             self.boosting = !fits && self.lasting >= epochs;
         }
+    }
+
+    /// The helpers that have more than they can do in an epoch, as a bit map, if some core can do more.
+    fn overloaded(&self, own: Load, view: &View<'_>) -> u64 {
+        let frontier = &self.packer.frontier;
+        let (mut overloaded, mut room) = (0, frontier.admits(grown(own, 1)));
+        for (i, helper) in view.helpers.iter().enumerate() {
+            let beyond = !frontier.admits(helper.load);
+            // A flow alone would be no better off elsewhere.
+            overloaded |= u64::from(beyond && helper.load.flows > 1) << i;
+            room |= !helper.taken && frontier.admits(grown(helper.load, 1));
+        }
+        if room { overloaded } else { 0 }
     }
 
     /// Places the flows of a backlog beyond capacity.
@@ -302,17 +323,26 @@ impl CoreMapper for NetBlazeMapper {
             plan.release |= u64::from(lapsed) << i;
         }
         plan.release &= !used;
+        if self.options.recursion {
+            plan.relieve = self.overloaded(own, view);
+        }
         self.dispatching = plan.boost;
     }
 
     #[inline]
-    fn place(&mut self, _flowlet: Flowlet, loads: &Loads<'_>) -> Place {
-        if !self.dispatching {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+        // One that leaves a helper has waited already.
+        if !self.dispatching && !flowlet.held {
+            return Place::HERE;
+        }
+        let here = grown(loads.here, flowlet.packets);
+        if !self.dispatching && self.packer.frontier.admits(here) {
             return Place::HERE;
         }
         let mut best: Option<(bool, Load, usize)> = None;
         for (i, helper) in loads.helpers.iter().enumerate() {
-            if helper.taken || !self.packer.frontier.admits(grown(helper.load, 1)) {
+            let load = grown(helper.load, flowlet.packets);
+            if helper.taken || !self.packer.frontier.admits(load) {
                 continue;
             }
             // Those at work before those to be recruited, then the least loaded.

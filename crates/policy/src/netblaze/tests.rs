@@ -250,6 +250,69 @@ fn idle_helpers_are_let_go_unless_needed() {
     }
 }
 
+#[test]
+fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
+    let (full, over, many) = (working(2, 100), working(2, 101), working(5, 61));
+    // One flow would be beyond capacity anywhere.
+    let whale = working(1, 500);
+    let (idle, some) = (Helper::default(), working(1, 30));
+    let taken = Helper {
+        taken: true,
+        ..idle
+    };
+    let cases: [(&[u32], &[Helper], u64); 8] = [
+        (&[10], &[full, over, many, whale, some], 0b00110),
+        (&[10], &[full, whale, some], 0),
+        // Room is here, or where nobody is recruited yet, or nowhere.
+        (&[99], &[over], 1),
+        (&[100], &[over, full], 0),
+        (&[100], &[over, full, idle], 1),
+        (&[100], &[over, taken], 0),
+        (&[90, 80], &[over, some], 1),
+        (&[], &[], 0),
+    ];
+    for (packets, helpers, relieve) in cases {
+        let mut mapper = mapper(NetBlazeOptions::new(SLO));
+        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), helpers);
+        assert_eq!(plan.relieve, relieve, "{packets:?}, {helpers:?}");
+    }
+    let mut mapper = mapper(NetBlazeOptions {
+        recursion: false,
+        ..NetBlazeOptions::new(SLO)
+    });
+    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[10]), &[over, some]);
+    assert_eq!(plan.relieve, 0);
+}
+
+#[test]
+fn flows_that_leave_a_helper_go_to_the_first_core_with_room_for_all_their_packets() {
+    let mut mapper = mapper(NetBlazeOptions::new(SLO));
+    let mut place = |here: u32, packets, helpers: &[Helper]| {
+        let flowlet = Flowlet {
+            arrival: Nanos::ZERO,
+            new: false,
+            packets,
+            held: true,
+        };
+        let loads = Loads {
+            now: Nanos::ZERO,
+            here: Load {
+                flows: 1,
+                packets: here,
+            },
+            helpers,
+        };
+        mapper.place(flowlet, &loads).index()
+    };
+    let idle = Helper::default();
+    let helpers = [idle, working(1, 60), working(1, 40)];
+    assert_eq!(place(70, 30, &helpers), 0);
+    assert_eq!(place(71, 30, &helpers), 3);
+    assert_eq!(place(71, 60, &helpers), 3);
+    assert_eq!(place(71, 61, &helpers), 1);
+    assert_eq!(place(71, 61, &helpers[1..]), 0, "no room anywhere");
+}
+
 /// Where a new flowlet goes with these helpers.
 fn place(mapper: &mut NetBlazeMapper, helpers: &[Helper]) -> usize {
     let now = Nanos::ZERO;

@@ -1,7 +1,7 @@
 //! What packets cost, learnt from what batches took.
 
 use crate::capacity::ServiceCosts;
-use crate::core::Load;
+use crate::core::{Flowlet, Load};
 use tailwater_net::Nanos;
 
 /// Estimates are kept in sixteenths of a nanosecond.
@@ -99,6 +99,13 @@ impl Costs {
     #[inline]
     pub fn of(&self, load: Load) -> u64 {
         u64::from(load.packets) * self.per_packet + u64::from(load.flows) * self.per_flow
+    }
+
+    /// What a flowlet takes, in nanoseconds; at least 1.
+    #[inline]
+    pub fn flowlet(&self, flowlet: Flowlet) -> u64 {
+        let others = u64::from(flowlet.packets.saturating_sub(1));
+        self.packet(flowlet.new) + others * self.per_packet
     }
 
     /// What a packet takes, in nanoseconds; at least 1.

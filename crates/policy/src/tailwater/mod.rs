@@ -26,6 +26,11 @@
 //! first, since those in front are done before a helper could begin, large ones before small ones, so that
 //! few move, and only where they are done sooner than here and in time.
 //!
+//! **Recursion.** What follows packets that are with a helper can make it late, too. One that is busy for
+//! longer than [`relieve_percent`] with what it has, of several flows, is [relieved](Plan::relieve), as
+//! long as another core, this one included, would begin within `recruit_percent`; its flows are then
+//! placed like any flowlet, with all their packets that were held.
+//!
 //! **Whales.** A flow that alone would be late gets a helper without work for itself. Its helper then
 //! shows a long wait, so nothing else goes there, and this core is free for everybody else. With a
 //! [`SplitProfile`] that has room for it, it is split instead. The operator is
@@ -96,6 +101,7 @@
 //! [`recruit_percent`]: TailwaterOptions::recruit_percent
 //! [`share_percent`]: TailwaterOptions::share_percent
 //! [`hold_percent`]: TailwaterOptions::hold_percent
+//! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
 mod cost;
 mod relief;
@@ -129,6 +135,9 @@ pub struct TailwaterOptions {
     /// For how long a helper is without work before it is let go, in the same measure, but at least
     /// `wake`.
     pub hold_percent: u32,
+    /// For how long a helper may be busy with what it has before it is relieved, in the same measure;
+    /// `None` for never.
+    pub relieve_percent: Option<u32>,
     /// For how many looks in a row packets reach the dispatcher too late before boost mode begins;
     /// `None` for never.
     pub boost_after: Option<u32>,
@@ -146,6 +155,7 @@ impl TailwaterOptions {
             recruit_percent: 60,
             share_percent: 20,
             hold_percent: 50,
+            relieve_percent: Some(80),
             boost_after: Some(4),
         }
     }
@@ -182,6 +192,8 @@ pub struct TailwaterMapper {
     share: u64,
     /// For how long a helper is without work before it is let go.
     hold: u64,
+    /// For how long a helper may be busy before it is relieved.
+    relieve: u64,
     /// What waking a helper takes.
     wake: u64,
     boost_after: Option<u32>,
@@ -225,6 +237,7 @@ impl TailwaterMapper {
             recruit: part(options.recruit_percent),
             share: part(options.share_percent).min(part(options.recruit_percent)),
             hold: part(options.hold_percent).max(options.wake.0),
+            relieve: options.relieve_percent.map_or(u64::MAX, part),
             wake: options.wake.0,
             boost_after: options.boost_after,
             awake: [0; MAX_HELPERS],
@@ -269,7 +282,7 @@ impl TailwaterMapper {
 
     /// Places a flowlet that should not simply stay, and would be done here after `mine`.
     fn place_elsewhere(&mut self, flowlet: Flowlet, loads: &Loads<'_>, mine: u64) -> Place {
-        let own = self.lag_of(flowlet, loads) + self.costs.packet(flowlet.new);
+        let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let limit = self.budget.saturating_sub(own);
         let here = if self.boosting { u64::MAX } else { mine };
         let mut least: Option<(u64, usize)> = None;
@@ -306,6 +319,22 @@ impl TailwaterMapper {
         }
     }
 
+    /// The helpers that are busy for too long with what they have, as a bit map, if another core would do
+    /// it sooner: this one takes `wait` nanoseconds for its queue.
+    fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
+        let (mut overloaded, mut room) = (0, wait <= self.recruit);
+        for (i, helper) in view.helpers.iter().enumerate() {
+            if helper.taken {
+                continue;
+            }
+            let wait = self.wait(i, helper, view.now);
+            // A flow alone would be no better off elsewhere.
+            overloaded |= u64::from(wait > self.relieve && helper.load.flows > 1) << i;
+            room |= wait <= self.recruit;
+        }
+        if room { overloaded } else { 0 }
+    }
+
     /// Begins and ends boost mode.
     fn watch(&mut self, view: &View<'_>, wait: u64) {
         // A batch that is processed delays what comes meanwhile: that is no overload.
@@ -319,6 +348,7 @@ impl TailwaterMapper {
             return;
         }
         let helpers = view.helpers.iter().filter(|helper| helper.recruited);
+        let wait = wait + self.costs.of(view.held);
         let all = helpers.fold(wait, |all, helper| all + self.costs.of(helper.load));
         if all > self.share {
             self.calm = None;
@@ -364,7 +394,8 @@ impl CoreMapper for TailwaterMapper {
             packets: view.packets,
         });
         self.watch(view, wait);
-        let used = self.relieve(view, plan, wait);
+        let used = self.shorten(view, plan, wait);
+        plan.relieve = self.overloaded(view, wait);
         plan.boost = self.boosting;
         self.working = used != 0;
         for (i, helper) in view.helpers.iter().enumerate() {
@@ -391,8 +422,10 @@ impl CoreMapper for TailwaterMapper {
     #[inline]
     fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
         self.costs.see(flowlet.new);
-        self.lag = (self.lag).max(loads.now.saturating_sub(flowlet.arrival).0);
-        let own = self.lag_of(flowlet, loads) + self.costs.packet(flowlet.new);
+        if !flowlet.held {
+            self.lag = (self.lag).max(loads.now.saturating_sub(flowlet.arrival).0);
+        }
+        let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let mine = own + self.costs.of(loads.here);
         let limit = if self.working {
             self.share

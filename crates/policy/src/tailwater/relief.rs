@@ -9,7 +9,7 @@ const FULL: u64 = u64::MAX / 2;
 impl TailwaterMapper {
     /// Moves flows away from a queue of `wait` nanoseconds. Returns the helpers that were given
     /// something, as a bit map.
-    pub(super) fn relieve(&mut self, view: &View<'_>, plan: &mut Plan, wait: u64) -> u64 {
+    pub(super) fn shorten(&mut self, view: &View<'_>, plan: &mut Plan, wait: u64) -> u64 {
         let limit = match (self.boosting, self.working) {
             (true, _) => 0,
             (false, true) => self.share,
