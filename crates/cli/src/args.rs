@@ -230,7 +230,7 @@ Examples:
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,
-netblaze-on-demand-rss, tailwater.
+netblaze-on-demand-rss, tailwater; and oracle, which is none: a bound on the cores of all.
 
 Ctrl-C ends it within a second, with what is done.";
 

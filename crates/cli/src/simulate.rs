@@ -11,13 +11,14 @@ use crate::error::CliError;
 use crate::progress::Simulating;
 use crate::run::{json, stop_on_signals};
 use crate::{complain, print, table};
-use runner::{Job, Runner};
+use runner::{Job, Outcome, Runner};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use tailwater_policy::catalog::epoch;
+use tailwater_sim::policies::comparable;
 use tailwater_sim::spec::RackSpec;
-use tailwater_sim::{RackPolicy, SimReport};
+use tailwater_sim::{OracleReport, SimReport};
 
 /// What `--output json` prints. Field names are stable.
 #[derive(Debug, Serialize)]
@@ -32,6 +33,8 @@ pub struct Document {
     pub interrupted: bool,
     /// What each run came to: by policy, objective and seed, each in the order in which they were named.
     pub runs: Vec<Run>,
+    /// What no policy goes below, for each objective and seed, if that was asked for.
+    pub bounds: Vec<Bound>,
 }
 
 /// What a run came to.
@@ -42,6 +45,16 @@ pub struct Run {
     /// The simulation.
     #[serde(flatten)]
     pub report: SimReport,
+}
+
+/// What no policy goes below.
+#[derive(Debug, Serialize)]
+pub struct Bound {
+    /// The run's seed.
+    pub seed: u64,
+    /// The oracle's report.
+    #[serde(flatten)]
+    pub report: OracleReport,
 }
 
 /// Simulates all policies and prints what they come to.
@@ -59,13 +72,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     // What cannot be run is told before anything is.
     jobs.iter().try_for_each(|job| runner.check(job))?;
     if let Some((path, done)) = args.resume.as_ref().zip(runner.finished(&jobs)?) {
-        let (file, of) = (path.display(), jobs.len());
+        let runs = jobs.iter().filter(|job| !job.is_bound());
+        let (file, of) = (path.display(), runs.count());
         complain("notice", &format!("{file} has {done} of {of} runs"));
     }
-    let runs = compare(&runner, &jobs, &stop)?;
-    let interrupted = runs.len() < jobs.len();
+    let (runs, bounds) = compare(&runner, &jobs, &stop)?;
+    let (done, of) = (runs.len() + bounds.len(), jobs.len());
+    let interrupted = done < of;
     if interrupted {
-        let (done, of) = (runs.len(), jobs.len());
         complain(
             "notice",
             &format!("interrupted: {done} of {of} runs are done"),
@@ -77,6 +91,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         cores: spec.rack.cores(),
         interrupted,
         runs,
+        bounds,
     };
     print(&match args.output {
         SimulateOutput::Table => table::comparison(&document),
@@ -100,7 +115,7 @@ fn refuse_twice<T: PartialEq + std::fmt::Display>(flag: &str, list: &[T]) -> Res
 /// All that is to be run, in the order in which it is printed.
 fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
     let policies = match (&args.policy[..], &spec.policies[..]) {
-        ([], []) => RackPolicy::names().collect(),
+        ([], []) => comparable().collect(),
         ([], named) | (named, _) => named.to_vec(),
     };
     let slos = match &args.slo[..] {
@@ -121,14 +136,18 @@ fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
     jobs
 }
 
-/// Runs all on all cores. Those that were not done when `stop` was set are left out.
-fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<Vec<Run>, CliError> {
+/// Runs all on all cores: policies, and bounds. Those that were not done when `stop` was set are left out.
+fn compare(
+    runner: &Runner,
+    jobs: &[Job],
+    stop: &AtomicBool,
+) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
     // Those with the same packets together, so that these need not be kept for long.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let first = |job: &Job| jobs.iter().position(|other| other.seed == job.seed);
     order.sort_by_key(|&number| first(&jobs[number]));
     let mut progress = Simulating::new();
-    let reports = parallel::all(
+    let outcomes = parallel::all(
         jobs,
         &order,
         parallel::cores(),
@@ -136,9 +155,13 @@ fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<Vec<Run>,
         |job| runner.run(job),
         |done| progress.show(done, jobs.len(), runner.runs() / jobs.len() as f64),
     )?;
-    let runs = jobs.iter().zip(reports).filter_map(|(job, report)| {
-        let policy = job.policy;
-        report.map(|report| Run { policy, report })
-    });
-    Ok(runs.collect())
+    let (mut runs, mut bounds) = (Vec::new(), Vec::new());
+    for (&Job { policy, seed, .. }, outcome) in jobs.iter().zip(outcomes) {
+        match outcome {
+            Some(Outcome::Run(report)) => runs.push(Run { policy, report }),
+            Some(Outcome::Bound(report)) => bounds.push(Bound { seed, report }),
+            None => {}
+        }
+    }
+    Ok((runs, bounds))
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::catalog::Policy;
-use tailwater_sim::RackPolicy;
-use tailwater_sim::policies::unknown as unknown_policy;
+use tailwater_sim::policies::{comparable, unknown as unknown_policy};
 
 /// The longest time that a flag may name, and that a trace may last.
 pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
@@ -130,7 +129,7 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 
 /// The name of a policy for racks.
 pub fn rack_policy(text: &str) -> Result<&'static str, String> {
-    let mut names = RackPolicy::names();
+    let mut names = comparable();
     names
         .find(|name| *name == text)
         .ok_or_else(|| unknown_policy(text).to_string())

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tailwater_sim::RackPolicy;
+use tailwater_sim::policies::comparable;
 
 /// A rack of two servers with a chain on each kind of traffic.
 fn rack(folder: &Folder, more: &str) -> PathBuf {
@@ -48,10 +48,12 @@ fn a_table_has_a_row_for_each_policy_in_order() {
     );
     assert!(table.contains("SLO: 99 % within 200us"), "{table}");
     let (_, rows) = table.split_once("\npolicy ").expect("the heading");
+    let (rows, oracle) = rows.split_once("\n\n").expect("the oracle's line");
     let rows = rows.lines().skip(1);
     let names: Vec<_> = rows.filter_map(|row| row.split(' ').next()).collect();
-    let known: Vec<_> = RackPolicy::names().collect();
+    let known: Vec<_> = comparable().collect();
     assert_eq!(names, known);
+    assert!(oracle.starts_with("oracle: at least "), "{table}");
     assert!(
         table.lines().all(|line| line.chars().count() <= 125),
         "{table}"
@@ -75,6 +77,40 @@ fn the_order_is_that_of_the_list() {
     );
 }
 
+/// The bound is listed last, is below all policies that keep the objective, and can stand alone.
+#[test]
+fn the_oracle_is_a_bound_on_cores() {
+    let folder = Folder::new();
+    let rack = rack(&folder, "  policies: [oracle, static, tailwater]\n");
+    let both = document(&rack, &[]);
+    let bound = |name: &str| both["bounds"][0]["cores"][name].as_f64().unwrap();
+    assert!(bound("average") > 0.0);
+    let runs = both["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert_eq!(run["chains"][0]["slo_met"], true);
+        let cores = |name: &str| run["cores"][name].as_f64().unwrap();
+        assert!(cores("average") >= bound("average"), "{both}");
+        assert!(cores("most") >= bound("most"), "{both}");
+        let chain = &both["bounds"][0]["chains"][0];
+        assert_eq!(run["chains"][0]["packets"]["offered"], chain["packets"]);
+        assert_eq!(run["chains"][0]["packets"]["flows"], chain["flows"]);
+    }
+    let alone = document(&rack, &["--policy", "oracle"]);
+    assert_eq!(alone["runs"], serde_json::json!([]));
+    assert_eq!(alone["bounds"], both["bounds"]);
+    let table = simulated(&rack, &["--policy", "oracle"]);
+    assert!(table.contains("chain first: bursty, "), "{table}");
+    let without = document(&rack, &["--policy", "static"]);
+    assert_eq!(without["bounds"], serde_json::json!([]));
+    // Its flow alone is too much for the objective.
+    let frame = udp(client(1), 5000, SERVER, 53);
+    let whale: Vec<_> = (0..2000).map(|i| (i * 200, frame.clone())).collect();
+    let capture = folder.capture("whale.pcap", &whale);
+    let more = ["--policy", "oracle", "--traffic", capture.to_str().unwrap()];
+    assert!(simulated(&rack, &more).contains("no policy keeps it"));
+}
+
 /// Two chains, one of which is steered to servers and handed to helpers.
 #[test]
 fn every_field_is_documented_and_every_documented_field_is_there() {
@@ -82,7 +118,8 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let second = "    - name: second\n      slo: 500us\n      \
                   costs: {packetNanoseconds: 1400}\n      traffic: {source: smooth}\n";
     let rack = rack(&folder, second);
-    let document = document(&rack, &["--policy", "netblaze,static"]);
+    let document = document(&rack, &["--policy", "netblaze,oracle,static"]);
+    assert_eq!(document["runs"].as_array().unwrap().len(), 2);
     let run = &document["runs"][0];
     let chains = run["chains"].as_array().unwrap();
     let names: Vec<_> = chains.iter().map(|chain| chain["chain"].clone()).collect();
@@ -109,7 +146,7 @@ fn csv_has_a_row_for_each_chain_of_each_run() {
                   costs: {packetNanoseconds: 1400}\n      traffic: {source: 'a,b.pcap'}\n";
     folder.capture("a,b.pcap", &mixture(500));
     let rack = rack(&folder, second);
-    let more = ["--policy", "tailwater,static"];
+    let more = ["--policy", "oracle,tailwater,static"];
     let document = document(&rack, &more);
     let csv = simulated(&rack, &[&more[..], &["--output", "csv"]].concat());
     let rows: Vec<Vec<String>> = csv.lines().map(cells).collect();
@@ -123,8 +160,16 @@ fn csv_has_a_row_for_each_chain_of_each_run() {
     };
     let wanted = ["tailwater", "tailwater", "static", "static"];
     let chains = ["first", "second", "first", "second"];
-    assert_eq!(rows.len(), 5);
-    for (number, row) in rows[1..].iter().enumerate() {
+    assert_eq!(rows.len(), 7);
+    for (number, row) in rows[5..].iter().enumerate() {
+        assert_eq!(row.len(), rows[0].len());
+        assert_eq!(get(row, "policy"), "oracle");
+        let chain = &document["bounds"][0]["chains"][number];
+        assert_eq!(get(row, "cores_total"), chain["cores"].to_string());
+        assert_eq!(get(row, "offered"), chain["packets"].to_string());
+        assert_eq!(get(row, "p99_us"), "");
+    }
+    for (number, row) in rows[1..5].iter().enumerate() {
         assert_eq!(row.len(), rows[0].len());
         assert_eq!(get(row, "policy"), wanted[number]);
         assert_eq!(get(row, "chain"), chains[number]);
@@ -166,7 +211,7 @@ fn every_flag_and_field_of_a_rack_is_documented() {
             assert!(page.contains(flag), "{flag} is not in docs/simulate.md");
         }
     }
-    for name in RackPolicy::names() {
+    for name in comparable() {
         assert!(help.contains(name), "{name} is not in the help");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p tailwater-sim --bench engine [-- FILTER...] [--runs N] [--packets N]` prints a JSON
 //! line a figure. Traffic is recorded first, so that the figures are the engine's; `sim/generate`
-//! says what making the preset's arrivals takes, and `sim/stream` what both take together. All rows are
+//! says what making the preset's arrivals takes, and `sim/stream` what both take together; `sim/oracle` is the
+//! bound on cores for the same packets. All rows are
 //! run in turn, `runs` times; the value is the median. Names: policy, traffic, servers x cores, and the cores
 //! that have a queue at the start, of each server or of the rack; none: all.
 
@@ -12,8 +13,8 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::{
-    ChainModel, ChainRun, FlowOptions, Objective, Rack, RackPolicy, Recording, RunOptions,
-    Workload, simulate,
+    BoundedChain, ChainModel, ChainRun, FlowOptions, Objective, OracleReport, Rack, RackPolicy,
+    Recording, RunOptions, Workload, oracle, simulate,
 };
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::generate::preset;
@@ -160,6 +161,16 @@ fn run(row: &mut Row, workload: Workload<'_>) {
     );
 }
 
+/// What no policy goes below.
+fn bound(workload: Workload<'_>) -> OracleReport {
+    let chain = BoundedChain {
+        model: ChainModel::from_profile(&profile()).unwrap_or_else(|error| panic!("{error}")),
+        slo: SLO,
+        workload,
+    };
+    oracle(vec![chain]).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn print(name: &str, values: &mut [f64], about: &str) {
     values.sort_by(f64::total_cmp);
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
@@ -245,6 +256,30 @@ fn main() {
     }
     for row in &mut rows {
         print(&row.name, &mut row.mpps, &row.about);
+    }
+    for (traffic, load) in [("backbone", 16.0), ("smooth", 10.0)] {
+        let name = format!("sim/oracle/{traffic}");
+        if !wanted(&name) {
+            continue;
+        }
+        let recording = record(traffic, load * 1e6, packets);
+        let mut values = Vec::new();
+        let mut about = String::new();
+        for _ in 0..=runs {
+            let began = Instant::now();
+            let report = bound(Workload::from(Arc::clone(&recording)));
+            let took = began.elapsed().as_secs_f64();
+            values.push(recording.packets() as f64 / took / 1e6);
+            about = format!(
+                "\"packets\": {}, \"flows\": {}, \"cores\": {:.2}, \"most\": {}",
+                report.chains[0].packets,
+                report.chains[0].flows,
+                report.cores.average,
+                report.cores.most,
+            );
+        }
+        // The first is to warm up.
+        print(&name, &mut values[1..], &about);
     }
     if wanted("sim/generate/backbone") {
         let mut values = Vec::new();

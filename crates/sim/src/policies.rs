@@ -7,6 +7,8 @@
 //! | `quadrant`, `quadrant-metron`, `dyssect` | a controller that places each flow | |
 //! | `netblaze` and its ablations | destination prefix to a server, RSS bucket to its dedicated cores | NetBlaze's |
 //! | `tailwater` | the same, first packets by a default row | Tailwater's |
+//!
+//! `oracle` stands beside them in comparisons, and is none: what it says comes from [`oracle`](crate::oracle()).
 
 use tailwater_net::Nanos;
 use tailwater_policy::baselines::{
@@ -115,6 +117,14 @@ const NAMES: &[&str] = &[
     "tailwater",
 ];
 
+/// The name of the bound that no policy goes below: see [`oracle`](crate::oracle()).
+pub const ORACLE: &str = "oracle";
+
+/// Everything that can be compared: the policies, and the bound.
+pub fn comparable() -> impl Iterator<Item = &'static str> {
+    RackPolicy::names().chain([ORACLE])
+}
+
 impl RackPolicy {
     /// All names.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -194,8 +204,7 @@ fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
 
 /// The error for a name that none has, with the nearest that one has.
 pub fn unknown(name: &str) -> PolicyError {
-    let nearest = NAMES
-        .iter()
+    let nearest = comparable()
         .map(|known| (strsim::jaro_winkler(name, known), known))
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0));
@@ -203,7 +212,7 @@ pub fn unknown(name: &str) -> PolicyError {
         // An argument of any length makes no error of any length.
         name: name.chars().take(64).collect(),
         suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
-        known: NAMES.join(", "),
+        known: comparable().collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -242,6 +251,7 @@ mod tests {
         assert!(error.to_string().contains("did you mean \"metron\"?"));
         let error = RackPolicy::named("oracel", &objective(&profile)).unwrap_err();
         assert!(error.to_string().contains("static, rss++"), "{error}");
+        assert!(error.to_string().contains("mean \"oracle\"?"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Comparisons as comma-separated values, for spreadsheets and scripts.
 
-use super::Document;
+use super::{Bound, Document};
 use crate::error::CliError;
 use crate::run::not_json;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tailwater_sim::policies::ORACLE;
 use tailwater_sim::report::{Cause, Loss};
 
 /// A column: its name, and where its figure is in the JSON document: in a run, or in its chain.
@@ -59,7 +60,7 @@ const OF_CHAIN: &[Column] = &[
     ("waited_for_rule", "/decisions/waited_for_rule"),
 ];
 
-/// A line of names, and one for each chain of each run.
+/// A line of names, and one for each chain of each run; then the same of each bound, with only what is known of it.
 pub fn comparison(document: &Document) -> Result<String, CliError> {
     let columns = OF_RUN.iter().chain(OF_CHAIN);
     let mut names: Vec<String> = columns.map(|(name, _)| (*name).to_owned()).collect();
@@ -86,7 +87,38 @@ pub fn comparison(document: &Document) -> Result<String, CliError> {
             text.push_str(&line(fields.chain(lost).chain(late)));
         }
     }
+    for bound in &document.bounds {
+        let whole = as_run(bound);
+        for chain in whole["chains"].as_array().into_iter().flatten() {
+            let of = |columns: &[Column], from: &Value| -> Vec<String> {
+                let places = columns.iter().map(|(_, place)| from.pointer(place));
+                places.map(field).collect()
+            };
+            let known = [of(OF_RUN, &whole), of(OF_CHAIN, chain)].concat();
+            let unknown = vec![String::new(); Loss::ALL.len() + Cause::ALL.len()];
+            text.push_str(&line(known.into_iter().chain(unknown)));
+        }
+    }
     Ok(text)
+}
+
+/// A bound in the form of a run.
+fn as_run(bound: &Bound) -> Value {
+    let chains = bound.report.chains.iter().map(|chain| {
+        json!({
+            "chain": chain.chain,
+            "traffic": chain.traffic,
+            "slo_us": chain.slo_us,
+            "packets": {"offered": chain.packets, "flows": chain.flows},
+            "cores": {"total": chain.cores},
+        })
+    });
+    json!({
+        "policy": ORACLE,
+        "seed": bound.seed,
+        "cores": bound.report.cores,
+        "chains": chains.collect::<Vec<_>>(),
+    })
 }
 
 /// Fields on a line, quoted where they have to be (RFC 4180).

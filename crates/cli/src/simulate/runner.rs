@@ -1,7 +1,7 @@
 //! One simulation: what is asked for, put together from the rack spec, and run.
 
 use super::resume::Finished;
-use super::traffic::{Shared, Source};
+use super::traffic::{Packets, Shared, Source};
 use crate::args::SimulateArgs;
 use crate::error::CliError;
 use crate::values::LONGEST;
@@ -16,9 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_profile::Fnv;
+use tailwater_sim::policies::ORACLE;
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
-    ChainRun, Objective, RackPolicy, RunOptions, SimError, SimReport, simulate_with,
+    BoundedChain, ChainRun, Objective, OracleReport, RackPolicy, RunOptions, SimError, SimReport,
+    oracle_with, simulate_with,
 };
 
 /// What is asked for. The rest is the same for all.
@@ -28,6 +30,20 @@ pub struct Job {
     /// The objective of all chains; `None`: each has its own.
     pub slo: Option<Nanos>,
     pub seed: u64,
+}
+
+impl Job {
+    /// Whether it is no run of a policy, but what no policy goes below.
+    pub fn is_bound(&self) -> bool {
+        self.policy == ORACLE
+    }
+}
+
+/// What a job comes to.
+#[derive(Debug)]
+pub enum Outcome {
+    Run(SimReport),
+    Bound(OracleReport),
 }
 
 /// What all simulations have in common.
@@ -141,7 +157,7 @@ impl Runner {
             return Ok(None);
         };
         let mut count = 0;
-        for job in jobs {
+        for job in jobs.iter().filter(|job| !job.is_bound()) {
             let spec = self.rack(job);
             let key = finished.key(job, &spec, &self.sources(&spec)?)?;
             count += usize::from(finished.runs.has(&key));
@@ -169,8 +185,10 @@ impl Runner {
         // Whether a policy can be made does not depend on how long packets are.
         const BYTES: f64 = 1000.0;
         let spec = self.rack(job);
-        for chain in &spec.chains {
-            policy(chain, job.policy, BYTES)?;
+        if !job.is_bound() {
+            for chain in &spec.chains {
+                policy(chain, job.policy, BYTES)?;
+            }
         }
         self.sources(&spec).map(drop)
     }
@@ -182,22 +200,54 @@ impl Runner {
     }
 
     /// Runs it, if that has not been done before; `None` if it was stopped meanwhile.
-    pub fn run(&self, job: &Job) -> Result<Option<SimReport>, CliError> {
+    pub fn run(&self, job: &Job) -> Result<Option<Outcome>, CliError> {
         let spec = self.rack(job);
         let sources = self.sources(&spec)?;
+        if job.is_bound() {
+            // It takes less time than to look whether it has been done.
+            let report = self.bound(&spec, sources)?;
+            return Ok(report.map(Outcome::Bound));
+        }
         let Some(finished) = &self.finished else {
-            return self.simulate(job, &spec, sources);
+            let report = self.simulate(job, &spec, sources)?;
+            return Ok(report.map(Outcome::Run));
         };
         let key = finished.key(job, &spec, &sources)?;
         if let Some(report) = finished.runs.get(&key)? {
             self.parts.fetch_add(WHOLE, Ordering::Relaxed);
-            return Ok(Some(report));
+            return Ok(Some(Outcome::Run(report)));
         }
         let report = self.simulate(job, &spec, sources)?;
         if let Some(report) = &report {
             finished.runs.add(&key, report)?;
         }
-        Ok(report)
+        Ok(report.map(Outcome::Run))
+    }
+
+    fn bound(
+        &self,
+        spec: &RackSpec,
+        sources: Vec<Source>,
+    ) -> Result<Option<OracleReport>, CliError> {
+        let Some(packets) = self.packets.get(sources, &self.stop)? else {
+            return Ok(None);
+        };
+        let mut chains = Vec::new();
+        for (chain, packets) in spec.chains.iter().zip(packets.iter()) {
+            chains.push(BoundedChain {
+                model: chain.model().clone(),
+                slo: chain.slo,
+                workload: packets.workload()?,
+            });
+        }
+        let mut progress = self.progress(&packets);
+        let report = oracle_with(chains, |time| {
+            progress.tell(time.0);
+            !self.stop.load(Ordering::Relaxed)
+        });
+        let report = report.map_err(failed)?;
+        progress.tell(u64::MAX);
+        Ok((!self.stop.load(Ordering::Relaxed)).then_some(report))
     }
 
     fn simulate(
@@ -223,25 +273,49 @@ impl Runner {
             window: spec.window,
             ..RunOptions::default()
         };
-        let whole = packets.iter().map(|packets| packets.duration.0).max();
-        let whole = whole.unwrap_or(0).clamp(1, LONGEST.0);
-        let mut told = 0;
-        let mut tell = |time: u64| {
-            let parts =
-                (u128::from(WHOLE) * u128::from(time.min(whole)) / u128::from(whole)) as u64;
-            self.parts.fetch_add(parts - told, Ordering::Relaxed);
-            told = parts;
-        };
+        let mut progress = self.progress(&packets);
         let report = simulate_with(&spec.rack, chains, &options, |time| {
-            tell(time.0);
+            progress.tell(time.0);
             !self.stop.load(Ordering::Relaxed)
         });
-        let report = report.map_err(|error| match error {
-            SimError::Traffic(error) => CliError::Traffic(error),
-            error => CliError::Input(error.to_string()),
-        })?;
-        tell(whole);
+        let report = report.map_err(failed)?;
+        progress.tell(u64::MAX);
         Ok((!self.stop.load(Ordering::Relaxed)).then_some(report))
+    }
+
+    /// How far a run of these packets is.
+    fn progress(&self, packets: &[Packets]) -> Progress<'_> {
+        let whole = packets.iter().map(|packets| packets.duration.0).max();
+        Progress {
+            parts: &self.parts,
+            whole: whole.unwrap_or(0).clamp(1, LONGEST.0),
+            told: 0,
+        }
+    }
+}
+
+/// Tells how far a run is.
+struct Progress<'r> {
+    parts: &'r AtomicU64,
+    whole: u64,
+    told: u64,
+}
+
+impl Progress<'_> {
+    /// Its packets have arrived up to a time.
+    fn tell(&mut self, time: u64) {
+        let time = u128::from(time.min(self.whole));
+        let parts = (u128::from(WHOLE) * time / u128::from(self.whole)) as u64;
+        self.parts.fetch_add(parts - self.told, Ordering::Relaxed);
+        self.told = parts;
+    }
+}
+
+/// Why nothing can be simulated.
+fn failed(error: SimError) -> CliError {
+    match error {
+        SimError::Traffic(error) => CliError::Traffic(error),
+        error => CliError::Input(error.to_string()),
     }
 }
 

@@ -1,70 +1,162 @@
 //! Policies side by side.
 
-use crate::simulate::{Document, Run};
+use crate::simulate::{Bound, Document, Run};
 use crate::text::{fixed, one_line, short};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;
-use tailwater_sim::ChainReport;
+use tailwater_sim::policies::ORACLE;
+use tailwater_sim::{ChainBound, ChainReport};
 
 /// Width of the column of policies.
 const POLICY: usize = 30;
 
 /// A block for each chain and objective, a row for each policy, of at most 125 columns; with several seeds,
-/// a row for each of them.
+/// a row for each of them. The oracle's row is the last, and only of cores.
 pub fn comparison(document: &Document) -> String {
     let mut text = format!(
         "rack {}: {} servers, {} cores\n",
         document.rack, document.servers, document.cores
     );
-    let runs = &document.runs;
-    let chains = runs.first().map_or(0, |run| run.report.chains.len());
-    let mut seeds = runs.iter().map(|run| run.report.seed);
-    let first = seeds.next();
-    let seeds = seeds.any(|seed| Some(seed) != first);
+    let (runs, bounds) = (&document.runs, &document.bounds);
+    let seeds = || (runs.iter().map(|run| run.report.seed)).chain(bounds.iter().map(|b| b.seed));
+    let several = seeds().any(|seed| Some(seed) != seeds().next());
+    let seed = |seed| several.then_some(seed);
+    let mut of_chain = Vec::new();
+    for run in runs {
+        of_chain.push(run.report.chains.iter().map(|c| Row::Run(c, run)).collect());
+    }
+    for bound in bounds {
+        let report = &bound.report;
+        of_chain.push(report.chains.iter().map(|c| Row::Bound(c, bound)).collect());
+    }
+    let chains = of_chain.first().map_or(0, Vec::len);
     for number in 0..chains {
-        let slo = |run: &Run| run.report.chains[number].slo_us;
+        let rows = || of_chain.iter().map(|rows| rows[number]);
         let mut slos: Vec<f64> = Vec::new();
-        for run in runs {
-            if !slos.contains(&slo(run)) {
-                slos.push(slo(run));
+        for row in rows() {
+            if !slos.contains(&row.slo_us()) {
+                slos.push(row.slo_us());
             }
         }
         for wanted in slos {
-            let rows = runs.iter().filter(|run| slo(run) == wanted);
-            for (row, run) in rows.enumerate() {
-                let chain = &run.report.chains[number];
-                if row == 0 {
-                    heading(&mut text, chain, run, seeds);
+            let rows = rows().filter(|row| row.slo_us() == wanted);
+            for (place, row) in rows.enumerate() {
+                if place == 0 {
+                    row.heading(&mut text, several);
                 }
-                line(&mut text, chain, seeds.then_some(run.report.seed));
+                match row {
+                    Row::Run(chain, run) => line(&mut text, chain, seed(run.report.seed)),
+                    Row::Bound(chain, bound) => at_least(&mut text, chain, seed(bound.seed)),
+                }
             }
         }
+    }
+    if !bounds.is_empty() {
+        text.push('\n');
+    }
+    for bound in bounds {
+        rack(&mut text, bound, bounds.len() > 1);
     }
     text
 }
 
-fn heading(text: &mut String, chain: &ChainReport, run: &Run, seeds: bool) {
-    let slo = Nanos((chain.slo_us * 1e3).round() as u64);
-    let duration_s = run.report.duration_s;
-    let rate = chain.packets.offered as f64 / duration_s.max(1e-9);
-    let of_seed = match seeds {
-        true => format!(" with seed {}", run.report.seed),
-        false => String::new(),
+/// A row of a chain's block.
+#[derive(Clone, Copy)]
+enum Row<'d> {
+    Run(&'d ChainReport, &'d Run),
+    Bound(&'d ChainBound, &'d Bound),
+}
+
+impl Row<'_> {
+    fn slo_us(self) -> f64 {
+        match self {
+            Row::Run(chain, _) => chain.slo_us,
+            Row::Bound(chain, _) => chain.slo_us,
+        }
+    }
+
+    /// What is above it, if it is the first.
+    fn heading(self, text: &mut String, seeds: bool) {
+        let slo = Nanos((self.slo_us() * 1e3).round() as u64);
+        let (chain, traffic, packets, flows, duration_s, seed) = match self {
+            Row::Run(chain, run) => {
+                let (packets, report) = (&chain.packets, &run.report);
+                let (offered, flows) = (packets.offered, packets.flows);
+                (
+                    &chain.chain,
+                    &chain.traffic,
+                    offered,
+                    flows,
+                    report.duration_s,
+                    report.seed,
+                )
+            }
+            Row::Bound(chain, bound) => {
+                let duration_s = bound.report.epochs as f64 * 1e-4;
+                let (packets, flows) = (chain.packets, chain.flows);
+                (
+                    &chain.chain,
+                    &chain.traffic,
+                    packets,
+                    flows,
+                    duration_s,
+                    bound.seed,
+                )
+            }
+        };
+        let rate = packets as f64 / duration_s.max(1e-9);
+        let of_seed = match seeds {
+            true => format!(" with seed {seed}"),
+            false => String::new(),
+        };
+        let _ = writeln!(
+            text,
+            "\nchain {chain}: {}, {} packets in {duration_s:.2} s ({}pps), {} flows{of_seed}; SLO: 99 % within {slo}\n",
+            one_line(traffic),
+            short(packets as f64),
+            short(rate),
+            short(flows as f64),
+        );
+        let seed = if seeds { "    seed" } else { "" };
+        let _ = writeln!(
+            text,
+            "{:<POLICY$}{seed}{:>10}{:>11}{:>11}{:>10}{:>8}{:>8}{:>8}  {:<6} late by",
+            "policy", "p50 us", "p99 us", "p99.9 us", "loss", "cores", "queues", "helpers", "SLO",
+        );
+    }
+}
+
+/// The row of what no policy goes below.
+fn at_least(text: &mut String, chain: &ChainBound, seed: Option<u64>) {
+    let seed = seed.map_or_else(String::new, |seed| format!("{seed:>8}"));
+    let verdict = match chain.attainable {
+        true => "",
+        false => "no policy keeps it",
+    };
+    // Up to the column of cores, and over the two behind it.
+    let cores = format!("at least {}", fixed(chain.cores));
+    let line = format!("{ORACLE:<POLICY$}{seed}{cores:>50}{:16}  {verdict}", "");
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+/// What no policy goes below for all chains together.
+fn rack(text: &mut String, bound: &Bound, several: bool) {
+    let (report, slo_us) = (&bound.report, bound.report.chains.first().map(|c| c.slo_us));
+    let of = match (several, slo_us) {
+        (true, Some(slo_us)) => {
+            let slo = Nanos((slo_us * 1e3).round() as u64);
+            format!(" for {slo} and seed {}", bound.seed)
+        }
+        _ => String::new(),
     };
     let _ = writeln!(
         text,
-        "\nchain {}: {}, {} packets in {duration_s:.2} s ({}pps), {} flows{of_seed}; SLO: 99 % within {slo}\n",
-        chain.chain,
-        one_line(&chain.traffic),
-        short(chain.packets.offered as f64),
-        short(rate),
-        short(chain.packets.flows as f64),
-    );
-    let seed = if seeds { "    seed" } else { "" };
-    let _ = writeln!(
-        text,
-        "{:<POLICY$}{seed}{:>10}{:>11}{:>11}{:>10}{:>8}{:>8}{:>8}  {:<6} late by",
-        "policy", "p50 us", "p99 us", "p99.9 us", "loss", "cores", "queues", "helpers", "SLO",
+        "{ORACLE}{of}: epochs of 100us have at least {} active cores on average, and one has {}; {} and {} with none late",
+        fixed(report.cores.average),
+        report.cores.most,
+        fixed(report.cores_none_late.average),
+        report.cores_none_late.most,
     );
 }
 

@@ -10,7 +10,7 @@ mod rack;
 
 pub use chain::{RackChain, TrafficSource, TrafficSpec};
 
-use crate::policies::RackPolicy;
+use crate::policies::comparable;
 use crate::rack::Rack;
 use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
 use crate::traffic::MOST_TENANTS;
@@ -46,7 +46,7 @@ pub struct RackSpec {
     pub window: Nanos,
     /// Seeds what is random.
     pub seed: u64,
-    /// The policies to compare; empty: all.
+    /// The policies to compare, the oracle's bound among them; empty: all.
     pub policies: Vec<&'static str>,
 }
 
@@ -125,7 +125,7 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
 }
 
 fn policies(node: &Located<'_>) -> Result<Vec<&'static str>, SpecError> {
-    let names: Vec<_> = RackPolicy::names().map(|name| (name, name)).collect();
+    let names: Vec<_> = comparable().map(|name| (name, name)).collect();
     let nodes = node.list("policies", names.len())?;
     nodes.iter().map(|node| node.word(&names)).collect()
 }
