@@ -1,7 +1,7 @@
 //! One simulation: what is asked for, put together from the rack spec, and run.
 
 use super::resume::Finished;
-use super::traffic::{Packets, Shared, Source};
+use super::traffic::{InUse, Shared, Source};
 use crate::args::SimulateArgs;
 use crate::error::CliError;
 use crate::values::LONGEST;
@@ -284,7 +284,7 @@ impl Runner {
     }
 
     /// How far a run of these packets is.
-    fn progress(&self, packets: &[Packets]) -> Progress<'_> {
+    fn progress(&self, packets: &InUse<'_>) -> Progress<'_> {
         let whole = packets.iter().map(|packets| packets.duration.0).max();
         Progress {
             parts: &self.parts,

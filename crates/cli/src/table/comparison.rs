@@ -152,7 +152,7 @@ fn rack(text: &mut String, bound: &Bound, several: bool) {
     };
     let _ = writeln!(
         text,
-        "{ORACLE}{of}: epochs of 100us have at least {} active cores on average, and one has {}; {} and {} with none late",
+        "{ORACLE}{of}: on average at least {} cores are active in 100us, at some time {}; {} and {} with none late",
         fixed(report.cores.average),
         report.cores.most,
         fixed(report.cores_none_late.average),
