@@ -67,6 +67,10 @@
 //! With [`RunOptions::check`] every packet is checked: order within a flow, one owner at a time for each part
 //! of a chain, a holder for every bucket, none lost without a count.
 //!
+//! # What no policy goes below
+//!
+//! [`oracle`](mod@oracle) bounds the cores that any policy needs for the same packets, with proofs.
+//!
 //! # What is not
 //!
 //! Caches and memory, beyond what the costs say; cores that the operating system takes away; what functions do
@@ -87,7 +91,7 @@
 
 mod chain;
 mod engine;
-mod oracle;
+pub mod oracle;
 pub mod policies;
 pub mod rack;
 pub mod report;

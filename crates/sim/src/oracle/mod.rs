@@ -1,6 +1,6 @@
 //! The oracle: cores without which no policy keeps the objectives, proven.
 //!
-//! [`oracle`] reads the same packets as [`simulate`](crate::simulate), once, and holds no more of them than what may
+//! [`oracle()`] reads the same packets as [`simulate`](crate::simulate), once, and holds no more of them than what may
 //! wait within an objective (and, of each flow, a number). Whoever knows all packets before they come, moves flows
 //! and wakes cores at no cost and decides in no time still needs what it says.
 //!
@@ -32,10 +32,13 @@
 //! add up to no more than the part; of receiving and the functions likewise. No packet is received before it
 //! arrived, and on time means that its last batch is through by `a + L`. ∎
 //!
+//! Averages are over the epochs up to the last arrival plus the longest objective. A policy that leaves late packets for
+//! after that has an average over more of them, and may come below: not in core-epochs.
+//!
 //! # Theorem 1: none late
 //!
 //! *Let a packet's work be possible from the epoch in which it arrives to that in which it is due. The procedure of
-//! [`Demand`](demand::Demand) gives each epoch, in turn, as many cores as what is due in it and not done needs, and
+//! `Demand` gives each epoch, in turn, as many cores as what is due in it and not done needs, and
 //! lets them do also what is due next, earliest first. If no packet is late, no policy has fewer core-epochs in any
 //! first epochs `0..e` than the procedure.*
 //!
@@ -180,7 +183,7 @@ pub struct ChainBound {
 }
 
 /// The fewest cores that any policy needs which keeps all chains' objectives: see the
-/// [module](crate::oracle) for what that means, and the proofs.
+/// [module](mod@crate::oracle) for what that means, and the proofs.
 ///
 /// # Errors
 /// A chain is none, its traffic cannot be read, or its objective is zero or longer than 100 s.
