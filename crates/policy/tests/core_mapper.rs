@@ -152,16 +152,26 @@ fn check(
         }
     }
     prop_assert_eq!(plan.release >> helpers.len(), 0);
+    let room = |load: Load| i64::from(frontier.capacity(load.flows)) - i64::from(load.packets);
     let own = situation.after(&vec![Place::HERE; queued.len()])[0];
-    let more = |load: Load| Load {
-        flows: load.flows + 1,
-        packets: load.packets + 1,
+    let open = helpers.iter().filter(|helper| !helper.taken);
+    let elsewhere: i64 = open.map(|helper| room(helper.load).max(0)).sum();
+    let here = if plan.boost {
+        -i64::from(own.packets)
+    } else {
+        room(own)
     };
-    let mut open = helpers.iter().filter(|helper| !helper.taken);
-    let room = frontier.admits(more(own)) || open.any(|h| frontier.admits(more(h.load)));
+    let mut relieved = 0;
     for (i, helper) in helpers.iter().enumerate() {
-        let overloaded = helper.load.flows > 1 && !frontier.admits(helper.load);
-        prop_assert_eq!(plan.relieve >> i & 1 != 0, overloaded && room);
+        if plan.relieve >> i & 1 != 0 {
+            prop_assert!(helper.load.flows > 1 && room(helper.load) < 0);
+            relieved -= room(helper.load);
+        }
+    }
+    prop_assert!(relieved == 0 || relieved <= here + elsewhere);
+    for (i, helper) in helpers.iter().enumerate() {
+        let spared = plan.relieve >> i & 1 == 0 && helper.load.flows > 1 && room(helper.load) < 0;
+        prop_assert!(!spared || relieved - room(helper.load) > here + elsewhere);
     }
     prop_assert_eq!(plan.relieve >> helpers.len(), 0);
     let beyond = loads[0]

@@ -208,6 +208,66 @@ fn an_idle_helper_is_let_go_and_counts_no_more() {
     assert!((0.011..0.013).contains(&auxiliary), "{auxiliary}");
 }
 
+/// Has flows go to the first helper, once; then relieves it, and has them go to the second.
+struct Relieving {
+    placed: Arc<Mutex<Vec<Flowlet>>>,
+}
+
+impl CoreMapper for Relieving {
+    fn due(&self, now: Nanos, _: u32) -> bool {
+        now < Nanos(1_000)
+    }
+
+    fn decide(&mut self, _: &View<'_>, plan: &mut Plan) {
+        plan.relieve = 1;
+    }
+
+    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Place {
+        self.placed.lock().unwrap().push(flowlet);
+        Place::helper(usize::from(flowlet.held))
+    }
+}
+
+#[test]
+fn held_packets_go_to_another_helper_in_known_time() {
+    // Two packets at once, received one by one, 150 ns each, in two turns, then a decision about nothing: 500;
+    // handed over: 30 + 2 * 20. The helper is awake 20 us later and has 1050 for each. Told is what was
+    // done 200 ns later.
+    let traffic = packets(&[(0, 1), (0, 1), (10_000, 1), (12_500, 1)]);
+    let placed = Arc::default();
+    let shared = Arc::clone(&placed);
+    let make = move || -> Box<dyn CoreMapper> {
+        Box::new(Relieving {
+            placed: Arc::clone(&shared),
+        })
+    };
+    let (mut policy, _) = scripted(Place::HERE, u32::MAX, false);
+    policy.core = Some(Arc::new(make));
+    let mut rack = rack();
+    rack.servers[0].cores = 3;
+    let report = checked(&rack, model(1), policy, &traffic);
+    let helped = 870 + 20_000;
+    let (first, second) = (helped + 1050, helped + 2 * 1050);
+    // The third and fourth are held. The core looks each 1000 ns; it finds both told at the first look from
+    // 23,170 on, moves two packets, a ns each, and hands them over: 30 + 2 * 20.
+    let looks = (12_650..).step_by(1_000);
+    let told = looks.clone().find(|look| *look >= second + 200).unwrap();
+    let begins = told + 2 + 70 + 20_000;
+    let (third, fourth) = (begins + 1050 - 10_000, begins + 2 * 1050 - 12_500);
+    assert_eq!(latencies(&report), (first + second + third + fourth, third));
+    let decisions = report.decisions;
+    assert_eq!((decisions.relieved, decisions.packets_held), (1, 2));
+    assert_eq!((decisions.recruited, decisions.packets_handed), (2, 4));
+    let flowlet = |arrival, new, packets| Flowlet {
+        arrival: Nanos(arrival),
+        new,
+        packets,
+        held: !new,
+    };
+    let expected = [flowlet(0, true, 1), flowlet(10_000, false, 2)];
+    assert_eq!(*placed.lock().unwrap(), expected);
+}
+
 /// Steady state allocates nothing for packets: twice as many packets take no more allocations but those
 /// of growing lists and of windows.
 #[test]

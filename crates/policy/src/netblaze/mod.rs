@@ -47,8 +47,8 @@
 //!
 //! **Recursion.** "Each auxiliary core runs a core mapper" (section 3.2). Here the core that dispatches
 //! runs it for its helpers, since it knows what they have: at an epoch's end, a helper whose backlog, of
-//! several flows, is outside the frontier is [relieved](crate::core::Plan::relieve), if another core has
-//! room. Its flows are free to go as it gets done with them, and each goes to the first core that it fits
+//! several flows, is outside the frontier is [relieved](crate::core::Plan::relieve), if the other cores
+//! have room for what is too much (else it would only be idle sooner). Its flows are free to go as it gets done with them, and each goes to the first core that it fits
 //! on: this one, helpers at work, helpers to be recruited; without any it waits here. NetBlaze's auxiliary cores move packets that wait on, and at once; the rule that a flow has
 //! one owner does not let a helper do that without the dispatching core in between.
 
@@ -59,7 +59,7 @@ mod pack;
 mod tests;
 
 use crate::capacity::{EpochFrontier, SplitProfile};
-use crate::core::{CoreMapper, Flowlet, Load, Loads, Notice, Place, Plan, Split, View};
+use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, Split, View};
 use pack::Packer;
 use tailwater_net::Nanos;
 
@@ -200,17 +200,34 @@ impl NetBlazeMapper {
         }
     }
 
-    /// The helpers that have more than they can do in an epoch, as a bit map, if some core can do more.
-    fn overloaded(&self, own: Load, view: &View<'_>) -> u64 {
-        let frontier = &self.packer.frontier;
-        let (mut overloaded, mut room) = (0, frontier.admits(grown(own, 1)));
-        for (i, helper) in view.helpers.iter().enumerate() {
-            let beyond = !frontier.admits(helper.load);
-            // A flow alone would be no better off elsewhere.
-            overloaded |= u64::from(beyond && helper.load.flows > 1) << i;
-            room |= !helper.taken && frontier.admits(grown(helper.load, 1));
+    /// The helpers that have more than they can do in an epoch, as a bit map, as far as the other cores
+    /// have room for what is too much.
+    fn overloaded(&self, own: Load, view: &View<'_>, boost: bool) -> u64 {
+        let room = |load: Load| {
+            let capacity = self.packer.frontier.capacity(load.flows);
+            i64::from(capacity) - i64::from(load.packets)
+        };
+        // A flow alone would be no better off elsewhere.
+        let several = |helper: &Helper| helper.load.flows > 1 && room(helper.load) < 0;
+        if !view.helpers.iter().any(several) {
+            return 0;
         }
-        if room { overloaded } else { 0 }
+        let open = view.helpers.iter().filter(|helper| !helper.taken);
+        let mut left: i64 = open.map(|helper| room(helper.load).max(0)).sum();
+        left += match boost {
+            true => -i64::from(own.packets),
+            false => room(own),
+        };
+        left -= i64::from(view.held.packets);
+        let mut overloaded = 0;
+        for (i, helper) in view.helpers.iter().enumerate() {
+            let beyond = -room(helper.load);
+            if several(helper) && beyond <= left {
+                left -= beyond;
+                overloaded |= 1 << i;
+            }
+        }
+        overloaded
     }
 
     /// Places the flows of a backlog beyond capacity.
@@ -324,7 +341,7 @@ impl CoreMapper for NetBlazeMapper {
         }
         plan.release &= !used;
         if self.options.recursion {
-            plan.relieve = self.overloaded(own, view);
+            plan.relieve = self.overloaded(own, view, plan.boost);
         }
         self.dispatching = plan.boost;
     }

@@ -260,7 +260,7 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
         taken: true,
         ..idle
     };
-    let cases: [(&[u32], &[Helper], u64); 8] = [
+    let cases: [(&[u32], &[Helper], u64); 10] = [
         (&[10], &[full, over, many, whale, some], 0b00110),
         (&[10], &[full, whale, some], 0),
         // Room is here, or where nobody is recruited yet, or nowhere.
@@ -268,7 +268,11 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
         (&[100], &[over, full], 0),
         (&[100], &[over, full, idle], 1),
         (&[100], &[over, taken], 0),
-        (&[90, 80], &[over, some], 1),
+        // What is too much here needs room, too.
+        (&[90, 80], &[over, some], 0),
+        (&[90, 79], &[over, some], 1),
+        // Not both have what they need.
+        (&[98], &[over, working(3, 102), over], 0b101),
         (&[], &[], 0),
     ];
     for (packets, helpers, relieve) in cases {
@@ -276,12 +280,27 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
         let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), helpers);
         assert_eq!(plan.relieve, relieve, "{packets:?}, {helpers:?}");
     }
-    let mut mapper = mapper(NetBlazeOptions {
-        recursion: false,
-        ..NetBlazeOptions::new(SLO)
-    });
-    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[10]), &[over, some]);
-    assert_eq!(plan.relieve, 0);
+    for (recursion, held, relieve) in [(true, 159, 1), (true, 160, 0), (false, 0, 0)] {
+        let mut mapper = mapper(NetBlazeOptions {
+            recursion,
+            ..NetBlazeOptions::new(SLO)
+        });
+        let mut plan = Plan::default();
+        plan.clear(1);
+        let view = View {
+            now: Nanos::ZERO,
+            oldest: Nanos::ZERO,
+            held: Load {
+                flows: 2,
+                packets: held,
+            },
+            queued: &flows(&[10]),
+            packets: 10,
+            helpers: &[over, some],
+        };
+        mapper.decide(&view, &mut plan);
+        assert_eq!(plan.relieve, relieve, "{held} held");
+    }
 }
 
 #[test]
