@@ -255,6 +255,9 @@ pub struct SimulateArgs {
     /// For how long packets arrive [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
+    /// Also write a page with charts of all policies
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Keep each run's result in this file; started again, leave out what is there
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,

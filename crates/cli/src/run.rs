@@ -180,14 +180,14 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     Ok(stop)
 }
 
-/// The chain spec as it was written, for the page.
-fn spec_text(path: &Path) -> String {
+/// A spec as it was written, for the page.
+pub fn spec_text(path: &Path) -> String {
     // A pipe has been read, and would be waited for.
     match fs::metadata(path) {
         Ok(file) if file.is_file() => {
             String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
         }
-        _ => "(the chain spec did not come from a file)".to_owned(),
+        _ => "(the spec did not come from a file)".to_owned(),
     }
 }
 
@@ -199,15 +199,24 @@ pub fn check_output(
     chain: &Path,
     traffic: &Traffic,
 ) -> Result<(), CliError> {
-    let refuse = |source| TrafficError::Write {
-        file: path.display().to_string(),
-        source,
-    };
     let input = match traffic {
         Traffic::File(file) => Some(file.as_path()),
         Traffic::Preset(_) => None,
     };
-    for input in input.into_iter().chain([chain]) {
+    check_writable(flag, path, input.into_iter().chain([chain]))
+}
+
+/// As [`check_output`], whatever the inputs are.
+pub fn check_writable<'p>(
+    flag: &str,
+    path: &Path,
+    inputs: impl Iterator<Item = &'p Path>,
+) -> Result<(), CliError> {
+    let refuse = |source| TrafficError::Write {
+        file: path.display().to_string(),
+        source,
+    };
+    for input in inputs {
         if same_file(path, input) {
             return Err(CliError::Input(format!(
                 "{flag}: {} would overwrite the input {}",
@@ -234,7 +243,7 @@ pub fn check_output(
 }
 
 /// Whether two paths of files, which may not be there yet, name one place.
-fn same_place(a: &Path, b: &Path) -> bool {
+pub fn same_place(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| {
         let absolute = std::path::absolute(path).ok()?;
         let folder = fs::canonicalize(absolute.parent()?).ok()?;

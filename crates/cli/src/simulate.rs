@@ -9,19 +9,21 @@ mod traffic;
 use crate::args::{SimulateArgs, SimulateOutput};
 use crate::error::CliError;
 use crate::progress::Simulating;
-use crate::run::{json, stop_on_signals};
-use crate::{complain, print, table};
+use crate::run::{check_writable, json, same_place, spec_text, stop_on_signals};
+use crate::{complain, html, print, table};
 use runner::{Job, Outcome, Runner};
 use serde::Serialize;
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use tailwater_policy::catalog::epoch;
 use tailwater_sim::policies::comparable;
-use tailwater_sim::spec::RackSpec;
+use tailwater_sim::spec::{RackSpec, TrafficSource};
 use tailwater_sim::{OracleReport, SimReport};
 
 /// What `--output json` prints. Field names are stable.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// The rack's name.
     pub rack: String,
@@ -38,7 +40,7 @@ pub struct Document {
 }
 
 /// What a run came to.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// The policy's name.
     pub policy: &'static str,
@@ -48,7 +50,7 @@ pub struct Run {
 }
 
 /// What no policy goes below.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Bound {
     /// The run's seed.
     pub seed: u64,
@@ -66,6 +68,8 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     refuse_twice("--slo", &args.slo)?;
     refuse_twice("--seed", &args.seed)?;
     refuse_twice("--policy", &args.policy)?;
+    check_outputs(&spec, args)?;
+    let rack = args.report.as_ref().map(|_| spec_text(&args.rack));
     let stop = stop_on_signals()?;
     let runner = Runner::new(&spec, args, &stop)?;
     let jobs = jobs(&spec, args);
@@ -98,7 +102,40 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         SimulateOutput::Json => json(&document)?,
         SimulateOutput::Csv => csv::comparison(&document)?,
     })?;
+    if let Some((path, rack)) = args.report.as_ref().zip(rack) {
+        let page = html::comparison(&document, &rack)?;
+        fs::write(path, page).map_err(|source| CliError::Report {
+            file: path.display().to_string(),
+            source,
+        })?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a report that cannot be written, or would overwrite what is read.
+fn check_outputs(spec: &RackSpec, args: &SimulateArgs) -> Result<(), CliError> {
+    let Some(path) = &args.report else {
+        return Ok(());
+    };
+    let captures = spec.chains.iter();
+    let captures = captures.filter_map(|chain| match &chain.traffic.source {
+        TrafficSource::File(file) => Some(file.as_path()),
+        TrafficSource::Preset(_) => None,
+    });
+    let instead = args.traffic.iter().map(Path::new);
+    let inputs = captures.chain(instead).chain([args.rack.as_path()]);
+    check_writable("--report", path, inputs)?;
+    if args
+        .resume
+        .as_ref()
+        .is_some_and(|file| same_place(file, path))
+    {
+        return Err(CliError::Input(format!(
+            "--report and --resume are both {}",
+            path.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a list that names something twice.

@@ -10,7 +10,7 @@ use tailwater_dataplane::report::{LatencyReport, RunReport};
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
-pub use comparison::comparison;
+pub use comparison::{comparison, loss};
 pub use explanation::explanation;
 
 /// Width of the column of names, and of each column of figures.

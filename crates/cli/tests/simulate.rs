@@ -121,7 +121,10 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let second = "    - name: second\n      slo: 500us\n      \
                   costs: {packetNanoseconds: 1400}\n      traffic: {source: smooth}\n";
     let rack = rack(&folder, second);
-    let document = document(&rack, &["--policy", "netblaze,oracle,static"]);
+    let page = folder.path("report.html");
+    let report = ["--report", page.to_str().unwrap()];
+    let more = [&["--policy", "netblaze,oracle,static"], &report[..]].concat();
+    let document = document(&rack, &more);
     assert_eq!(document["runs"].as_array().unwrap().len(), 2);
     let run = &document["runs"][0];
     let chains = run["chains"].as_array().unwrap();

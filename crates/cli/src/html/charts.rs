@@ -12,8 +12,8 @@ use tailwater_dataplane::report::{LatencyReport, RunReport, StepReport};
 /// A chart with its heading, caption and legend.
 pub struct Figure {
     /// Its name within the page, for links.
-    pub id: &'static str,
-    pub heading: &'static str,
+    pub id: String,
+    pub heading: String,
     /// What it shows, as HTML.
     pub caption: String,
     /// Colours and their names.
@@ -38,11 +38,11 @@ pub fn all(report: &RunReport) -> Vec<Figure> {
 }
 
 /// The axis of time that charts share.
-struct Time {
+pub(super) struct Time {
     end_s: f64,
     unit: (&'static str, f64),
     step_s: f64,
-    step: String,
+    pub step: String,
 }
 
 impl Time {
@@ -54,16 +54,21 @@ impl Time {
             arrivals.packets.len().saturating_sub(1) as f64 * arrivals.step_ms / 1e3,
         ];
         // The last step is cut short where the run ended, but is never invisible.
-        let end_s = ends.into_iter().fold(report.duration_s, f64::max).max(1e-6);
+        Time::steps(ends.into_iter().fold(report.duration_s, f64::max), step_s)
+    }
+
+    /// Up to a time, in steps of so many seconds.
+    pub fn steps(end_s: f64, step_s: f64) -> Time {
+        let end_s = end_s.max(1e-6);
         Time {
             end_s,
             unit: time_unit(end_s),
             step_s,
-            step: micros(report.timeline.step_ms * 1e3),
+            step: micros(step_s * 1e6),
         }
     }
 
-    fn chart(&self, y: Scale) -> Chart {
+    pub fn chart(&self, y: Scale) -> Chart {
         let (name, seconds) = self.unit;
         let mut chart = Chart::new(Scale::linear(self.end_s / seconds, ACROSS), y);
         chart.x_axis(
@@ -75,7 +80,7 @@ impl Time {
     }
 
     /// A stretch of seconds on the axis.
-    fn span(&self, from_s: f64, to_s: f64) -> [f64; 2] {
+    pub fn span(&self, from_s: f64, to_s: f64) -> [f64; 2] {
         [from_s, to_s.min(self.end_s)].map(|s| s / self.unit.1)
     }
 
@@ -84,13 +89,18 @@ impl Time {
     }
 
     fn text(&self, step: &StepReport) -> String {
-        let [from, to] = self.step(step).map(|value| significant(value, 5));
+        self.words(self.step(step))
+    }
+
+    /// A stretch of the axis in words.
+    pub fn words(&self, span: [f64; 2]) -> String {
+        let [from, to] = span.map(|value| significant(value, 5));
         format!("{from} to {to} {}", self.unit.0)
     }
 }
 
 /// A figure at an axis: `500`, `2k`, `1.5M`.
-fn tick(value: f64) -> String {
+pub(super) fn tick(value: f64) -> String {
     let text = short(value);
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
     let prefix = &text[digits.len()..];
@@ -108,7 +118,7 @@ fn legend<const N: usize>(names: [(&'static str, &str); N]) -> Vec<(&'static str
 }
 
 /// A sentence where there is nothing to draw.
-fn nothing(sentence: &str) -> String {
+pub(super) fn nothing(sentence: &str) -> String {
     format!("<p class=\"nothing\">{}</p>\n", escape(sentence))
 }
 
@@ -175,8 +185,8 @@ fn distribution(report: &RunReport) -> Figure {
         _ => nothing("No packet was delivered."),
     };
     Figure {
-        id: "latency-cdf",
-        heading: "Latency distribution",
+        id: "latency-cdf".to_owned(),
+        heading: "Latency distribution".to_owned(),
         caption: format!(
             "The share of the delivered packets that took no longer. Upwards, each grid line leaves a tenth as \
              many packets above it; what lies right of {} is late.",
@@ -246,8 +256,8 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
         names.push(("flagged", "disturbed: a worker was off its core".to_owned()));
     }
     Figure {
-        id: "latency-over-time",
-        heading: "Latency over time",
+        id: "latency-over-time".to_owned(),
+        heading: "Latency over time".to_owned(),
         caption: format!("Of the packets sent in each {}.", escape(&time.step)),
         legend: names,
         tall: false,
@@ -324,8 +334,8 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
         );
     }
     Figure {
-        id: "arrivals",
-        heading: "Arrivals and bursts",
+        id: "arrivals".to_owned(),
+        heading: "Arrivals and bursts".to_owned(),
         caption: format!("{}.", escape(&caption)),
         tall: false,
         legend: if fine {
@@ -450,8 +460,8 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
         false => stack(report, time, &layers, "Dropped and lost packets over time"),
     };
     Figure {
-        id: "drops",
-        heading: "Drops and losses",
+        id: "drops".to_owned(),
+        heading: "Drops and losses".to_owned(),
         caption: format!(
             "{} dropped because the chain says so, {} lost for want of room or time; in each {}.",
             count(packets.dropped_by_nf, "packet"),
@@ -465,7 +475,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
 }
 
 /// Each cause's colour.
-fn cause_class(cause: &str) -> &'static str {
+pub(super) fn cause_class(cause: &str) -> &'static str {
     match cause {
         "service" => "s0",
         "whale" => "s4",
@@ -474,6 +484,7 @@ fn cause_class(cause: &str) -> &'static str {
         "waiting-for-helper" => "s7",
         "migration" => "s1",
         "nic-ring-full" => "s3",
+        "network" => "s9",
         _ => "s5",
     }
 }
@@ -524,8 +535,8 @@ fn late(report: &RunReport, time: &Time) -> Figure {
         ));
     }
     Figure {
-        id: "late",
-        heading: "Late packets by cause",
+        id: "late".to_owned(),
+        heading: "Late packets by cause".to_owned(),
         caption: format!(
             "{} of {} later than {} or lost: {}.",
             thousands(total),
@@ -569,8 +580,8 @@ fn cores(report: &RunReport, time: &Time) -> Figure {
         let _ = write!(caption, " and {auxiliary} auxiliary ones on average");
     }
     Figure {
-        id: "cores",
-        heading: "Cores",
+        id: "cores".to_owned(),
+        heading: "Cores".to_owned(),
         caption: format!(
             "{}: the share of the time in each {} that packets took. The rest is headroom.",
             escape(&caption),

@@ -1,9 +1,13 @@
-//! `tailwater run --report`: the report as a page that needs nothing but itself.
+//! `tailwater run --report` and `tailwater simulate --report`: reports as pages that need nothing but
+//! themselves.
 //!
 //! Everything is drawn here; the page's script only shows figures under the pointer. Its elements are
 //! closed as XML wants it, so that a test can read it back.
 
+mod burst;
 mod charts;
+mod comparison;
+mod policies;
 mod scale;
 mod svg;
 mod tables;
@@ -12,6 +16,8 @@ mod text;
 use crate::error::CliError;
 use crate::run::not_json;
 use charts::Figure;
+pub use comparison::page as comparison;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::SystemTime;
 use tailwater_dataplane::report::RunReport;
@@ -31,22 +37,13 @@ const MOST_SPEC: usize = 100_000;
 /// # Errors
 /// If the report cannot be written as JSON.
 pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
-    let mut page = String::with_capacity(1 << 18);
     let chain = escape(&report.chain);
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
-         <title>{chain}: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-        if report.slo_met {
-            "SLO met"
-        } else {
-            "SLO missed"
-        },
-    );
+    let verdict = if report.slo_met {
+        "SLO met"
+    } else {
+        "SLO missed"
+    };
+    let mut page = begin(&format!("{chain}: {verdict}"));
     tables::heading(&mut page, report, &utc(ended));
     page.push_str("<main>\n<div class=\"grid\">\n");
     let figures = charts::all(report);
@@ -64,24 +61,42 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
         tables::flows(&mut page, report);
     }
     page.push_str("</div>\n");
-    show_spec(&mut page, spec);
-    page.push_str("</main>\n");
+    show_spec(&mut page, "Chain spec", spec);
     let (json, whole) = embedded(report)?;
+    let when = format!(" on {}", utc(ended));
+    end(&mut page, &when, "report.md", (&json, whole));
+    Ok(page)
+}
+
+/// A page up to its body. The title has been escaped.
+fn begin(title: &str) -> String {
+    let mut page = String::with_capacity(1 << 18);
     let _ = write!(
         page,
-        "<footer><p>Written by Tailwater {} on {}. The report as JSON is in this file, in the element \
-         <code>report</code>{}. What each chart means: docs/report.md.</p></footer>\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+    );
+    page
+}
+
+/// The end of a page: when it was written, where it is explained, and its data.
+fn end(page: &mut String, when: &str, docs: &str, (json, whole): (&str, bool)) {
+    let whole = match whole {
+        true => "",
+        false => ", without its longest lists",
+    };
+    let _ = write!(
+        page,
+        "</main>\n<footer><p>Written by Tailwater {}{when}. The report as JSON is in this file, in the \
+         element <code>report</code>{whole}. What each chart means: docs/{docs}.</p></footer>\n\
          <script type=\"application/json\" id=\"report\">{json}</script>\n\
          <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION"),
-        utc(ended),
-        if whole {
-            ""
-        } else {
-            ", without its longest lists"
-        },
     );
-    Ok(page)
 }
 
 fn draw(page: &mut String, figure: &Figure) {
@@ -131,9 +146,12 @@ fn without_keys(text: &str) -> String {
     shown + rest
 }
 
-fn show_spec(page: &mut String, spec: &str) {
+fn show_spec(page: &mut String, heading: &str, spec: &str) {
     let spec = &without_keys(spec);
-    page.push_str("<section class=\"card\" id=\"spec\">\n<h2>Chain spec</h2>\n<pre>");
+    let _ = write!(
+        page,
+        "<section class=\"card\" id=\"spec\">\n<h2>{heading}</h2>\n<pre>"
+    );
     let start = page.len();
     for line in spec.lines() {
         let line = escape(&line.replace('\t', "  "));
@@ -147,31 +165,31 @@ fn show_spec(page: &mut String, spec: &str) {
     page.push_str("</pre>\n</section>\n");
 }
 
-/// The report as JSON that can stand in a page, and whether it is whole: its longest lists are left out
-/// where the page would become too large.
+/// A document as JSON that can stand in a page.
+fn json(document: &impl Serialize) -> Result<String, CliError> {
+    let json = serde_json::to_string(document).map_err(not_json)?;
+    // Only text holds these characters, and there they may be written so.
+    Ok(json
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026"))
+}
+
+/// The report as JSON, and whether it is whole: its longest lists are left out where the page would become
+/// too large.
 fn embedded(report: &RunReport) -> Result<(String, bool), CliError> {
-    let text = |report: &RunReport| {
-        serde_json::to_string(report)
-            // Only text holds these characters, and there they may be written so.
-            .map(|json| {
-                json.replace('<', "\\u003c")
-                    .replace('>', "\\u003e")
-                    .replace('&', "\\u0026")
-            })
-            .map_err(not_json)
-    };
-    let whole = text(report)?;
+    let whole = json(report)?;
     if whole.len() <= MOST_JSON {
         return Ok((whole, true));
     }
     let mut short = report.clone();
     short.windows.list.clear();
-    let json = text(&short)?;
-    if json.len() <= MOST_JSON {
-        return Ok((json, false));
+    let text = json(&short)?;
+    if text.len() <= MOST_JSON {
+        return Ok((text, false));
     }
     short.timeline.list.clear();
-    Ok((text(&short)?, false))
+    Ok((json(&short)?, false))
 }
 
 #[cfg(test)]

@@ -263,6 +263,19 @@ impl Chart {
         );
     }
 
+    /// What is shown while the pointer is over a dot.
+    pub fn hover_dot(&mut self, (x, y): (f64, f64), text: &str) {
+        let (x, y) = (self.x.at(x), self.y.at(y));
+        let lines: Vec<String> = text.lines().map(escape).collect();
+        let _ = write!(
+            self.hits,
+            "<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"14\"><title>{}</title></rect>",
+            px(x - 7.0),
+            px(y - 7.0),
+            lines.join("\n"),
+        );
+    }
+
     /// The picture. `summary` tells its content to those who do not see it.
     pub fn finish(self, summary: &str) -> String {
         let [bottom, _] = self.y.range();

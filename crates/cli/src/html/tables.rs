@@ -116,9 +116,9 @@ fn disturbed(report: &RunReport) -> Option<String> {
 }
 
 /// A table's rows: a name and its figures.
-type Rows = Vec<(String, Vec<String>)>;
+pub(super) type Rows = Vec<(String, Vec<String>)>;
 
-fn table(page: &mut String, id: &str, heading: &str, columns: &[&str], rows: &Rows) {
+pub(super) fn table(page: &mut String, id: &str, heading: &str, columns: &[&str], rows: &Rows) {
     let _ = write!(
         page,
         "<section class=\"card\" id=\"{id}\">\n<h2>{heading}</h2>\n<table class=\"figures\">\n"

@@ -139,7 +139,7 @@ fn html(report: &RunReport, spec: &str) -> String {
 
 /// Names of the elements, or what is wrong with a document of elements that are all closed. (Not a
 /// whole parser: enough for text that has been escaped.)
-fn elements(page: &str) -> Result<Vec<String>, String> {
+pub fn elements(page: &str) -> Result<Vec<String>, String> {
     let mut rest = page
         .strip_prefix("<!DOCTYPE html>\n")
         .ok_or("no document type")?;
@@ -182,7 +182,7 @@ fn elements(page: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn count(names: &[String], name: &str) -> usize {
+pub fn count(names: &[String], name: &str) -> usize {
     names.iter().filter(|other| *other == name).count()
 }
 
@@ -263,7 +263,7 @@ fn names_cannot_become_markup() {
     assert_eq!(json["chain"], evil);
 }
 
-fn embedded(page: &str) -> serde_json::Value {
+pub fn embedded(page: &str) -> serde_json::Value {
     let (_, rest) = page.split_once("id=\"report\">").unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }

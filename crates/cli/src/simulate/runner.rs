@@ -52,6 +52,8 @@ pub struct Runner {
     /// Traffic that replaces that of all chains.
     instead: Option<OsString>,
     packets: Shared,
+    /// Whether reports are to have bursts.
+    bursts: bool,
     /// Runs that need not be made again.
     finished: Option<Identified>,
     stop: Arc<AtomicBool>,
@@ -101,10 +103,16 @@ impl Identified {
     }
 
     /// A hash of all that determines a run.
-    fn key(&self, job: &Job, spec: &RackSpec, sources: &[Source]) -> Result<String, CliError> {
+    fn key(
+        &self,
+        job: &Job,
+        spec: &RackSpec,
+        sources: &[Source],
+        bursts: bool,
+    ) -> Result<String, CliError> {
         let mut hash = self.program;
         // Writing into a hash cannot fail.
-        let _ = write!(hash, "{}\n{spec:?}\n", job.policy);
+        let _ = write!(hash, "{}\n{bursts}\n{spec:?}\n", job.policy);
         for source in sources {
             let _ = writeln!(hash, "{}", source.key());
             if let Some(path) = source.capture() {
@@ -145,6 +153,7 @@ impl Runner {
             spec,
             instead: args.traffic.clone(),
             packets: Shared::default(),
+            bursts: args.report.is_some(),
             finished: args.resume.as_deref().map(Identified::open).transpose()?,
             stop: Arc::clone(stop),
             parts: AtomicU64::new(0),
@@ -159,7 +168,7 @@ impl Runner {
         let mut count = 0;
         for job in jobs.iter().filter(|job| !job.is_bound()) {
             let spec = self.rack(job);
-            let key = finished.key(job, &spec, &self.sources(&spec)?)?;
+            let key = finished.key(job, &spec, &self.sources(&spec)?, self.bursts)?;
             count += usize::from(finished.runs.has(&key));
         }
         Ok(Some(count))
@@ -212,7 +221,7 @@ impl Runner {
             let report = self.simulate(job, &spec, sources)?;
             return Ok(report.map(Outcome::Run));
         };
-        let key = finished.key(job, &spec, &sources)?;
+        let key = finished.key(job, &spec, &sources, self.bursts)?;
         if let Some(report) = finished.runs.get(&key)? {
             self.parts.fetch_add(WHOLE, Ordering::Relaxed);
             return Ok(Some(Outcome::Run(report)));
@@ -271,6 +280,7 @@ impl Runner {
         let options = RunOptions {
             seed: spec.seed,
             window: spec.window,
+            bursts: self.bursts,
             ..RunOptions::default()
         };
         let mut progress = self.progress(&packets);

@@ -181,7 +181,7 @@ fn line(text: &mut String, chain: &ChainReport, seed: Option<u64>) {
 }
 
 /// Lost packets in percent: what is lost never reads as 0.
-fn loss(lost: u64, rate: f64) -> String {
+pub fn loss(lost: u64, rate: f64) -> String {
     match (lost, rate * 100.0) {
         (0, _) => "0".to_owned(),
         (_, percent) if percent < 0.001 => "<0.001 %".to_owned(),

@@ -1,0 +1,170 @@
+//! A burst as the mappers met it: the busiest millisecond of a chain's traffic under every policy that has a
+//! core mapper.
+
+use super::charts::{Figure, Time, tick};
+use super::comparison::Part;
+use super::policies::{Palette, tick_small};
+use super::scale::Scale;
+use super::svg::{Chart, UP};
+use super::text::{escape, micros, significant};
+use crate::text::{short, thousands};
+use std::fmt::Write as _;
+use tailwater_sim::report::{Burst, BurstStep};
+
+/// Steps are this long.
+const STEP_S: f64 = 1e-4;
+
+/// A policy's steps.
+type Line<'p> = (&'static str, &'p Burst);
+
+/// What there is of a step to draw, and to tell.
+struct Pick {
+    id: &'static str,
+    heading: &'static str,
+    caption: &'static str,
+    figure: fn(&BurstStep) -> f64,
+    text: fn(&BurstStep) -> String,
+}
+
+const PICKS: [Pick; 3] = [
+    Pick {
+        id: "waiting",
+        heading: "Burst: packets in the system",
+        caption: "Packets that have arrived, and neither left nor got lost, at the end of each 100 µs; under the \
+                  pointer, how many one core with a queue knows of at most.",
+        figure: |step| step.waiting as f64,
+        text: |step| {
+            format!(
+                "{}, longest queue {}",
+                thousands(step.waiting),
+                thousands(step.longest_queue)
+            )
+        },
+    },
+    Pick {
+        id: "cores",
+        heading: "Burst: cores at work",
+        caption: "The chain's cores with a queue and its helpers, at the end of each 100 µs.",
+        figure: |step| f64::from(step.dedicated + step.helpers),
+        text: |step| format!("{} + {}", step.dedicated, step.helpers),
+    },
+    Pick {
+        id: "decisions",
+        heading: "Burst: decisions",
+        caption: "How often core mappers were asked in each 100 µs; under the pointer, what they moved, and the \
+                  packets that were handed to helpers.",
+        figure: |step| step.decisions as f64,
+        text: |step| {
+            format!(
+                "{} asked, {} flows moved, {} packets handed",
+                thousands(step.decisions),
+                thousands(step.flows_moved),
+                thousands(step.packets_handed)
+            )
+        },
+    },
+];
+
+/// The charts of a chain with one objective, with the first seed; none without a policy that has a core
+/// mapper.
+pub fn all(part: &Part<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
+    let (seed, chains) = part.of_one_seed();
+    let lines = chains
+        .into_iter()
+        .filter_map(|(name, chain)| Some((name, chain.burst.as_ref()?)));
+    let lines: Vec<Line<'_>> = lines.collect();
+    let Some(longest) = lines
+        .iter()
+        .map(|line| line.1)
+        .max_by_key(|b| b.steps.len())
+    else {
+        return Vec::new();
+    };
+    let start_s = longest.steps.first().map_or(0.0, |step| step.start_s);
+    let mut figures = vec![arrivals(longest, start_s, (number, seed))];
+    for pick in &PICKS {
+        let body = compared(pick, &lines, longest, palette);
+        figures.push(Figure {
+            id: format!("burst-{}-{number}", pick.id),
+            heading: pick.heading.to_owned(),
+            caption: pick.caption.to_owned(),
+            legend: palette.legend(lines.iter().map(|line| line.0)),
+            tall: false,
+            body,
+        });
+    }
+    figures
+}
+
+/// The axis of time, from the first step on, with the busiest millisecond shaded.
+fn chart(longest: &Burst, y: Scale) -> (Chart, Time) {
+    let time = Time::steps(longest.steps.len() as f64 * STEP_S, STEP_S);
+    let mut chart = time.chart(y);
+    let first = longest.steps.first().map_or(0.0, |step| step.start_s);
+    let from = longest.start_s - first;
+    chart.shade("flagged", time.span(from, from + 1e-3));
+    (chart, time)
+}
+
+/// What arrived: the same under all policies.
+fn arrivals(longest: &Burst, start_s: f64, (number, seed): (usize, u64)) -> Figure {
+    let steps = &longest.steps;
+    let most = steps.iter().map(|step| step.offered).max().unwrap_or(0);
+    let (mut chart, time) = chart(longest, Scale::from_zero(most as f64, UP));
+    chart.y_axis(5, tick_small);
+    let span = |step: usize| time.span(step as f64 * STEP_S, (step + 1) as f64 * STEP_S);
+    let bars = steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| step.offered > 0)
+        .map(|(number, step)| (span(number), [0.0, step.offered as f64]));
+    chart.bars("s0", bars);
+    for (number, step) in steps.iter().enumerate() {
+        let rate = short(step.offered as f64 / STEP_S);
+        let offered = thousands(step.offered);
+        let text = format!("{}\n{offered} packets, {rate}pps", time.words(span(number)));
+        chart.hover(span(number), &text);
+    }
+    Figure {
+        id: format!("burst-arrivals-{number}"),
+        heading: "Burst: arrivals".to_owned(),
+        caption: format!(
+            "Packets that arrived in each 100 µs around the busiest millisecond of seed {seed}, which is shaded. \
+             Zero is {} after the first packet.",
+            escape(&micros(start_s * 1e6)),
+        ),
+        legend: Vec::new(),
+        tall: false,
+        body: chart.finish("Arrivals around the busiest millisecond"),
+    }
+}
+
+/// A line for each policy.
+fn compared(pick: &Pick, lines: &[Line<'_>], longest: &Burst, palette: &Palette) -> String {
+    let figures = lines.iter().flat_map(|line| &line.1.steps).map(pick.figure);
+    let most = figures.fold(0.0, f64::max);
+    let (mut chart, time) = chart(longest, Scale::from_zero(most, UP));
+    chart.y_axis(5, |value| match value < 1000.0 {
+        true => significant(value, 3),
+        false => tick(value),
+    });
+    let span = |step: usize| time.span(step as f64 * STEP_S, (step + 1) as f64 * STEP_S);
+    for (name, burst) in lines {
+        let points = burst.steps.iter().enumerate().map(|(number, step)| {
+            let [from, to] = span(number);
+            Some(((from + to) / 2.0, (pick.figure)(step)))
+        });
+        let points: Vec<_> = points.collect();
+        chart.line(&format!("{} thin", palette.class(name)), &points);
+    }
+    for number in 0..longest.steps.len() {
+        let mut text = time.words(span(number));
+        for (name, burst) in lines {
+            if let Some(step) = burst.steps.get(number) {
+                let _ = write!(text, "\n{name}: {}", (pick.text)(step));
+            }
+        }
+        chart.hover(span(number), &text);
+    }
+    chart.finish(pick.heading)
+}

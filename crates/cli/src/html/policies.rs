@@ -1,0 +1,397 @@
+//! The charts that show policies side by side.
+
+use super::charts::{Figure, Time, cause_class, nothing, tick};
+use super::comparison::Part;
+use super::scale::{Scale, percent_tick};
+use super::svg::{ACROSS, Chart, UP};
+use super::text::{escape, micros, significant};
+use crate::simulate::{Document, Run};
+use crate::text::{percent, short, thousands};
+use std::fmt::Write as _;
+use tailwater_sim::ChainReport;
+use tailwater_sim::report::{Cause, WindowReport};
+
+/// The page's colours.
+const SOLID: [&str; 10] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"];
+
+/// The same, dashed.
+const DASHED: [&str; 10] = [
+    "s0 dash", "s1 dash", "s2 dash", "s3 dash", "s4 dash", "s5 dash", "s6 dash", "s7 dash",
+    "s8 dash", "s9 dash",
+];
+
+/// The most steps of cores over time.
+const MOST_STEPS: usize = 240;
+
+/// Places of the pointer on the axis of latencies.
+const PLACES: usize = 60;
+
+/// Each policy's colour, the same in all charts.
+pub struct Palette(Vec<(&'static str, &'static str)>);
+
+impl Palette {
+    /// Those of a document's policies. Variants, which have another's name and more, are dashed.
+    pub fn of(document: &Document) -> Palette {
+        let mut names: Vec<&'static str> = Vec::new();
+        for run in &document.runs {
+            if !names.contains(&run.policy) {
+                names.push(run.policy);
+            }
+        }
+        let of = |name: &str, other: &str| {
+            let rest = name.strip_prefix(other);
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        };
+        let is_variant = |name: &&'static str| names.iter().any(|other| of(name, other));
+        let (variants, own): (Vec<_>, Vec<_>) = names.iter().copied().partition(is_variant);
+        let own = own.into_iter().zip(SOLID.into_iter().cycle());
+        let variants = variants.into_iter().zip(DASHED.into_iter().cycle());
+        Palette(own.chain(variants).collect())
+    }
+
+    pub fn class(&self, policy: &str) -> &'static str {
+        let known = self.0.iter().find(|(name, _)| *name == policy);
+        known.map_or(SOLID[0], |(_, class)| class)
+    }
+
+    /// The colours of these policies.
+    pub fn legend<'p>(
+        &self,
+        policies: impl Iterator<Item = &'p str>,
+    ) -> Vec<(&'static str, String)> {
+        policies
+            .map(|name| (self.class(name), name.to_owned()))
+            .collect()
+    }
+}
+
+/// Latencies of a policy with all seeds: the share of the offered packets that took no longer.
+struct Cumulative {
+    offered: u64,
+    points: Vec<(f64, u64)>,
+}
+
+impl Cumulative {
+    fn of(chains: &[&ChainReport]) -> Cumulative {
+        let mut steps: Vec<(f64, u64)> = Vec::new();
+        for chain in chains {
+            let mut before = 0;
+            for point in &chain.latency_distribution {
+                steps.push((point.latency_us, point.packets - before));
+                before = point.packets;
+            }
+        }
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut seen = 0;
+        for (_, packets) in &mut steps {
+            seen += *packets;
+            *packets = seen;
+        }
+        Cumulative {
+            offered: chains.iter().map(|chain| chain.packets.offered).sum(),
+            points: steps,
+        }
+    }
+
+    fn share(&self, packets: u64) -> f64 {
+        packets as f64 / self.offered.max(1) as f64
+    }
+
+    fn at(&self, latency_us: f64) -> f64 {
+        let count = self.points.partition_point(|point| point.0 <= latency_us);
+        let last = count.checked_sub(1).map(|last| self.points[last].1);
+        self.share(last.unwrap_or(0))
+    }
+}
+
+/// Latency distributions of all policies.
+pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure {
+    let policies = part.policies();
+    let lines = policies
+        .iter()
+        .map(|(name, chains)| (*name, Cumulative::of(chains)));
+    let lines: Vec<(&str, Cumulative)> = lines.collect();
+    let ends = |pick: fn(&[(f64, u64)]) -> Option<&(f64, u64)>| {
+        lines
+            .iter()
+            .filter_map(move |(_, line)| pick(&line.points))
+            .map(|point| point.0)
+    };
+    let least = ends(|points| points.first()).fold(part.slo_us * 0.8, f64::min);
+    let most = ends(|points| points.last()).fold(part.slo_us * 1.5, f64::max);
+    let offered = lines.iter().map(|(_, line)| line.offered).max();
+    let slo = micros(part.slo_us);
+    let mut body = nothing("No packet arrived.");
+    if let Some(offered) = offered.filter(|offered| *offered > 0) {
+        let x = Scale::log(least, most, ACROSS);
+        let mut chart = Chart::new(x, Scale::nines(offered, UP));
+        chart.shade("beyond", [part.slo_us, f64::MAX]);
+        chart.x_axis(8, micros, "latency");
+        chart.y_axis(8, percent_tick);
+        chart.mark("slo", part.slo_us, &format!("SLO {slo}"), false);
+        chart.level("slo", 0.99, "99 % promised");
+        for (name, line) in &lines {
+            let first = line.points.first().map(|point| (point.0, 0.0));
+            let points = line
+                .points
+                .iter()
+                .map(|point| (point.0, line.share(point.1)));
+            let points: Vec<_> = first.into_iter().chain(points).map(Some).collect();
+            chart.line(&format!("{} thin", palette.class(name)), &points);
+        }
+        let factor = (most / least.max(1e-3)).powf(1.0 / PLACES as f64);
+        for place in 0..PLACES {
+            let from = least.max(1e-3) * factor.powi(place as i32);
+            let to = from * factor;
+            let mut text = format!("up to {}", micros(to));
+            for (name, line) in &lines {
+                let _ = write!(text, "\n{name}: {}", percent(line.at(to)));
+            }
+            chart.hover([from, to], &text);
+        }
+        body = chart.finish(&format!("Latency of {} with each policy", part.name));
+    }
+    Figure {
+        id: format!("latency-cdf-{number}"),
+        heading: "Latency distributions".to_owned(),
+        caption: format!(
+            "The share of all packets that were delivered and took no longer; what is lost never arrives. \
+             Upwards, each grid line leaves a tenth as many packets above it. The objective is met if the \
+             curve crosses the dashed horizontal line left of {}.",
+            escape(&slo)
+        ),
+        legend: palette.legend(policies.iter().map(|(name, _)| *name)),
+        tall: false,
+        body,
+    }
+}
+
+/// The middle of some figures; of two, the greater.
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// A policy with one objective: the medians over its seeds.
+struct Point {
+    slo_us: f64,
+    cores: f64,
+    p99_us: f64,
+    met: bool,
+}
+
+/// 99th percentile against cores, of a chain with all its objectives.
+pub fn scatter(parts: &[Part<'_>], palette: &Palette) -> Figure {
+    let mut policies: Vec<(&str, Vec<Point>)> = Vec::new();
+    for part in parts {
+        for (name, chains) in part.policies() {
+            let each =
+                |pick: fn(&ChainReport) -> f64| chains.iter().map(|chain| pick(chain)).collect();
+            let point = Point {
+                slo_us: part.slo_us,
+                cores: median(each(|chain| chain.cores.total)),
+                p99_us: median(each(|chain| chain.latency_us.p99)),
+                met: chains.iter().all(|chain| chain.slo_met),
+            };
+            match policies.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, points)) => points.push(point),
+                None => policies.push((name, vec![point])),
+            }
+        }
+    }
+    let points = || policies.iter().flat_map(|(_, points)| points);
+    let slos = || parts.iter().map(|part| part.slo_us);
+    // What was not delivered has no latency, and is not drawn.
+    let drawn = || points().filter(|point| point.p99_us > 0.0 && point.cores > 0.0);
+    let mut body = nothing("No packet was delivered.");
+    if drawn().next().is_some() {
+        let ends = |figures: &mut dyn Iterator<Item = f64>| {
+            let ends = (f64::INFINITY, 0.0);
+            figures.fold(ends, |(least, most): (f64, f64), figure| {
+                (least.min(figure), most.max(figure))
+            })
+        };
+        let (least, most) = ends(&mut drawn().map(|point| point.cores));
+        let x = Scale::log(least * 0.95, most * 1.05, ACROSS);
+        let (least, most) = ends(&mut drawn().map(|point| point.p99_us).chain(slos()));
+        let mut chart = Chart::new(x, Scale::log(least * 0.9, most * 1.1, UP));
+        chart.x_axis(8, tick_small, "cores of the chain, on average");
+        chart.y_axis(7, micros);
+        for slo in slos() {
+            chart.level("slo", slo, &format!("SLO {}", micros(slo)));
+        }
+        for (name, points) in &policies {
+            let class = palette.class(name);
+            let place = |point: &Point| (point.cores, point.p99_us);
+            if points.len() > 1 {
+                let line: Vec<_> = points.iter().map(|point| Some(place(point))).collect();
+                chart.line(&format!("{class} thin"), &line);
+            }
+            for point in points
+                .iter()
+                .filter(|point| point.p99_us > 0.0 && point.cores > 0.0)
+            {
+                let missed = if point.met { "" } else { " missed" };
+                chart.dot(&format!("{class}{missed}"), place(point));
+                let text = format!(
+                    "{name}\nSLO {}: {}\np99 {}\n{} cores",
+                    micros(point.slo_us),
+                    if point.met { "met" } else { "missed" },
+                    micros(point.p99_us),
+                    significant(point.cores, 3),
+                );
+                chart.hover_dot(place(point), &text);
+            }
+        }
+        body = chart.finish("99th percentile of latency against cores, for each policy");
+    }
+    let (chain, name) = parts
+        .first()
+        .map_or((0, ""), |part| (part.chain, part.name));
+    Figure {
+        id: format!("p99-cores-{chain}"),
+        heading: format!("99th percentile against cores, chain {}", escape(name)),
+        caption: "A point for each policy and objective: below is faster, left is cheaper. Full points meet the \
+                  objective with every seed, hollow ones do not. With several seeds, points are at the medians."
+            .to_owned(),
+        legend: palette.legend(policies.iter().map(|(name, _)| *name)),
+        tall: false,
+        body,
+    }
+}
+
+/// A figure at an axis that may be below one.
+pub fn tick_small(value: f64) -> String {
+    match value < 10.0 {
+        true => significant(value, 3),
+        false => tick(value),
+    }
+}
+
+/// Cores of the rack over time, with a chain's first objective and seed.
+pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
+    let (seed, _) = part.of_one_seed();
+    let runs = part.runs.iter().filter(|run| run.report.seed == seed);
+    let runs: Vec<&Run> = runs.copied().collect();
+    let windows = |run: &'_ Run| run.report.chains[part.chain].windows.clone();
+    let lines: Vec<(&str, Vec<WindowReport>)> =
+        runs.iter().map(|run| (run.policy, windows(run))).collect();
+    let longest = lines.iter().map(|(_, windows)| windows.len()).max();
+    let longest = longest.unwrap_or(0);
+    let each = longest.div_ceil(MOST_STEPS).max(1);
+    let window_s = lines
+        .iter()
+        .find_map(|(_, windows)| Some(windows.get(1)?.start_s - windows.first()?.start_s))
+        .unwrap_or(0.0);
+    let end_s = runs.iter().map(|run| run.report.duration_s);
+    let end_s = end_s.fold(0.0, f64::max);
+    let step_s = if window_s > 0.0 {
+        window_s * each as f64
+    } else {
+        end_s
+    };
+    let time = Time::steps(end_s, step_s);
+    let lines: Vec<(&str, Vec<f64>)> = lines
+        .into_iter()
+        .map(|(name, windows)| {
+            let mean = |windows: &[WindowReport]| {
+                windows.iter().map(|window| window.cores).sum::<f64>() / windows.len() as f64
+            };
+            (name, windows.chunks(each).map(mean).collect())
+        })
+        .collect();
+    let all = || lines.iter().flat_map(|(_, steps)| steps).copied();
+    let most = all().fold(0.0, f64::max);
+    let mut body = nothing("No core was active.");
+    if most > 0.0 {
+        let least = all().filter(|cores| *cores > 0.0).fold(most, f64::min);
+        let mut chart = time.chart(Scale::log(least.max(0.1) * 0.9, most * 1.1, UP));
+        chart.y_axis(7, tick_small);
+        let span = |step: usize| time.span(step as f64 * step_s, (step + 1) as f64 * step_s);
+        for (name, steps) in &lines {
+            let points = steps.iter().enumerate().map(|(step, cores)| {
+                let [from, to] = span(step);
+                (*cores > 0.0).then_some(((from + to) / 2.0, *cores))
+            });
+            let points: Vec<_> = points.collect();
+            chart.line(&format!("{} thin", palette.class(name)), &points);
+        }
+        for step in 0..longest.div_ceil(each) {
+            let mut text = time.words(span(step));
+            for (name, steps) in &lines {
+                if let Some(cores) = steps.get(step) {
+                    let _ = write!(text, "\n{name}: {}", significant(*cores, 3));
+                }
+            }
+            chart.hover(span(step), &text);
+        }
+        body = chart.finish("Active cores of the rack over time, with each policy");
+    }
+    Figure {
+        id: "cores".to_owned(),
+        heading: "Cores over time".to_owned(),
+        caption: format!(
+            "Active cores of the whole rack, averaged over each {}; with SLO {} of chain {}, and seed {seed}.",
+            escape(&time.step),
+            escape(&micros(part.slo_us)),
+            escape(part.name),
+        ),
+        legend: palette.legend(lines.iter().map(|(name, _)| *name)),
+        tall: false,
+        body,
+    }
+}
+
+/// Late packets of each policy, by cause.
+pub fn late(part: &Part<'_>, number: usize) -> Figure {
+    let mut body = "<table class=\"bars\">\n".to_owned();
+    let mut seen: Vec<&'static str> = Vec::new();
+    for (name, chains) in part.policies() {
+        let offered: u64 = chains.iter().map(|chain| chain.packets.offered).sum();
+        let count = |cause: &str| {
+            let counts = chains.iter().map(|chain| chain.late_by_cause.get(cause));
+            counts.flatten().sum::<u64>()
+        };
+        let causes = Cause::ALL.map(|cause| (cause.name(), count(cause.name())));
+        let late: u64 = causes.iter().map(|(_, packets)| packets).sum();
+        let mut text = format!("{} of {}", thousands(late), short(offered as f64));
+        let mut bar = String::new();
+        for (cause, packets) in causes.into_iter().filter(|(_, packets)| *packets > 0) {
+            if !seen.contains(&cause) {
+                seen.push(cause);
+            }
+            let share = packets as f64 / late as f64;
+            let _ = write!(
+                bar,
+                "<span class=\"{}\" style=\"width:{:.2}%\"></span>",
+                cause_class(cause),
+                share * 100.0
+            );
+            let _ = write!(text, "; {cause} {}", percent(share));
+        }
+        let _ = writeln!(
+            body,
+            "<tr title=\"{}\"><th scope=\"row\">{name}</th><td class=\"track\"><div \
+             class=\"stack\">{bar}</div></td><td class=\"n\">{}</td></tr>",
+            escape(&text),
+            percent(late as f64 / offered.max(1) as f64),
+        );
+    }
+    body.push_str("</table>\n");
+    let causes = Cause::ALL.iter().map(|cause| cause.name());
+    let causes = causes.filter(|cause| seen.contains(cause));
+    Figure {
+        id: format!("late-{number}"),
+        heading: "Late packets by cause".to_owned(),
+        caption: format!(
+            "Each bar is all packets of a policy that took longer than {} or were lost, by cause; beside it, \
+             what share of all packets they are. An objective is met up to 1 %.",
+            escape(&micros(part.slo_us))
+        ),
+        legend: causes
+            .map(|cause| (cause_class(cause), cause.to_owned()))
+            .collect(),
+        tall: false,
+        body,
+    }
+}
