@@ -36,7 +36,7 @@ fn chain(name: &str, policy: &str, slo_us: f64, late: u64, windows: usize) -> Va
         "loss_rate": late as f64 / 1e5,
         "late_by_cause": {"nic-ring-full": late, "minnows": late / 3},
         "cores": {"dedicated": 2.0, "auxiliary": 1.5, "total": 3.5, "busy": 0.3},
-        "decisions": {"decisions": 1, "moves": 1, "flows_moved": 1, "packets_handed": 1, "recruited": 1,
+        "decisions": {"decisions": 1, "moves": 1, "flows_moved": 1, "packets_handed": 1, "relieved": 0, "packets_held": 0, "recruited": 1,
             "released": 1, "boosts": 1, "splits": 1, "whales_beyond_split": 1, "out_of_cores": 1,
             "remaps": 1, "buckets_moved": 1, "flows_migrated": 1, "kept_back": 1, "longest_move_ns": 1,
             "rules": 1, "waited_for_rule": 1},
