@@ -45,6 +45,8 @@ const OF_CHAIN: &[Column] = &[
     ("moves", "/decisions/moves"),
     ("flows_moved", "/decisions/flows_moved"),
     ("packets_handed", "/decisions/packets_handed"),
+    ("relieved", "/decisions/relieved"),
+    ("packets_held", "/decisions/packets_held"),
     ("recruited", "/decisions/recruited"),
     ("released", "/decisions/released"),
     ("boosts", "/decisions/boosts"),
