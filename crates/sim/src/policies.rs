@@ -205,6 +205,7 @@ fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
 /// The error for a name that none has, with the nearest that one has.
 pub fn unknown(name: &str) -> PolicyError {
     let nearest = comparable()
+        .filter(|known| *known != name)
         .map(|known| (strsim::jaro_winkler(name, known), known))
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0));

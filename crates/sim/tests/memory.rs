@@ -5,7 +5,8 @@ mod common;
 use common::{SLO, policy, profile};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sim::{
-    ChainModel, ChainRun, FlowOptions, Rack, RunOptions, SimReport, Workload, simulate,
+    BoundedChain, ChainModel, ChainRun, FlowOptions, OracleReport, Rack, RunOptions, SimReport,
+    Workload, oracle, simulate,
 };
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
@@ -92,4 +93,32 @@ fn ten_times_the_flows_take_no_more_memory() {
         assert!(more < less + 300_000, "{name}: {less} bytes, then {more}");
         assert!(more < 16 << 20, "{name}: {more} bytes");
     }
+}
+
+/// The bound for so many flows, and the most bytes that it had allocated at a time.
+fn bound(flows: u64) -> (OracleReport, u64) {
+    let mut report = None;
+    let info = allocation_counter::measure(|| {
+        let options = FlowOptions {
+            idle_timeout: Nanos::from_millis(20),
+            ..FlowOptions::default()
+        };
+        let chain = BoundedChain {
+            model: ChainModel::from_profile(&profile()).unwrap(),
+            slo: SLO,
+            workload: Workload::stream(Box::new(Short { flows, next: 0 }), options),
+        };
+        report = Some(oracle(vec![chain]).unwrap());
+    });
+    (report.unwrap(), info.bytes_max)
+}
+
+#[test]
+fn the_oracle_takes_no_more_memory_for_more_packets() {
+    let (_, less) = bound(40_000);
+    let (report, more) = bound(400_000);
+    let chain = &report.chains[0];
+    assert_eq!((chain.packets, chain.flows), (800_000, 400_000));
+    assert!(more <= less + 1000, "{less} bytes, then {more}");
+    assert!(more < 4 << 20, "{more} bytes");
 }
