@@ -55,14 +55,16 @@ impl Arrivals for Short {
     }
 }
 
-/// A run over so many flows, and the most bytes that it had allocated at a time.
-fn run(flows: u64, name: &str) -> (SimReport, u64) {
+/// Flows are forgotten after 20 ms.
+const FORGETFUL: FlowOptions = FlowOptions {
+    idle_timeout: Nanos::from_millis(20),
+    most: 1 << 24,
+};
+
+/// A run over so many flows on so many cores, and the most bytes that it had allocated at a time.
+fn run(flows: u64, name: &str, cores: u16, options: FlowOptions) -> (SimReport, u64) {
     let mut report = None;
     let info = allocation_counter::measure(|| {
-        let options = FlowOptions {
-            idle_timeout: Nanos::from_millis(20),
-            ..FlowOptions::default()
-        };
         let chain = ChainRun {
             model: ChainModel::from_profile(&profile()).unwrap(),
             slo: SLO,
@@ -73,7 +75,7 @@ fn run(flows: u64, name: &str) -> (SimReport, u64) {
             window: Nanos::from_millis(100),
             ..RunOptions::default()
         };
-        report = Some(simulate(&Rack::of_one(16), vec![chain], &run).unwrap());
+        report = Some(simulate(&Rack::of_one(cores), vec![chain], &run).unwrap());
     });
     (report.unwrap(), info.bytes_max)
 }
@@ -81,8 +83,8 @@ fn run(flows: u64, name: &str) -> (SimReport, u64) {
 #[test]
 fn ten_times_the_flows_take_no_more_memory() {
     for name in ["static", "tailwater"] {
-        let (_, less) = run(40_000, name);
-        let (report, more) = run(400_000, name);
+        let (_, less) = run(40_000, name, 16, FORGETFUL);
+        let (report, more) = run(400_000, name, 16, FORGETFUL);
         let packets = &report.chains[0].packets;
         assert_eq!(
             (packets.offered, packets.flows),
@@ -121,4 +123,36 @@ fn the_oracle_takes_no_more_memory_for_more_packets() {
     assert_eq!((chain.packets, chain.flows), (800_000, 400_000));
     assert!(more <= less + 1000, "{less} bytes, then {more}");
     assert!(more < 4 << 20, "{more} bytes");
+}
+
+/// A core does 0.2 million packets a second; one million come.
+#[test]
+fn five_times_overload_takes_no_more_memory_the_longer_it_lasts() {
+    for name in ["static", "quadrant", "tailwater"] {
+        let (_, less) = run(40_000, name, 1, FORGETFUL);
+        let (report, more) = run(200_000, name, 1, FORGETFUL);
+        let loss = report.chains[0].loss_rate;
+        assert!((0.75..0.85).contains(&loss), "{name}: {loss}");
+        // A controller remembers flows for a second.
+        assert!(more < less + 500_000, "{name}: {less} bytes, then {more}");
+    }
+}
+
+/// None of them is forgotten: there is no place for more.
+#[test]
+fn flows_beyond_the_most_are_lost_and_take_no_memory() {
+    let options = FlowOptions {
+        idle_timeout: Nanos::MAX,
+        most: 10_000,
+    };
+    for name in ["static", "quadrant", "tailwater"] {
+        let (_, less) = run(20_000, name, 16, options);
+        let (report, more) = run(200_000, name, 16, options);
+        let packets = &report.chains[0].packets;
+        // Both packets of the first flows arrive, and the very first one's more; of all others none.
+        let kept = 2 * 10_000 + APART;
+        assert_eq!(packets.flows, 10_000, "{name}");
+        assert_eq!(packets.lost_by_reason["no-place"], 400_000 - kept, "{name}");
+        assert!(more < less + 150_000, "{name}: {less} bytes, then {more}");
+    }
 }
