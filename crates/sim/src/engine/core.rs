@@ -111,6 +111,7 @@ pub(crate) struct Guest {
 pub(crate) struct Claim {
     pub dispatcher: u16,
     pub helper: u16,
+    /// Since when it counts as a helper: not while it has a queue of its own.
     pub since: u64,
     /// The two are on different NUMA nodes.
     pub other_node: bool,

@@ -208,8 +208,9 @@ impl Engine<'_> {
         if self.cores[guest].dedicated.is_none() {
             self.usage.end(guest, now);
         }
+        let until = self.used_until(now);
         let tenant = &mut self.tenants[tenant];
-        tenant.auxiliary += now.saturating_sub(since);
+        tenant.auxiliary += until.saturating_sub(since);
         tenant.decisions.released += 1;
     }
 

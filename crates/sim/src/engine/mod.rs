@@ -169,6 +169,8 @@ pub(crate) struct Engine<'r> {
     /// Nothing before counts: a multiple of the window.
     warm_up: u64,
     last_arrival: u64,
+    /// No more packets come.
+    draining: bool,
     /// Reused.
     batch: Vec<core::Waiting>,
     lost: Vec<Packet>,
@@ -240,6 +242,7 @@ impl<'r> Engine<'r> {
             window: window.0.max(1),
             warm_up: warm_up.0,
             last_arrival: 0,
+            draining: false,
             batch: Vec::new(),
             lost: Vec::new(),
             known_oldest: 0,
@@ -429,6 +432,7 @@ impl<'r> Engine<'r> {
     /// Lets everything end that is under way. Returns when the last packet had left, or the last
     /// arrived.
     pub fn drain(&mut self) -> u64 {
+        self.draining = true;
         let limit = self.last_arrival.saturating_add(DRAIN);
         // Where nobody looked, cores would go on to the next control.
         let mut looked = false;
@@ -445,12 +449,21 @@ impl<'r> Engine<'r> {
             let inside = inside(&tenant.meter);
             (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
         }
-        let last = self
-            .tenants
-            .iter()
-            .map(|tenant| tenant.meter.last_sent)
-            .max();
-        self.last_arrival.max(last.unwrap_or(0))
+        self.end()
+    }
+
+    /// When the last packet so far had left, or arrived.
+    fn end(&self) -> u64 {
+        let sent = self.tenants.iter().map(|tenant| tenant.meter.last_sent);
+        sent.fold(self.last_arrival, u64::max)
+    }
+
+    /// Until when a core counts as used that is given up `now`: no longer than the run lasts.
+    fn used_until(&self, now: u64) -> u64 {
+        match self.draining && self.inside() == 0 {
+            true => now.min(self.end()),
+            false => now,
+        }
     }
 
     /// Packets that have arrived, and neither left nor got lost.

@@ -8,6 +8,7 @@ use super::Engine;
 use super::core::Waiting;
 use super::dispatch::Dispatch;
 use super::tenant::{Moving, NOBODY, Steering};
+use super::tree::NEVER;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 
@@ -32,7 +33,21 @@ impl Engine<'_> {
         self.servers[server].claims += 1;
         self.tenants[tenant].cores += 1;
         self.usage.begin(number, now);
+        self.counts_once(number, now);
         self.report_dedicated(tenant, section, now);
+    }
+
+    /// A core that gets a queue while it helps goes on until its packets are gone, but is no helper
+    /// more: it counts as a core with a queue.
+    fn counts_once(&mut self, number: usize, now: u64) {
+        let Some(claim) = &mut self.cores[number].guest.claim else {
+            return;
+        };
+        let since = std::mem::replace(&mut claim.since, NEVER);
+        let dispatcher = usize::from(claim.dispatcher);
+        if let Some((tenant, _)) = self.cores[dispatcher].dedicated {
+            self.tenants[usize::from(tenant)].auxiliary += now.saturating_sub(since);
+        }
     }
 
     /// The cores that may help a core: of the same server, those of its node first, from the highest
@@ -300,10 +315,13 @@ impl Engine<'_> {
         let (since, server) = (core.since, usize::from(core.server));
         self.servers[server].claims += 1;
         self.tenants[tenant].cores -= 1;
-        self.tenants[tenant].dedicated += time.saturating_sub(since);
-        if core.guest.claim.is_none() {
-            self.usage.end(number, time);
+        // It may help on.
+        match &mut core.guest.claim {
+            Some(claim) => claim.since = time,
+            None => self.usage.end(number, time),
         }
+        let until = self.used_until(time);
+        self.tenants[tenant].dedicated += until.saturating_sub(since);
         self.report_dedicated(tenant, section, time);
         self.schedule(number);
     }
