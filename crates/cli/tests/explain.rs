@@ -113,11 +113,20 @@ fn record(folder: &Folder) -> PathBuf {
         },
         ..Helper::default()
     };
+    // Twice as much as a core can do in an epoch.
+    let over = Helper {
+        load: Load {
+            flows: 2,
+            packets: 200,
+        },
+        ..busy
+    };
     let idle = Helper::default();
     for (at, waited, queue, helpers) in [
         (1_000, 70, vec![100, 10, 5, 15], [idle, idle]),
-        (1_080, 75, vec![20, 10], [busy, idle]),
-        (1_160, 20, vec![8], [idle, idle]),
+        (1_080, 75, vec![20, 10], [over, idle]),
+        (1_160, 20, vec![8], [over, idle]),
+        (1_240, 20, vec![8], [idle, idle]),
         (5_000, 60, vec![9; 50], [idle, idle]),
         (5_080, 140, vec![9; 60], [busy, busy]),
         (5_160, 220, vec![9; 70], [busy, busy]),
@@ -134,7 +143,10 @@ fn record(folder: &Folder) -> PathBuf {
         let view = View {
             now,
             oldest: now - Nanos::from_micros(waited),
-            held: Load::default(),
+            held: Load {
+                flows: 1,
+                packets: if at == 1_160 { 3 } else { 0 },
+            },
             packets: queued.iter().map(|flow| flow.packets).sum(),
             queued: &queued,
             helpers: &helpers,
@@ -143,7 +155,7 @@ fn record(folder: &Folder) -> PathBuf {
         mapper.decide(&view, &mut plan);
     }
     drop(mapper);
-    assert_eq!(recorder.finish().unwrap().unwrap().decisions, 10);
+    assert_eq!(recorder.finish().unwrap().unwrap().decisions, 11);
     file
 }
 
@@ -156,10 +168,14 @@ fn the_worst_episodes_are_told() {
     assert_eq!(document["helpers"], 2);
     assert_eq!(document["lost"], 0);
     let summary = &document["summary"];
-    assert_eq!(summary["decisions"], 7);
+    assert_eq!(summary["decisions"], 8);
     assert_eq!(summary["episodes"], 2);
     assert_eq!(summary["episodes_late"], 1);
     assert_eq!(summary["longest_wait_us"], 220.0);
+    assert_eq!(
+        (&summary["relieved"], &summary["most_held"]),
+        (&1.into(), &3.into())
+    );
     let episodes = document["episodes"].as_array().unwrap();
     assert_eq!(episodes[0]["kind"], "minnows");
     assert_eq!(episodes[0]["late"], true);
@@ -168,7 +184,7 @@ fn the_worst_episodes_are_told() {
     assert_eq!(episodes[0]["out_of_cores"], 3);
     assert_eq!(episodes[1]["kind"], "whale");
     assert_eq!(episodes[1]["late"], false);
-    assert_eq!(episodes[1]["length_us"], 230.0);
+    assert_eq!(episodes[1]["length_us"], 310.0);
 
     let table = explained(&file, &[]);
     assert!(
@@ -182,6 +198,8 @@ fn the_worst_episodes_are_told() {
         "a whale: 130 packets of 4 flows, the largest has 100 (76.923 %)",
         "minnows: 630 packets of 70 flows",
         "told of too few cores",
+        "had too much 1 times, up to 3 packets held meanwhile",
+        "helpers relieved 1 times, up to 3 packets held",
         "RSS buckets         3 decisions, 1 of which moved",
         "dedicated cores     2 in use",
         "at 2,000.00 ms",
@@ -206,13 +224,13 @@ fn another_policy_is_shown_the_same_queues() {
     assert_eq!(replay["policy"], "netblaze");
     assert_eq!(
         (&replay["same"], &replay["different"]),
-        (&7.into(), &0.into())
+        (&8.into(), &0.into())
     );
 
     let more = ["--policy", "netblaze-core-static-safe"];
     let replay = &json(&file, &more)["replay"];
     let count = |name: &str| replay[name].as_u64().unwrap();
-    assert_eq!(count("same") + count("different"), 7);
+    assert_eq!(count("same") + count("different"), 8);
     assert!(count("different") > 0);
     let table = explained(&file, &more);
     assert!(
@@ -296,7 +314,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let newer = folder.write("newer", newer);
     refused(
         &explain(&newer, &[]),
-        "byte 20: expected a record of version 2, found version 9",
+        "byte 20: expected a record of version 3, found version 9",
     );
     let mut wrong = bytes.clone();
     let at = bytes
@@ -318,7 +336,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["cut_short"], true);
     assert_eq!(document["lost"], serde_json::Value::Null);
-    assert_eq!(document["summary"]["decisions"], 6);
+    assert_eq!(document["summary"]["decisions"], 7);
     // Nobody's terminal is at risk.
     let mut escape = bytes;
     let at = escape.windows(4).position(|word| word == b"edge").unwrap();

@@ -150,7 +150,7 @@ impl Tally {
 fn row(name: &str, outcome: &Outcome) {
     println!(
         "    {name:23} p50 {:8.1} p99 {:8.1} max {:8.1} us  cores {:.3}  moved {:6} placed {:6} \
-         recruited {:4} boosts {:3} notices {}",
+         recruited {:4} held {:6} boosts {:3} notices {}",
         outcome.per_mille(500) as f64 / 1e3,
         outcome.per_mille(990) as f64 / 1e3,
         outcome.per_mille(1000) as f64 / 1e3,
@@ -158,6 +158,7 @@ fn row(name: &str, outcome: &Outcome) {
         outcome.moves,
         outcome.placed,
         outcome.recruited,
+        outcome.held,
         outcome.boosts,
         outcome.whale_notices + outcome.out_of_cores,
     );
@@ -261,7 +262,7 @@ struct Tried {
 #[test]
 #[ignore = "prints what other options come to; run it with --release"]
 fn options_tried() {
-    let all: [(&str, Change); 10] = [
+    let all: [(&str, Change); 13] = [
         ("as they are", |_| {}),
         ("recruit at 40 %", |o| o.recruit_percent = 40),
         ("recruit at 50 %", |o| o.recruit_percent = 50),
@@ -271,6 +272,9 @@ fn options_tried() {
         ("share as late as recruit", |o| o.share_percent = 60),
         ("hold for 25 %", |o| o.hold_percent = 25),
         ("hold for 100 %", |o| o.hold_percent = 100),
+        ("relieve at 60 %", |o| o.relieve_percent = Some(60)),
+        ("relieve at 100 %", |o| o.relieve_percent = Some(100)),
+        ("no relief", |o| o.relieve_percent = None),
         ("no boost", |o| o.boost_after = None),
     ];
     let mut tried = all.map(|(name, change)| Tried {

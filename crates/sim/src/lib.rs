@@ -59,7 +59,7 @@
 //! | switch | destination prefixes to servers ([`IngressMapper`](tailwater_policy::server::IngressMapper)), or rows of a table or single flows to cores; rows take time to write, packets wait for them; each server's link has a rate and a bounded buffer |
 //! | NIC | a ring for each core; 512 RSS buckets; a new table is in force after a delay |
 //! | core with a queue | the live worker's turn: up to 2,048 packets received and looked up while more wait, a decision, a hand-over, a batch processed |
-//! | helper | sleeps, is woken, processes what it is handed, tells when it is done |
+//! | helper | sleeps, is woken, processes what it is handed, tells when it is done; if it has too much, its flows are held and go to others |
 //! | buckets and flows that move | the new core keeps packets back until the old one is done with all earlier ones |
 //! | controllers | see signals that are old, and are obeyed late ([`ControlLoop`](tailwater_policy::flows::ControlLoop)) |
 //! | several chains | each has its share of every server's cores for queues; helpers are everybody's |
@@ -74,7 +74,8 @@
 //! # What is not
 //!
 //! Caches and memory, beyond what the costs say; cores that the operating system takes away; what functions do
-//! to packets (none is dropped by one); auxiliary cores with mappers of their own.
+//! to packets (none is dropped by one). Auxiliary cores have no mappers of their own, live or here: the core that
+//! hands flows to them decides when they are to shed some.
 //!
 //! # Memory
 //!

@@ -103,6 +103,8 @@ pub struct Outcome {
     pub whale_notices: u64,
     pub out_of_cores: u64,
     pub boosts: u64,
+    /// Packets held until the helper that had their flow was done with it.
+    pub held: u64,
     /// What the deciding core processed.
     pub own: Vec<Own>,
 }
@@ -136,6 +138,8 @@ struct Flow {
     inside: u32,
     /// In the own queue.
     queued: u32,
+    /// Held until none is with the helper.
+    held: u32,
     place: usize,
     /// The last batch that had a packet of it.
     batch: u64,
@@ -166,6 +170,12 @@ struct Model<'a> {
     flows: Vec<Flow>,
     queue: VecDeque<Packet>,
     here: Load,
+    /// Helpers that are relieved, as a bit map; what is held meanwhile, by flow; all of it.
+    relieved: u64,
+    held: HashMap<u32, VecDeque<Packet>>,
+    waiting: Load,
+    /// Flows with held packets that have left their helpers.
+    free_to_go: Vec<u32>,
     helpers: Vec<Helper>,
     workers: Vec<Worker>,
     outcome: Outcome,
@@ -187,6 +197,10 @@ pub fn run(mapper: &mut dyn CoreMapper, machine: &Machine, traffic: &[Arrival]) 
         flows: vec![Flow::default(); flows],
         queue: VecDeque::new(),
         here: Load::default(),
+        relieved: 0,
+        held: HashMap::new(),
+        waiting: Load::default(),
+        free_to_go: Vec::new(),
         helpers: vec![Helper::default(); machine.helpers],
         workers: vec![Worker::default(); machine.helpers],
         outcome: Outcome::default(),
@@ -213,6 +227,7 @@ impl Model<'_> {
                 self.work(helper);
                 self.told(helper);
             }
+            self.place_held(mapper);
             let mut received = 0;
             for _ in 0..POLLS {
                 let ready = |arrival: &&Arrival| arrival.at <= self.now;
@@ -279,7 +294,45 @@ impl Model<'_> {
         flow.inside += 1;
         match flow.place {
             0 => self.keep(packet),
+            // One that was just placed there has none to wait for.
+            place if flow.held > 0 || self.relieved >> (place - 1) & 1 != 0 && flow.inside > 1 => {
+                self.waiting.flows += u32::from(flow.held == 0);
+                self.waiting.packets += 1;
+                flow.held += 1;
+                self.outcome.held += 1;
+                self.held.entry(packet.flow).or_default().push_back(packet);
+            }
             place => self.hand_over(place - 1, packet),
+        }
+    }
+
+    /// Places flows that have left a helper, with what was held of them.
+    fn place_held(&mut self, mapper: &mut dyn CoreMapper) {
+        for number in std::mem::take(&mut self.free_to_go) {
+            let held = self.held.remove(&number).expect("it is held");
+            let flowlet = Flowlet {
+                arrival: Nanos(held[0].arrival),
+                new: false,
+                packets: held.len() as u32,
+                held: true,
+            };
+            let loads = Loads {
+                now: Nanos(self.now),
+                here: self.here,
+                helpers: &self.helpers,
+            };
+            let place = mapper.place(flowlet, &loads).index();
+            let flow = &mut self.flows[number as usize];
+            assert_eq!(flow.inside, flow.held, "it is still with a helper");
+            self.waiting.flows -= 1;
+            self.waiting.packets -= flow.held;
+            (flow.place, flow.held) = (place, 0);
+            for packet in held {
+                match place {
+                    0 => self.keep(packet),
+                    place => self.hand_over(place - 1, packet),
+                }
+            }
         }
     }
 
@@ -368,10 +421,14 @@ impl Model<'_> {
                 known.load.flows -= 1;
             }
             known.idle_since = Nanos(self.now);
+            let number = flow;
             let flow = &mut self.flows[flow as usize];
             flow.inside -= 1;
             if flow.inside == 0 {
                 flow.split = None;
+            }
+            if flow.held > 0 && flow.inside == flow.held {
+                self.free_to_go.push(number);
             }
         }
     }
@@ -445,7 +502,7 @@ impl Model<'_> {
             now: Nanos(self.now),
             oldest: Nanos(self.queue.front().map_or(self.now, |packet| packet.arrival)),
             queued: &queued,
-            held: Load::default(),
+            held: self.waiting,
             packets: self.queue.len() as u32,
             helpers: &self.helpers,
         };
@@ -503,7 +560,8 @@ impl Model<'_> {
                 self.count(helper);
             }
         }
-        assert_eq!(plan.release >> self.helpers.len(), 0);
+        assert_eq!((plan.release | plan.relieve) >> self.helpers.len(), 0);
+        self.relieved = plan.relieve;
     }
 
     /// Counts the epochs in which a helper was active since it was recruited.

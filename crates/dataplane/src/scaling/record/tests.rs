@@ -337,6 +337,26 @@ fn a_deterministic_mapper_says_the_same_again_and_another_does_not() {
 }
 
 #[test]
+fn reliefs_are_replayed_and_compared() {
+    let situations = random_situations(300, 9);
+    let (bytes, plans) = recorded(&situations, netblaze(40), "");
+    let relieved = plans.iter().filter(|plan| plan.relieve != 0).count();
+    assert!(relieved > 10 && relieved < 290, "{relieved}");
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let outcome = replay(&mut reader, &netblaze(40), 300);
+    assert_eq!((outcome.same, outcome.differences.reliefs), (300, 0));
+
+    let mut reader = Reader::new(&*bytes).unwrap();
+    let outcome = replay(&mut reader, &netblaze(5000), 300);
+    assert_eq!(outcome.differences.reliefs, relieved as u64);
+    let helpers = |outline: &Outline| outline.relieved;
+    let recorded = outcome.first.iter().map(|each| helpers(&each.recorded));
+    let replayed = outcome.first.iter().map(|each| helpers(&each.replayed));
+    let bits = plans.iter().map(|plan| plan.relieve.count_ones());
+    assert_eq!((recorded.sum(), replayed.sum()), (bits.sum::<u32>(), 0));
+}
+
+#[test]
 fn a_slow_writer_costs_decisions_but_no_time() {
     let (recorder, receiver) = Recorder::unattended();
     let mut mapper = recorder.recording(anything())();

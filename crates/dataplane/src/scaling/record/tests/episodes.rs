@@ -114,6 +114,51 @@ fn splits_are_counted() {
 }
 
 #[test]
+fn reliefs_and_what_is_held_are_counted() {
+    let at = Nanos::from_micros;
+    let flow = QueuedFlow {
+        packets: 10,
+        bound: false,
+    };
+    let with = |time, loads: [u32; HELPERS], held| {
+        let mut situation = Situation::quiet(at(time), vec![flow]);
+        for (helper, packets) in situation.helpers.iter_mut().zip(loads) {
+            helper.recruited = packets > 0;
+            helper.load = Load { flows: 2, packets };
+        }
+        situation.held = Load {
+            flows: 1,
+            packets: held,
+        };
+        situation
+    };
+    let situations = [
+        with(1000, [20, 0, 0], 0),
+        with(1080, [120, 0, 0], 0),
+        with(1160, [110, 105, 0], 7),
+        with(1240, [80, 101, 0], 30),
+        with(1320, [0, 0, 0], 0),
+        with(1400, [0, 150, 0], 0),
+    ];
+    let (bytes, plans) = recorded(&situations, netblaze(100), "");
+    let relieved: Vec<u64> = plans.iter().map(|plan| plan.relieve).collect();
+    assert_eq!(relieved, [0, 0b1, 0b11, 0b10, 0, 0b10]);
+    let mut explainer = Explainer::new(&header(""), EpochFrontier::constant(100), 10);
+    for decision in decisions(&bytes).unwrap() {
+        explainer.add(&decision);
+    }
+    let Explanation {
+        summary, episodes, ..
+    } = explainer.finish();
+    assert_eq!((summary.relieved, summary.most_held), (3, 30));
+    let each = episodes.iter().map(|each| {
+        let everywhere = each.peak_packets_everywhere;
+        (each.relieved, each.most_held, everywhere)
+    });
+    assert_eq!(each.collect::<Vec<_>>(), [(2, 30, 232), (1, 0, 160)]);
+}
+
+#[test]
 fn what_was_done_before_the_first_decision_counts() {
     let flow = QueuedFlow {
         packets: 150,
