@@ -202,6 +202,7 @@ impl NetBlazeMapper {
 
     /// The helpers that have more than they can do in an epoch, as a bit map, as far as the other cores
     /// have room for what is too much.
+    #[cold]
     fn overloaded(&self, own: Load, view: &View<'_>, boost: bool) -> u64 {
         let room = |load: Load| {
             let capacity = self.packer.frontier.capacity(load.flows);
@@ -209,9 +210,6 @@ impl NetBlazeMapper {
         };
         // A flow alone would be no better off elsewhere.
         let several = |helper: &Helper| helper.load.flows > 1 && room(helper.load) < 0;
-        if !view.helpers.iter().any(several) {
-            return 0;
-        }
         let open = view.helpers.iter().filter(|helper| !helper.taken);
         let mut left: i64 = open.map(|helper| room(helper.load).max(0)).sum();
         left += match boost {
@@ -333,14 +331,16 @@ impl CoreMapper for NetBlazeMapper {
             self.cut(view, plan);
             used = self.packer.used();
         }
+        let mut busy = false;
         for (i, helper) in view.helpers.iter().enumerate() {
+            busy |= helper.load.flows > 1;
             let lapsed = helper.recruited
                 && helper.load.packets == 0
                 && view.now.saturating_sub(helper.idle_since) >= idle;
             plan.release |= u64::from(lapsed) << i;
         }
         plan.release &= !used;
-        if self.options.recursion {
+        if busy && self.options.recursion {
             plan.relieve = self.overloaded(own, view, plan.boost);
         }
         self.dispatching = plan.boost;
