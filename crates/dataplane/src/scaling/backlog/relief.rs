@@ -1,0 +1,99 @@
+//! What the flows of helpers that are relieved wait for, and where they go then.
+
+use super::{Backlog, OWN, OwnerPlace, UNLISTED};
+use tailwater_net::Nanos;
+use tailwater_nf::parcel::PacketStore;
+use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, QueuedFlow};
+
+impl Backlog {
+    /// What is held until its flows leave helpers.
+    pub(crate) fn held(&self) -> Load {
+        self.waiting
+    }
+
+    /// From now on packets are held whose flow has some with one of these helpers, as a bit map.
+    pub(crate) fn relieve(&mut self, helpers: u64) {
+        self.relieved = helpers;
+    }
+
+    /// Places flows that have left a helper, with what was held of them.
+    pub(crate) fn place_held(
+        &mut self,
+        store: &PacketStore,
+        (mapper, helpers): (&mut dyn CoreMapper, &mut [Helper]),
+        now: Nanos,
+        mut recruit: impl FnMut(usize, &mut Helper) -> bool,
+    ) {
+        for i in 0..self.free_to_go.len() {
+            let number = self.free_to_go[i];
+            let packets = self.flows[usize::from(number)].held;
+            let first = self.held.first(number);
+            let flowlet = Flowlet {
+                arrival: first.map_or(now, |parcel| store.arrival(parcel)),
+                new: false,
+                packets,
+                held: true,
+            };
+            let loads = Loads {
+                now,
+                here: self.here,
+                helpers,
+            };
+            let helper = mapper.place(flowlet, &loads).as_helper();
+            let helper = helper.filter(|helper| recruit(*helper, &mut helpers[*helper]));
+            let flow = &mut self.flows[usize::from(number)];
+            let Some(helper) = helper else {
+                flow.go_to(OwnerPlace::Home);
+                self.take_home(number);
+                continue;
+            };
+            flow.go_to(OwnerPlace::Helper(helper as u8));
+            flow.owner.sent_many(packets);
+            helpers[helper].load.flows += 1;
+            helpers[helper].load.packets += packets;
+            self.let_go(number, helper + 1);
+        }
+        self.free_to_go.clear();
+    }
+
+    /// Puts what is held of a flow at the end of a list.
+    fn let_go(&mut self, number: u16, list: usize) {
+        let packets = std::mem::take(&mut self.flows[usize::from(number)].held);
+        let list = &mut self.lists[list];
+        self.held.take(number, packets, |parcel| list.push(parcel));
+        self.waiting.flows -= 1;
+        self.waiting.packets -= packets;
+    }
+
+    /// Puts what is held of a flow into the own queue, as if it had just come.
+    fn take_home(&mut self, number: u16) {
+        if self.flows[usize::from(number)].at != UNLISTED {
+            // It moved out of the queue, and is still listed where it was.
+            self.tidy();
+        }
+        let flow = &mut self.flows[usize::from(number)];
+        flow.at = self.queued.len() as u32;
+        flow.queued = flow.held;
+        self.listed.push(number);
+        self.queued.push(QueuedFlow {
+            packets: flow.queued,
+            bound: flow.bound,
+        });
+        self.here.flows += 1;
+        self.here.packets += flow.queued;
+        self.let_go(number, OWN);
+    }
+
+    /// Puts all that is held into the own queue, though packets in front of it are with helpers: nothing is
+    /// processed any more.
+    pub(crate) fn give_up_held(&mut self) {
+        if self.waiting.packets == 0 {
+            return;
+        }
+        for number in 0..self.flows.len() {
+            if self.flows[number].held > 0 {
+                self.take_home(number as u16);
+            }
+        }
+    }
+}
