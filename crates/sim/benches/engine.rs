@@ -168,7 +168,7 @@ fn bound(workload: Workload<'_>) -> OracleReport {
         slo: SLO,
         workload,
     };
-    oracle(vec![chain]).unwrap_or_else(|error| panic!("{error}"))
+    oracle(vec![chain], &RunOptions::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn print(name: &str, values: &mut [f64], about: &str) {

@@ -59,6 +59,22 @@ pub struct RunOptions {
     pub bursts: bool,
 }
 
+impl RunOptions {
+    /// The warm-up, in whole windows.
+    ///
+    /// # Errors
+    /// Windows are too short.
+    pub(crate) fn warm_up(&self) -> Result<Nanos, SimError> {
+        if self.window < SHORTEST_WINDOW {
+            return Err(SimError::Setting {
+                field: "window",
+                expected: "at least 100us",
+            });
+        }
+        Ok(Nanos(self.warm_up.0.next_multiple_of(self.window.0)))
+    }
+}
+
 impl Default for RunOptions {
     /// Seed 1, windows of 10 ms, reported from the first packet on, no checks, no bursts.
     fn default() -> Self {
@@ -155,18 +171,12 @@ pub fn simulate_with(
         let found = chains.len();
         return Err(SimError::Chains { found });
     }
-    if options.window < SHORTEST_WINDOW {
-        return Err(SimError::Setting {
-            field: "window",
-            expected: "at least 100us",
-        });
-    }
+    let warm_up = options.warm_up()?;
     let mut setups = Vec::new();
     let count = chains.len();
     for (number, chain) in chains.iter_mut().enumerate() {
         setups.push(setup(rack, chain, (number, count), options)?);
     }
-    let warm_up = Nanos(options.warm_up.0.next_multiple_of(options.window.0));
     let times = (options.window, warm_up);
     let mut engine = Engine::new(rack, times, setups, options.together);
     if options.bursts {

@@ -110,7 +110,7 @@ fn bound(flows: u64) -> (OracleReport, u64) {
             slo: SLO,
             workload: Workload::stream(Box::new(Short { flows, next: 0 }), options),
         };
-        report = Some(oracle(vec![chain]).unwrap());
+        report = Some(oracle(vec![chain], &RunOptions::default()).unwrap());
     });
     (report.unwrap(), info.bytes_max)
 }

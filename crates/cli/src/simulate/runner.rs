@@ -250,7 +250,7 @@ impl Runner {
             });
         }
         let mut progress = self.progress(&packets);
-        let report = oracle_with(chains, |time| {
+        let report = oracle_with(chains, &RunOptions::default(), |time| {
             progress.tell(time.0);
             !self.stop.load(Ordering::Relaxed)
         });

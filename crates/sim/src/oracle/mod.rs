@@ -104,7 +104,7 @@ mod peak;
 mod weights;
 
 use crate::chain::{COUNTED, ChainModel};
-use crate::simulation::{Merged, SimError};
+use crate::simulation::{Merged, RunOptions, SimError};
 use crate::traffic::{Feed, MOST_TENANTS, NO_PLACE, Packet, Workload};
 use demand::{Blocks, Demand};
 use peak::Peak;
@@ -140,7 +140,8 @@ pub struct OracleReport {
     pub cores: RackBound,
     /// The same if all packets are.
     pub cores_none_late: RackBound,
-    /// Epochs of 100 µs up to the last arrival plus the longest objective. Averages are over these.
+    /// Epochs of 100 µs, from the end of the warm-up to the last arrival plus the longest objective. Averages are
+    /// over these.
     pub epochs: u64,
     /// The chains.
     pub chains: Vec<ChainBound>,
@@ -185,10 +186,18 @@ pub struct ChainBound {
 /// The fewest cores that any policy needs which keeps all chains' objectives: see the
 /// [module](mod@crate::oracle) for what that means, and the proofs.
 ///
+/// Of the options only the warm-up matters: as in a run, it is not reported, and what arrives in it may have been
+/// processed in it. A policy may have `i` packets in the system at its end, which then count as offered: `i/100` more
+/// may be late than are allowed for here.
+///
 /// # Errors
-/// A chain is none, its traffic cannot be read, or its objective is zero or longer than 100 s.
-pub fn oracle(chains: Vec<BoundedChain<'_>>) -> Result<OracleReport, SimError> {
-    oracle_with(chains, |_| true)
+/// A chain is none, its traffic cannot be read, its objective is zero or longer than 100 s, or windows are shorter than
+/// 100 µs.
+pub fn oracle(
+    chains: Vec<BoundedChain<'_>>,
+    options: &RunOptions,
+) -> Result<OracleReport, SimError> {
+    oracle_with(chains, options, |_| true)
 }
 
 /// As [`oracle`]; `progress` is told the time of arrivals now and then, and may end the run by `false`.
@@ -197,14 +206,17 @@ pub fn oracle(chains: Vec<BoundedChain<'_>>) -> Result<OracleReport, SimError> {
 /// As [`oracle`].
 pub fn oracle_with(
     chains: Vec<BoundedChain<'_>>,
+    options: &RunOptions,
     progress: impl FnMut(Nanos) -> bool,
 ) -> Result<OracleReport, SimError> {
-    bounds(chains, LATE, progress)
+    let warm_up = options.warm_up()?;
+    bounds(chains, warm_up, LATE, progress)
 }
 
-/// One in `late` packets may be late.
+/// From the end of the warm-up on, one in `late` packets may be late.
 fn bounds(
     mut chains: Vec<BoundedChain<'_>>,
+    warm_up: Nanos,
     late: u64,
     mut progress: impl FnMut(Nanos) -> bool,
 ) -> Result<OracleReport, SimError> {
@@ -239,13 +251,14 @@ fn bounds(
         let Some(last) = chunk.packets.last() else {
             break;
         };
-        chunk.packets.iter().for_each(|packet| rack.take(packet));
+        let reported = chunk.packets.iter().filter(|p| p.arrival >= warm_up.0);
+        reported.for_each(|packet| rack.take(packet));
         rack.last = last.arrival;
         if !progress(Nanos(last.arrival)) {
             break;
         }
     }
-    Ok(rack.finish(late))
+    Ok(rack.finish(warm_up.0, late))
 }
 
 /// What is known of a chain.
@@ -386,10 +399,12 @@ impl Bounds {
         self.ends = now.saturating_add(self.tick).min(epoch_ends);
     }
 
-    fn finish(mut self, late: u64) -> OracleReport {
+    fn finish(mut self, warm_up: u64, late: u64) -> OracleReport {
         self.end_tick();
         let end = self.last.saturating_add(self.longest);
-        let epochs = end.div_ceil(COUNTED.0).max(1);
+        let epochs = end.div_ceil(COUNTED.0);
+        let epochs = epochs.saturating_sub(warm_up / COUNTED.0).max(1);
+        let time = end.saturating_sub(warm_up).max(1);
         let (mut all, mut left_out) = (0, 0);
         let chains = self.chains.iter().map(|chain| {
             let heaviest = chain.tally.heaviest(&chain.weights);
@@ -397,7 +412,7 @@ impl Bounds {
             let (work, late_work) = (heaviest.all(), heaviest.of(late_allowed));
             all += work;
             left_out += late_work;
-            let cores = |work: u128| work as f64 / 1e3 / end as f64;
+            let cores = |work: u128| work as f64 / 1e3 / time as f64;
             ChainBound {
                 chain: chain.name.clone(),
                 traffic: chain.traffic.clone(),

@@ -51,7 +51,10 @@ fn bound(
     late: u64,
     packets: impl IntoIterator<Item = (u64, u32)>,
 ) -> OracleReport {
-    bounds(vec![chain(model, slo, packets)], late, |_| true).unwrap()
+    bounds(vec![chain(model, slo, packets)], Nanos::ZERO, late, |_| {
+        true
+    })
+    .unwrap()
 }
 
 impl Problem {
@@ -359,7 +362,7 @@ fn chains_share_cores() {
         let first = chain(model(10_000, 0, 32), 200 * US, packets(0));
         vec![first, chain(model(20_000, 0, 32), 500 * US, packets(0))]
     };
-    let both = bounds(chains(), LATE, |_| true).unwrap();
+    let both = oracle(chains(), &RunOptions::default()).unwrap();
     assert_eq!(both.cores_none_late.core_epochs, 100);
     // One packet of each may be late, which saves the core if they come together.
     assert_eq!(both.cores.core_epochs, 99);
@@ -436,12 +439,36 @@ fn weights_are_the_least_that_there_can_be() {
 
 #[test]
 fn wrong_chains_are_errors() {
-    let error = |chains| oracle(chains).unwrap_err().to_string();
+    let error = |chains| {
+        oracle(chains, &RunOptions::default())
+            .unwrap_err()
+            .to_string()
+    };
     assert!(error(Vec::new()).contains("found 0 chains"));
     let zero = chain(model(500, 0, 32), 0, [(0, 1)]);
     assert!(error(vec![zero]).contains("slo: expected more than 0s"));
     let nothing = chain(model(0, 0, 32), 200 * US, [(0, 1)]);
     assert!(error(vec![nothing]).contains("chain \"test\""));
+}
+
+/// What comes in a warm-up takes nothing of what is reported.
+#[test]
+fn a_warm_up_is_left_out() {
+    let packets = |from: u64| (from..1000).map(|i| (i * 1000 * US, 0));
+    let options = RunOptions {
+        warm_up: Nanos(250_500 * US),
+        window: Nanos(1000 * US),
+        ..RunOptions::default()
+    };
+    let all = chain(model(500, 0, 32), 200 * US, packets(0));
+    let report = oracle(vec![all], &options).unwrap();
+    assert_eq!(report.chains[0].packets, 749);
+    assert_eq!(report.cores_none_late.core_epochs, 749);
+    assert_eq!(report.epochs, 999 * 10 + 2 - 2510);
+    let rest = chain(model(500, 0, 32), 200 * US, packets(251));
+    let alone = oracle(vec![rest], &RunOptions::default()).unwrap();
+    assert_eq!(report.cores, alone.cores);
+    assert_eq!(report.chains[0].cores, alone.chains[0].cores);
 }
 
 #[test]
