@@ -147,11 +147,10 @@ fn no_policy_that_keeps_its_objectives_has_fewer_cores() {
         rack.servers = vec![rack.servers[0].clone(); servers];
         rack.switch.rule_latency = Nanos(5 * US);
         let warm_up = Nanos(random.below(2) * 300 * US);
-        let options = RunOptions {
-            warm_up,
-            window: Nanos(100 * US),
-            ..RunOptions::default()
-        };
+        let mut options = RunOptions::default();
+        if warm_up > Nanos::ZERO {
+            (options.warm_up, options.window) = (warm_up, warm_up);
+        }
         let bound = bound(&chains, &options);
         let last = chains.iter().map(|chain| chain.packets.duration()).max();
         let longest = chains.iter().map(|chain| chain.slo).max();
