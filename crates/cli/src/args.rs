@@ -2,6 +2,7 @@
 
 use crate::values::{self, Cores};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -227,6 +228,10 @@ Examples:
   tailwater simulate rack.yaml --policy netblaze,tailwater --slo 500us
   tailwater simulate rack.yaml --slo 100us,200us,500us --seed 1,2,3 --output csv > sweep.csv
   tailwater simulate rack.yaml --traffic capture.pcap --output json > comparison.json
+  tailwater simulate rack.yaml --report report.html --resume runs.jsonl
+      A page with charts; after Ctrl-C, started again, what is done is not done again.
+  tailwater simulate rack.yaml --find servers --seed 1,2,3,4,5
+      The fewest servers that hold all objectives, and with how many of the seeds.
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,
@@ -255,6 +260,10 @@ pub struct SimulateArgs {
     /// For how long packets arrive [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
+    /// Look for the fewest servers, the highest rate or the tightest SLO that hold [policy: tailwater]
+    #[arg(long, value_name = "servers|rate|slo", conflicts_with = "report")]
+    #[arg(hide_possible_values = true)]
+    pub find: Option<Find>,
     /// Also write a page with charts of all policies
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -265,6 +274,15 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "table|json|csv", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: SimulateOutput,
+}
+
+/// What can be looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Find {
+    Servers,
+    Rate,
+    Slo,
 }
 
 /// How a comparison is printed.

@@ -117,6 +117,14 @@ impl Simulating {
                 .show(&format!("{done} of {of} runs simulated, {percent} %"));
         }
     }
+
+    /// Shows how many searches are done of how many, and how many runs that took.
+    pub fn found(&mut self, done: usize, of: usize, runs: f64) {
+        if self.0.due() {
+            let text = format!("{done} of {of} searches done, {runs:.1} runs simulated");
+            self.0.show(&text);
+        }
+    }
 }
 
 /// The line while traffic is read or made.

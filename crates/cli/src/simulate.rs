@@ -1,6 +1,7 @@
 //! `tailwater simulate`: the policies side by side, on a rack in virtual time.
 
 mod csv;
+pub mod find;
 mod parallel;
 mod resume;
 mod runner;
@@ -72,6 +73,18 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     let rack = args.report.as_ref().map(|_| spec_text(&args.rack));
     let stop = stop_on_signals()?;
     let runner = Runner::new(&spec, args, &stop)?;
+    if let Some(goal) = args.find {
+        let answers = find::find(goal, &spec, args, &runner, &stop)?;
+        if answers.interrupted {
+            complain("notice", "interrupted: this is what is known");
+        }
+        print(&match args.output {
+            SimulateOutput::Table => table::found(&answers),
+            SimulateOutput::Json => json(&answers)?,
+            SimulateOutput::Csv => find::as_csv(&answers)?,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let jobs = jobs(&spec, args);
     // What cannot be run is told before anything is.
     jobs.iter().try_for_each(|job| runner.check(job))?;
@@ -159,18 +172,22 @@ fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
         [] => vec![None],
         slos => slos.iter().copied().map(Some).collect(),
     };
-    let seeds = match &args.seed[..] {
-        [] => vec![spec.seed],
-        seeds => seeds.to_vec(),
-    };
+    let seeds = seeds(spec, args);
     let mut jobs = Vec::new();
     for &policy in &policies {
         for &slo in &slos {
-            let job = |&seed| Job { policy, slo, seed };
-            jobs.extend(seeds.iter().map(job));
+            jobs.extend(seeds.iter().map(|&seed| Job::new(policy, slo, seed)));
         }
     }
     jobs
+}
+
+/// The seeds of all runs.
+fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
+    match &args.seed[..] {
+        [] => vec![spec.seed],
+        seeds => seeds.to_vec(),
+    }
 }
 
 /// Runs all on all cores: policies, and bounds. Those that were not done when `stop` was set are left out.

@@ -3,6 +3,7 @@
 mod capacity;
 mod comparison;
 mod explanation;
+mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
@@ -12,6 +13,7 @@ use tailwater_net::Nanos;
 pub use capacity::capacity;
 pub use comparison::{comparison, loss};
 pub use explanation::explanation;
+pub use found::found;
 
 /// Width of the column of names, and of each column of figures.
 const NAMES: usize = 20;

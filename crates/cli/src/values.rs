@@ -111,9 +111,12 @@ pub fn core(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Latency objectives that there may be.
+pub const OBJECTIVES: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+
 /// A latency objective, as a chain spec may have it.
 pub fn slo(text: &str) -> Result<Nanos, String> {
-    duration_within(text, Nanos::from_micros(1)..=Nanos::from_secs(10))
+    duration_within(text, OBJECTIVES)
 }
 
 /// A seed. All digits of it are kept by whatever reads JSON.

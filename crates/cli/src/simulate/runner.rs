@@ -17,9 +17,10 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_profile::Fnv;
 use tailwater_sim::policies::ORACLE;
+use tailwater_sim::rack::{MOST_CORES, MOST_SERVERS};
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
-    BoundedChain, ChainRun, Objective, OracleReport, RackPolicy, RunOptions, SimError, SimReport,
+    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError, SimReport,
     oracle_with, simulate_with,
 };
 
@@ -30,9 +31,32 @@ pub struct Job {
     /// The objective of all chains; `None`: each has its own.
     pub slo: Option<Nanos>,
     pub seed: u64,
+    /// How many servers; `None`: the rack's. Further ones are as the last.
+    pub servers: Option<usize>,
+    /// So many times as fast as the rack says.
+    pub rate: f64,
+}
+
+/// The most servers that a rack may have, if further ones are as its last.
+pub fn most_servers(rack: &Rack) -> usize {
+    let last = rack.servers.last();
+    let each = last.map_or(1, |server| usize::from(server.cores).max(1));
+    let more = MOST_CORES.saturating_sub(rack.cores()) / each;
+    (rack.servers.len() + more).min(MOST_SERVERS)
 }
 
 impl Job {
+    /// On the rack as it is.
+    pub fn new(policy: &'static str, slo: Option<Nanos>, seed: u64) -> Job {
+        Job {
+            policy,
+            slo,
+            seed,
+            servers: None,
+            rate: 1.0,
+        }
+    }
+
     /// Whether it is no run of a policy, but what no policy goes below.
     pub fn is_bound(&self) -> bool {
         self.policy == ORACLE
@@ -185,6 +209,10 @@ impl Runner {
         spec.seed = job.seed;
         for chain in &mut spec.chains {
             chain.slo = job.slo.unwrap_or(chain.slo);
+            chain.traffic.rate_scale *= job.rate;
+        }
+        if let (Some(servers), Some(last)) = (job.servers, spec.rack.servers.last().cloned()) {
+            spec.rack.servers.resize(servers, last);
         }
         spec
     }

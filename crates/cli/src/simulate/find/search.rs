@@ -1,0 +1,290 @@
+//! Looking for the hardest value that holds, by trying few.
+
+use crate::values::OBJECTIVES;
+use std::collections::BTreeMap;
+use tailwater_net::Nanos;
+use tailwater_policy::catalog::epoch;
+
+/// Steps of an octave: neighbours are 1.1 % apart.
+const OCTAVE: i32 = 64;
+
+/// So many octaves of rates are looked at, faster and slower.
+const OCTAVES: i32 = 10;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// The fewest servers.
+    Servers,
+    /// The highest scale of the traffic's rate.
+    Rate,
+    /// The tightest objective.
+    Slo,
+}
+
+/// The values that are tried, by number: the greater, the easier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    pub goal: Goal,
+    /// The hardest and the easiest, and the one to begin with.
+    pub hardest: i32,
+    pub easiest: i32,
+    pub start: i32,
+}
+
+/// Three digits of a figure, so that it can be read out.
+fn rounded(value: f64) -> f64 {
+    let text = format!("{value:.2e}");
+    text.parse().unwrap_or(value)
+}
+
+impl Axis {
+    /// Numbers of servers, from one to as many as there may be.
+    pub fn servers(start: usize, most: usize) -> Axis {
+        Axis {
+            goal: Goal::Servers,
+            hardest: 1,
+            easiest: most as i32,
+            start: start as i32,
+        }
+    }
+
+    /// Scales of rates, from a thousand times to a thousandth.
+    pub fn rates() -> Axis {
+        Axis {
+            goal: Goal::Rate,
+            hardest: -OCTAVES * OCTAVE,
+            easiest: OCTAVES * OCTAVE,
+            start: 0,
+        }
+    }
+
+    /// Objectives, from the tightest that there may be; the first one tried is near `start`.
+    pub fn objectives(start: Nanos) -> Axis {
+        let number =
+            |time: Nanos| (time.as_micros_f64().max(1.0).log2() * f64::from(OCTAVE)) as i32;
+        let axis = Axis {
+            goal: Goal::Slo,
+            hardest: 0,
+            easiest: number(*OBJECTIVES.end()),
+            start: number(start),
+        };
+        let possible = |number: &i32| epoch(axis.objective(*number)).is_ok();
+        let hardest = (0..axis.easiest).find(possible).unwrap_or(axis.easiest);
+        Axis {
+            hardest,
+            start: axis.start.clamp(hardest, axis.easiest),
+            ..axis
+        }
+    }
+
+    fn octaves(number: i32) -> f64 {
+        (f64::from(number) / f64::from(OCTAVE)).exp2()
+    }
+
+    /// The objective of a number.
+    pub fn objective(&self, number: i32) -> Nanos {
+        Nanos((rounded(Axis::octaves(number)) * 1e3).round() as u64)
+    }
+
+    /// The figure of a number: servers, times as fast, or microseconds.
+    pub fn value(&self, number: i32) -> f64 {
+        match self.goal {
+            Goal::Servers => f64::from(number),
+            Goal::Rate => rounded(Axis::octaves(-number)),
+            Goal::Slo => self.objective(number).as_micros_f64(),
+        }
+    }
+
+    /// A value half as hard, within the bounds.
+    fn easier(&self, number: i32) -> i32 {
+        let easier = match self.goal {
+            Goal::Servers => number.saturating_mul(2),
+            Goal::Rate | Goal::Slo => number + OCTAVE,
+        };
+        easier.min(self.easiest)
+    }
+
+    /// One twice as hard.
+    fn harder(&self, number: i32) -> i32 {
+        let harder = match self.goal {
+            Goal::Servers => number / 2,
+            Goal::Rate | Goal::Slo => number - OCTAVE,
+        };
+        harder.max(self.hardest)
+    }
+}
+
+/// What a search came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The hardest value that holds; `None`: not even the easiest does, or nobody knows.
+    pub best: Option<i32>,
+    /// Whether it was looked for to the end.
+    pub complete: bool,
+    /// All that was tried, and whether it held.
+    pub tried: BTreeMap<i32, bool>,
+}
+
+impl Found {
+    /// The hardest value that held, and the easiest that did not.
+    pub fn known(&self) -> (Option<i32>, Option<i32>) {
+        let mut held = self.tried.iter().filter(|(_, holds)| **holds);
+        let mut failed = self.tried.iter().rev().filter(|(_, holds)| !**holds);
+        (held.next().map(|h| *h.0), failed.next().map(|f| *f.0))
+    }
+
+    /// Whether everything that was tried and is easier than what holds, holds.
+    pub fn is_monotone(&self) -> bool {
+        let (held, failed) = self.known();
+        held.zip(failed).is_none_or(|(held, failed)| failed < held)
+    }
+}
+
+/// Looks for the hardest value that holds: from the start on twice as hard or half as hard until it is
+/// between two, then in the middle. That a value easier than one that holds does, too, is not taken for
+/// granted: the answer's neighbour on the easy side is tried, and the two on the hard side.
+///
+/// `probe` says whether a value holds, or `None` to end.
+pub fn search<E>(
+    axis: &Axis,
+    mut probe: impl FnMut(i32) -> Result<Option<bool>, E>,
+) -> Result<Found, E> {
+    let mut found = Found::default();
+    let mut ask = |found: &mut Found, number: i32| {
+        if let Some(known) = found.tried.get(&number) {
+            return Ok(Some(*known));
+        }
+        let holds = probe(number)?;
+        found.tried.extend(holds.map(|holds| (number, holds)));
+        Ok(holds)
+    };
+    let Some(holds) = ask(&mut found, axis.start)? else {
+        return Ok(found);
+    };
+    // The one holds, the other does not.
+    let (mut good, mut bad) = (axis.start, axis.start);
+    if holds {
+        loop {
+            if good == axis.hardest {
+                bad = good - 1;
+                break;
+            }
+            bad = axis.harder(good);
+            match ask(&mut found, bad)? {
+                None => return Ok(found),
+                Some(false) => break,
+                Some(true) => good = bad,
+            }
+        }
+    } else {
+        loop {
+            if bad == axis.easiest {
+                found.complete = true;
+                return Ok(found);
+            }
+            good = axis.easier(bad);
+            match ask(&mut found, good)? {
+                None => return Ok(found),
+                Some(true) => break,
+                Some(false) => bad = good,
+            }
+        }
+    }
+    while good - bad > 1 {
+        let middle = bad + (good - bad) / 2;
+        match ask(&mut found, middle)? {
+            None => return Ok(found),
+            Some(true) => good = middle,
+            Some(false) => bad = middle,
+        }
+    }
+    for neighbour in [good + 1, good - 2] {
+        if (axis.hardest..=axis.easiest).contains(&neighbour)
+            && ask(&mut found, neighbour)?.is_none()
+        {
+            return Ok(found);
+        }
+    }
+    (found.best, found.complete) = (Some(good), true);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    fn look(axis: &Axis, mut holds: impl FnMut(i32) -> bool) -> Found {
+        let Ok(found) = search(axis, |number| Ok::<_, Infallible>(Some(holds(number))));
+        found
+    }
+
+    #[test]
+    fn every_boundary_is_found() {
+        for start in [1, 4, 30, 64] {
+            let axis = Axis::servers(start, 64);
+            for boundary in 1..=64 {
+                let found = look(&axis, |servers| servers >= boundary);
+                assert_eq!(found.best, Some(boundary), "from {start}");
+                assert!(found.complete && found.is_monotone());
+                assert!(found.tried.len() <= 16, "{:?}", found.tried);
+                // It was seen that the next one does not hold.
+                assert!(boundary == 1 || found.tried.get(&(boundary - 1)) == Some(&false));
+            }
+            let none = look(&axis, |_| false);
+            assert_eq!((none.best, none.complete), (None, true));
+            assert_eq!(none.tried.get(&64), Some(&false));
+        }
+        let axis = Axis::rates();
+        for boundary in (axis.hardest..=axis.easiest).step_by(37) {
+            assert_eq!(look(&axis, |rate| rate >= boundary).best, Some(boundary));
+        }
+    }
+
+    #[test]
+    fn what_is_not_monotone_is_seen_beside_the_answer() {
+        let axis = Axis::servers(4, 64);
+        let found = look(&axis, |servers| servers >= 4 && servers != 5);
+        assert_eq!((found.best, found.is_monotone()), (Some(4), false));
+        let found = look(&axis, |servers| servers >= 4 || servers == 2);
+        assert!(!found.is_monotone() || found.best == Some(2));
+        let found = look(&Axis::servers(8, 64), |servers| {
+            servers >= 7 || servers == 5
+        });
+        assert_eq!((found.best, found.is_monotone()), (Some(7), false));
+    }
+
+    #[test]
+    fn an_interrupted_search_knows_what_it_has_seen() {
+        let axis = Axis::servers(4, 64);
+        let mut left = 3;
+        let found = search(&axis, |servers| {
+            left -= 1;
+            Ok::<_, Infallible>((left >= 0).then_some(servers >= 13))
+        });
+        let Ok(found) = found;
+        assert_eq!((found.best, found.complete), (None, false));
+        assert_eq!(found.known(), (Some(16), Some(8)));
+    }
+
+    #[test]
+    fn values_are_different_and_in_order() {
+        let axis = Axis::objectives(Nanos::from_micros(200));
+        let near = axis.value(axis.start);
+        assert!((196.0..=200.0).contains(&near), "{near}");
+        for axis in [axis, Axis::rates(), Axis::servers(4, 64)] {
+            let values: Vec<f64> = (axis.hardest..=axis.easiest)
+                .map(|n| axis.value(n))
+                .collect();
+            for pair in values.windows(2) {
+                match axis.goal {
+                    Goal::Rate => assert!(pair[0] > pair[1], "{pair:?}"),
+                    _ => assert!(pair[0] < pair[1], "{pair:?}"),
+                }
+            }
+        }
+        assert_eq!(Axis::rates().value(0), 1.0);
+        assert_eq!(Axis::rates().value(-64), 2.0);
+    }
+}
