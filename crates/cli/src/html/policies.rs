@@ -111,14 +111,12 @@ pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure
         .iter()
         .map(|(name, chains)| (*name, Cumulative::of(chains)));
     let lines: Vec<(&str, Cumulative)> = lines.collect();
-    let ends = |pick: fn(&[(f64, u64)]) -> Option<&(f64, u64)>| {
-        lines
-            .iter()
-            .filter_map(move |(_, line)| pick(&line.points))
-            .map(|point| point.0)
+    let latencies = || {
+        let points = lines.iter().flat_map(|(_, line)| &line.points);
+        points.map(|point| point.0)
     };
-    let least = ends(|points| points.first()).fold(part.slo_us * 0.8, f64::min);
-    let most = ends(|points| points.last()).fold(part.slo_us * 1.5, f64::max);
+    let least = latencies().fold(part.slo_us * 0.8, f64::min);
+    let most = latencies().fold(part.slo_us * 1.5, f64::max);
     let offered = lines.iter().map(|(_, line)| line.offered).max();
     let slo = micros(part.slo_us);
     let mut body = nothing("No packet arrived.");

@@ -269,7 +269,7 @@ impl Shared {
             }
             let mut held = lock(&self.held);
             let known: Vec<_> = keys.iter().map(|key| find_packets(&held, key)).collect();
-            make_room(&mut held);
+            make_room(&mut held, ENOUGH);
             if memory(&held) >= ENOUGH {
                 drop(told);
                 // Who waits holds nothing that others wait for.
@@ -328,10 +328,63 @@ fn memory(held: &[Arc<Set>]) -> u64 {
 }
 
 /// Lets go what nobody uses, the oldest first, until there is room.
-fn make_room(held: &mut Vec<Arc<Set>>) {
-    while memory(held) >= ENOUGH
+fn make_room(held: &mut Vec<Arc<Set>>, enough: u64) {
+    while memory(held) >= enough
         && let Some(unused) = held.iter().position(|set| Arc::strong_count(set) == 1)
     {
         held.remove(unused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Two chains, of which the second has the same packets with every seed.
+    fn sources(seed: u64, stop: &Arc<AtomicBool>) -> Vec<Source> {
+        let chain = |name, seed| {
+            format!(
+                "    - {{name: {name}, slo: 1ms, costs: {{packetNanoseconds: 1}}, traffic: {{source: \
+                 bursty{seed}}}}}\n"
+            )
+        };
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
+             servers: [{{cores: 2}}]\n  duration: 1ms\n  seed: {seed}\n  chains:\n{}{}",
+            chain("a", ""),
+            chain("b", ", seed: 9"),
+        );
+        let spec = RackSpec::parse(&text, "rack.yaml", Path::new("")).unwrap();
+        let source = |number| Source::new(&spec, number, None, stop).unwrap();
+        (0..2).map(source).collect()
+    }
+
+    #[test]
+    fn equal_packets_are_in_memory_once_and_as_long_as_there_is_room() {
+        let (shared, stop) = (Shared::default(), Arc::new(AtomicBool::new(false)));
+        let get = |seed| shared.get(sources(seed, &stop), &stop).unwrap().unwrap();
+        let places = |set: &InUse<'_>| -> Vec<*const Packets> {
+            set.iter().map(std::ptr::from_ref).collect()
+        };
+        let (first, again, other) = (get(1), get(1), get(2));
+        assert_eq!(places(&first), places(&again));
+        assert_ne!(places(&first)[0], places(&other)[0]);
+        assert_eq!(places(&first)[1], places(&other)[1]);
+        let all = memory(&lock(&shared.held));
+        let each = |set: &InUse<'_>| set.iter().map(Packets::memory_bytes).sum::<u64>();
+        let common = first.iter().nth(1).unwrap().memory_bytes();
+        assert_eq!(all, each(&first) + each(&other) - common);
+        // What is in use stays.
+        drop((first, other));
+        make_room(&mut lock(&shared.held), 1);
+        let held = lock(&shared.held).len();
+        assert_eq!(held, 1);
+        assert!(shared.find(&again.set.as_ref().unwrap().keys).is_some());
+        drop(again);
+        make_room(&mut lock(&shared.held), 1);
+        assert!(lock(&shared.held).is_empty());
+        stop.store(true, Ordering::Relaxed);
+        assert!(shared.get(sources(1, &stop), &stop).unwrap().is_none());
     }
 }
