@@ -275,6 +275,10 @@ fn wrong_input_is_refused() {
             &["--find", "servers", "--policy", "tailwatr"],
             "did you mean \"tailwater\"?",
         ),
+        (
+            &["--find", "rate", "--policy", "static,oracle"],
+            "found oracle, which is a bound on cores",
+        ),
         (&["--find", "servers", "--seed", "1,1"], "found 1 twice"),
     ] {
         let output = tailwater()

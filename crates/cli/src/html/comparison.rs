@@ -90,7 +90,7 @@ pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     let mut figures = Vec::new();
     figures.extend(parts.first().map(|part| policies::cores(part, &palette)));
     let chains = parts.chunk_by(|a, b| a.chain == b.chain);
-    figures.extend(chains.map(|parts| policies::scatter(parts, &palette)));
+    figures.extend(chains.map(|parts| policies::scatter(parts, &document.bounds, &palette)));
     grid(&mut page, &figures);
     for (number, part) in parts.iter().enumerate() {
         let slo = escape(&micros(part.slo_us));

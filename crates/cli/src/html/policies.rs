@@ -5,10 +5,11 @@ use super::comparison::Part;
 use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
 use super::text::{escape, micros, significant};
-use crate::simulate::{Document, Run};
+use crate::simulate::{Bound, Document, Run};
 use crate::text::{percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_sim::ChainReport;
+use tailwater_sim::policies::ORACLE;
 use tailwater_sim::report::{Cause, WindowReport};
 
 /// The page's colours.
@@ -46,7 +47,8 @@ impl Palette {
         let (variants, own): (Vec<_>, Vec<_>) = names.iter().copied().partition(is_variant);
         let own = own.into_iter().zip(SOLID.into_iter().cycle());
         let variants = variants.into_iter().zip(DASHED.into_iter().cycle());
-        Palette(own.chain(variants).collect())
+        let bound = document.bounds.first().map(|_| (ORACLE, "bound"));
+        Palette(own.chain(variants).chain(bound).collect())
     }
 
     pub fn class(&self, policy: &str) -> &'static str {
@@ -178,8 +180,22 @@ struct Point {
     met: bool,
 }
 
+/// The fewest cores with which any policy could meet a chain's objective: medians over the seeds.
+fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
+    let chains = bounds
+        .iter()
+        .filter_map(|b| b.report.chains.get(part.chain));
+    let chains: Vec<_> = chains.filter(|c| c.slo_us == part.slo_us).collect();
+    (!chains.is_empty()).then(|| Point {
+        slo_us: part.slo_us,
+        cores: median(chains.iter().map(|chain| chain.cores).collect()),
+        p99_us: part.slo_us,
+        met: chains.iter().all(|chain| chain.attainable),
+    })
+}
+
 /// 99th percentile against cores, of a chain with all its objectives.
-pub fn scatter(parts: &[Part<'_>], palette: &Palette) -> Figure {
+pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figure {
     let mut policies: Vec<(&str, Vec<Point>)> = Vec::new();
     for part in parts {
         for (name, chains) in part.policies() {
@@ -196,6 +212,17 @@ pub fn scatter(parts: &[Part<'_>], palette: &Palette) -> Figure {
                 None => policies.push((name, vec![point])),
             }
         }
+    }
+    let least: Vec<Point> = parts
+        .iter()
+        .filter_map(|part| bound(part, bounds))
+        .collect();
+    let caption = match least.is_empty() {
+        true => "",
+        false => " With fewer cores than the oracle's, no policy could meet the objective.",
+    };
+    if !least.is_empty() {
+        policies.push((ORACLE, least));
     }
     let points = || policies.iter().flat_map(|(_, points)| points);
     let slos = || parts.iter().map(|part| part.slo_us);
@@ -231,13 +258,16 @@ pub fn scatter(parts: &[Part<'_>], palette: &Palette) -> Figure {
             {
                 let missed = if point.met { "" } else { " missed" };
                 chart.dot(&format!("{class}{missed}"), place(point));
-                let text = format!(
-                    "{name}\nSLO {}: {}\np99 {}\n{} cores",
-                    micros(point.slo_us),
-                    if point.met { "met" } else { "missed" },
-                    micros(point.p99_us),
-                    significant(point.cores, 3),
-                );
+                let slo = micros(point.slo_us);
+                let cores = significant(point.cores, 3);
+                let text = match *name {
+                    ORACLE => format!("{name}\nSLO {slo}\nat least {cores} cores"),
+                    _ => format!(
+                        "{name}\nSLO {slo}: {}\np99 {}\n{cores} cores",
+                        if point.met { "met" } else { "missed" },
+                        micros(point.p99_us),
+                    ),
+                };
                 chart.hover_dot(place(point), &text);
             }
         }
@@ -249,9 +279,10 @@ pub fn scatter(parts: &[Part<'_>], palette: &Palette) -> Figure {
     Figure {
         id: format!("p99-cores-{chain}"),
         heading: format!("99th percentile against cores, chain {}", escape(name)),
-        caption: "A point for each policy and objective: below is faster, left is cheaper. Full points meet the \
-                  objective with every seed, hollow ones do not. With several seeds, points are at the medians."
-            .to_owned(),
+        caption: format!(
+            "A point for each policy and objective: below is faster, left is cheaper. Full points meet the \
+             objective with every seed, hollow ones do not. With several seeds, points are at the medians.{caption}"
+        ),
         legend: palette.legend(policies.iter().map(|(name, _)| *name)),
         tall: false,
         body,

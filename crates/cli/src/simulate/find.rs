@@ -218,8 +218,7 @@ pub fn find(
                 let job = Job::new(policy, slo, seed);
                 if job.is_bound() {
                     return Err(CliError::Input(format!(
-                        "--policy: expected policies beside --find, found {policy}, which says how many cores \
-                         are needed at least, and not with how many objectives hold"
+                        "--policy: expected policies beside --find, found {policy}, which is a bound on cores"
                     )));
                 }
                 runner.check(&job)?;

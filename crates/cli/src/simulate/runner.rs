@@ -20,8 +20,8 @@ use tailwater_sim::policies::ORACLE;
 use tailwater_sim::rack::{MOST_CORES, MOST_SERVERS};
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
-    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError, SimReport,
-    oracle_with, simulate_with,
+    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError,
+    SimReport, oracle_with, simulate_with,
 };
 
 /// What is asked for. The rest is the same for all.

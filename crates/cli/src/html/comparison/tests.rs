@@ -2,7 +2,7 @@
 
 use super::super::tests::{count, elements, embedded};
 use super::page;
-use crate::simulate::{Document, Run};
+use crate::simulate::{Bound, Document, Run};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tailwater_sim::RackPolicy;
@@ -117,6 +117,34 @@ fn figures_are_the_documents() {
     assert!(page.contains("static: 99.3 %\nmetron: 98.6 %</title>"));
     let data = serde_json::to_string(&document).unwrap();
     assert!(embedded(&page) == serde_json::from_str::<Value>(&data).unwrap());
+}
+
+#[test]
+fn the_oracles_bound_is_a_point_for_each_objective() {
+    let mut document = document(["first", "second"], &POLICIES, 20);
+    let plain = page(&document, "").unwrap();
+    for (slo, cores) in [(100.0, 2.5), (200.0, 1.5)] {
+        let rack = json!({"average": 3.0, "most": 4, "core_epochs": 60});
+        let chain = |name: &str| {
+            json!({"chain": name, "traffic": "x", "slo_us": slo, "packets": 100_000, "flows": 1,
+                "late_allowed": 1000, "late_unavoidable": 0, "attainable": true, "cores": cores,
+                "cores_none_late": 3.0})
+        };
+        let report = json!({"cores": rack, "cores_none_late": rack, "epochs": 20,
+            "chains": [chain("first"), chain("second")]});
+        let report = serde_json::from_value(report).unwrap();
+        document.bounds.push(Bound { seed: 1, report });
+    }
+    let page = page(&document, "").unwrap();
+    elements(&page).unwrap();
+    for text in [
+        "oracle\nSLO 100 µs\nat least 2.5 cores",
+        "oracle\nSLO 200 µs\nat least 1.5 cores",
+        "With fewer cores than the oracle's",
+    ] {
+        assert_eq!(page.matches(text).count(), 2, "{text}");
+        assert!(!plain.contains(text), "{text}");
+    }
 }
 
 #[test]
