@@ -60,6 +60,9 @@ fn main() {
     };
     match command {
         Some(_) => netblaze::calibrate(&profiles, &lengths, &wanted),
-        None => netblaze::tables(&profiles, &lengths, &wanted),
+        None => {
+            netblaze::tables(&profiles, &lengths, &wanted);
+            netblaze::growing(&profiles, &lengths, &wanted);
+        }
     }
 }

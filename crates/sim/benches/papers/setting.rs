@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tailwater_net::Nanos;
+use tailwater_net::{FlowKey, Nanos};
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, FlowOptions, Objective, Rack, RackPolicy, Recording, Server};
+use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::generate::{Preset, preset};
+use tailwater_traffic::{Notice, TrafficError};
 
 /// Selects the packets of all presets.
 pub const SEED: u64 = 1;
@@ -46,7 +48,7 @@ pub struct NetBlazeChain {
     folder: &'static str,
     /// Costs that come to the published rate of a core (`long_200_p50.pro`, 500 flows) in full batches
     /// of packets of average length, and a new flow's from the published steps of `short_200.pro`.
-    costs: ServiceCosts,
+    pub costs: ServiceCosts,
     /// Table 7: the loose objective, and the profiles that were published for it.
     pub loose: (Nanos, &'static str),
 }
@@ -199,6 +201,16 @@ pub fn model(profile: &CapacityProfile) -> ChainModel {
 
 /// So many seconds of a preset, with so many times its flows.
 pub fn record(trace: &str, flows_scale: f64, seconds: f64) -> Arc<Recording> {
+    load(open(trace, flows_scale, seconds))
+}
+
+/// Ten seconds of a preset, with so many times its flows, played at half its speed at first and at one and
+/// a half times its speed in the end.
+pub fn record_growing(trace: &str, flows_scale: f64) -> Arc<Recording> {
+    load(Box::new(Growing(open(trace, flows_scale, 10.0))))
+}
+
+fn open(trace: &str, flows_scale: f64, seconds: f64) -> Box<dyn Arrivals> {
     let preset = preset(trace).unwrap_or_else(|error| panic!("{error}"));
     let mut preset = preset
         .scaled(flows_scale)
@@ -206,7 +218,40 @@ pub fn record(trace: &str, flows_scale: f64, seconds: f64) -> Arc<Recording> {
     if let Preset::Aggregate { config, .. } = &mut preset {
         config.warm_up = BEFORE;
     }
-    let source = preset.arrivals().unwrap_or_else(|error| panic!("{error}"));
+    preset.arrivals().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn load(source: Box<dyn Arrivals>) -> Arc<Recording> {
     let recording = Recording::load(source, FlowOptions::default(), MEMORY);
     Arc::new(recording.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Arrivals at a speed that grows by a tenth a second, from a half.
+struct Growing(Box<dyn Arrivals>);
+
+impl Arrivals for Growing {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError> {
+        let arrival = self.0.next_arrival()?;
+        Ok(arrival.map(|arrival| {
+            // After t seconds, t / 2 + t^2 / 20 have been played.
+            let played = arrival.time.as_secs_f64();
+            let time = 10.0 * ((0.25 + 0.2 * played).sqrt() - 0.5);
+            Arrival {
+                time: Nanos::from_secs_f64(time),
+                ..arrival
+            }
+        }))
+    }
+
+    fn flow_key(&self) -> FlowKey {
+        self.0.flow_key()
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.0.notices()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
 }
