@@ -18,7 +18,8 @@
 //! helpers are at work, and so are paid for, within [`share_percent`]. Beyond that it goes to the
 //! first helper at work that does it sooner and within `recruit_percent`; then it may still stay
 //! within `recruit_percent`; then a helper is recruited, if it is awake in time to be sooner; then it
-//! goes wherever it is done first. Low helpers fill first and high ones drain, and when the load falls
+//! goes wherever it is done first. Both times are at most what a third of the buffers takes: with an objective of
+//! milliseconds, buffers end before it does. Low helpers fill first and high ones drain, and when the load falls
 //! all of them do, since the own core comes before any.
 //!
 //! **Relief.** Packets of flows that already wait follow them, so the queue can still grow too long.
@@ -131,6 +132,8 @@ pub struct TailwaterOptions {
     pub wake: Nanos,
     /// What was measured of the chain on this machine; without, costs are learnt from nothing.
     pub costs: Option<ServiceCosts>,
+    /// Packets that this core may have in its hands, with helpers or in its own queue.
+    pub buffers: u32,
     /// For how long a packet may be here, by all that is known, before a helper is recruited: in
     /// hundredths of what the network leaves of the objective.
     pub recruit_percent: u32,
@@ -149,7 +152,8 @@ pub struct TailwaterOptions {
 }
 
 impl TailwaterOptions {
-    /// For a latency objective: 40 µs for the network, as NetBlaze has it, 20 µs to wake a helper,
+    /// For a latency objective: 40 µs for the network, as NetBlaze has it, 20 µs to wake a helper, the live
+    /// worker's buffers,
     /// costs learnt from nothing, and for the rest what the queue model showed to be best.
     pub const fn new(slo: Nanos) -> Self {
         TailwaterOptions {
@@ -157,6 +161,7 @@ impl TailwaterOptions {
             network_allowance: Nanos::from_micros(40),
             wake: Nanos::from_micros(20),
             costs: None,
+            buffers: 2048,
             recruit_percent: 60,
             share_percent: 20,
             hold_percent: 50,
@@ -179,6 +184,8 @@ pub enum TailwaterError {
     },
 }
 
+/// Queues that share the buffers: the own one, and those of two helpers.
+const QUEUES: u32 = 3;
 /// The shortest time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
 /// What each packet in the queue adds to that.
@@ -191,10 +198,15 @@ pub struct TailwaterMapper {
     splits: SplitProfile,
     /// What a packet may take in the system, in nanoseconds, like the times that follow.
     budget: u64,
-    /// For how long they may be here before a helper is recruited.
+    /// For how long they may be here before a helper is recruited: as the options have it, and at what
+    /// packets cost now.
+    recruit_most: u64,
     recruit: u64,
-    /// For how long they may be here while helpers are at work.
+    /// The same while helpers are at work.
+    share_most: u64,
     share: u64,
+    /// The most packets that may wait for one core.
+    queue: u64,
     /// For how long a helper is without work before it is let go.
     hold: u64,
     /// For how long a helper may be busy before it is relieved.
@@ -235,12 +247,15 @@ impl TailwaterMapper {
             return Err(TailwaterError::NoBudget { slo, allowance });
         }
         let part = |percent: u32| budget * u64::from(percent) / 100;
-        Ok(TailwaterMapper {
+        let mut mapper = TailwaterMapper {
             costs: Costs::new(options.costs),
             splits,
             budget,
-            recruit: part(options.recruit_percent),
-            share: part(options.share_percent).min(part(options.recruit_percent)),
+            recruit_most: part(options.recruit_percent),
+            recruit: 0,
+            share_most: part(options.share_percent),
+            share: 0,
+            queue: u64::from(options.buffers / QUEUES).max(1),
             hold: part(options.hold_percent).max(options.wake.0),
             relieve: options.relieve_percent.map_or(u64::MAX, part),
             wake: options.wake.0,
@@ -255,7 +270,17 @@ impl TailwaterMapper {
             calm: None,
             beyond: 0,
             waits: [0; MAX_HELPERS],
-        })
+        };
+        mapper.fit_buffers();
+        Ok(mapper)
+    }
+
+    /// Whatever the objective, a queue has no room for more than its part of the buffers: what comes
+    /// then would wait in the ring, where nobody can hand it over, or be lost.
+    fn fit_buffers(&mut self) {
+        let full = self.queue * self.costs.packet(false);
+        self.recruit = self.recruit_most.min(full);
+        self.share = self.share_most.min(self.recruit);
     }
 
     /// How long it is until a helper has done what it has.
@@ -446,5 +471,6 @@ impl CoreMapper for TailwaterMapper {
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.costs.learn(packets, new, took);
+        self.fit_buffers();
     }
 }

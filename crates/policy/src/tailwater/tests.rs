@@ -1,6 +1,8 @@
 use super::cost::Costs;
+use super::{TailwaterMapper, TailwaterOptions};
 use crate::capacity::ServiceCosts;
-use crate::core::Load;
+use crate::capacity::SplitProfile;
+use crate::core::{CoreMapper, Load};
 use tailwater_net::Nanos;
 
 const MEASURED: ServiceCosts = ServiceCosts {
@@ -71,4 +73,21 @@ fn no_sample_moves_costs_beyond_their_bounds() {
         costs.learn(0, 0, Nanos::ZERO);
     }
     assert_eq!(costs.packet(false), 50);
+}
+
+#[test]
+fn with_a_loose_objective_buffers_end_first() {
+    let asks_at = |buffers| {
+        let options = TailwaterOptions {
+            costs: Some(MEASURED),
+            buffers,
+            ..TailwaterOptions::new(Nanos::from_millis(5))
+        };
+        let mapper = TailwaterMapper::new(options, SplitProfile::new()).unwrap();
+        let asks = |packets: &u32| mapper.due(Nanos::from_secs(1), *packets);
+        (1..20_000).find(asks)
+    };
+    // 400 ns each: 60 % of the objective are 7,440 packets.
+    assert_eq!(asks_at(2048), Some(683));
+    assert_eq!(asks_at(60_000), Some(7441));
 }
