@@ -1,12 +1,13 @@
 //! NetBlaze's tables 3 to 7 and figures 4 to 6.
 
 use super::published::{self, Row};
-use super::runs::{Job, Lengths, figure, own_cores, run, run_all};
+use super::runs::{Job, Lengths, figure, run, run_all};
 use super::setting::{
     CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record, record_growing,
 };
+use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_sim::Recording;
+use tailwater_sim::{BoundedChain, Recording, Workload, oracle};
 
 /// Chains and traces, with the traffic for which the Metron-like policy uses the published average cores:
 /// `cargo bench -p tailwater-sim --bench papers -- calibrate`.
@@ -41,8 +42,6 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Packets of a full batch.
-const BATCH: f64 = 32.0;
 /// Policies that know no objective: one row each.
 const WITHOUT: [&str; 3] = ["static", "rss++", "metron"];
 /// Objectives in hundreds of microseconds, and policies with a row for each: the last two
@@ -152,15 +151,15 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
     for case in &CASES {
         let mut jobs = jobs(case, profiles, lengths.quick);
         jobs.retain(|job| job.names.iter().any(|(name, _)| wanted(name)));
-        let bound = format!("papers/netblaze/{}/flow-per-core", case.table);
-        if jobs.is_empty() && !wanted(&bound) {
+        let any_bound = OBJECTIVES
+            .iter()
+            .any(|hundreds| wanted(&bound_name(case, *hundreds)));
+        if jobs.is_empty() && !any_bound {
             continue;
         }
         let seconds = lengths.warm_up + lengths.reported;
         let packets = record(case.trace, case.flows_scale, seconds);
-        if wanted(&bound) {
-            print_bound(case, &bound, &packets, lengths.warm_up);
-        }
+        print_bounds(case, &packets, profiles, wanted);
         eprintln!(
             "{}: {} on {}, {:.1} Mpps, {} simulations",
             case.table,
@@ -173,19 +172,40 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
     }
 }
 
-/// What no policy that leaves flows whole falls below.
-fn print_bound(case: &Case, name: &str, packets: &Recording, warm_up: f64) {
-    let objectives = OBJECTIVES.map(|hundreds| Nanos::from_micros(100 * hundreds as u64));
-    let (p99, late) = own_cores(packets, case.chain.costs, BATCH, warm_up, &objectives);
-    let shares = OBJECTIVES.iter().zip(late);
-    let more = shares.map(|(hundreds, late)| format!(", \"late_{hundreds}00us\": {late:.6}"));
-    figure(
-        &format!("{name}/p99"),
-        p99,
-        "us",
-        None,
-        &more.collect::<String>(),
-    );
+fn bound_name(case: &Case, hundreds: usize) -> String {
+    format!("papers/netblaze/{}/oracle-{hundreds}00us", case.table)
+}
+
+/// What no policy goes below that keeps an objective: see `tailwater_sim::oracle`. It knows no warm-up.
+fn print_bounds(
+    case: &Case,
+    packets: &Arc<Recording>,
+    profiles: &Published,
+    wanted: &dyn Fn(&str) -> bool,
+) {
+    for hundreds in OBJECTIVES {
+        let name = bound_name(case, hundreds);
+        if !wanted(&name) {
+            continue;
+        }
+        let Job { model, slo, .. } = job(case, profiles, "static", hundreds);
+        let chain = BoundedChain {
+            model,
+            slo,
+            workload: Workload::from(Arc::clone(packets)),
+        };
+        let report = oracle(vec![chain]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let bound = &report.chains[0];
+        let late = bound.late_unavoidable as f64 / bound.packets.max(1) as f64;
+        let more = format!(", \"slo_met\": {}, \"late\": {late:.5}", bound.attainable);
+        figure(
+            &format!("{name}/cores"),
+            report.cores.average,
+            "cores",
+            None,
+            &more,
+        );
+    }
 }
 
 /// Traffic that grows, as the authors' replay makes it grow for half of its time (`pcap_dynamics_0.conf` in

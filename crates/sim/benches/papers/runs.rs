@@ -4,9 +4,7 @@ use super::published::Row;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::ServiceCosts;
 use tailwater_sim::{
     ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
@@ -95,44 +93,6 @@ pub fn run(
         chain: report.chains.remove(0),
         cores: report.cores.average,
     }
-}
-
-/// What is left of latency if each flow has a core of its own and costs are those of full batches: no policy does
-/// better that has all packets of a flow pass one core. The 99th percentile, in microseconds, and the share
-/// of packets later than each of the objectives.
-pub fn own_cores(
-    packets: &Recording,
-    costs: ServiceCosts,
-    batch: f64,
-    warm_up: f64,
-    objectives: &[Nanos],
-) -> (f64, Vec<f64>) {
-    let warm_up = Nanos::from_secs_f64(warm_up);
-    let mut free: Vec<f64> = Vec::new();
-    let mut latencies = LatencyHistogram::default();
-    let mut late = vec![0_u64; objectives.len()];
-    for (arrival, flow, bytes) in packets.iter() {
-        let flow = flow as usize;
-        let new = free.len() <= flow;
-        if new {
-            free.resize(flow + 1, 0.0);
-        }
-        let opening = if new { costs.new_flow } else { 0.0 };
-        let cost = costs.packet + costs.batch / batch + costs.byte * f64::from(bytes) + opening;
-        let end = free[flow].max(arrival.0 as f64) + cost;
-        free[flow] = end;
-        if arrival < warm_up {
-            continue;
-        }
-        let latency = Nanos((end - arrival.0 as f64) as u64);
-        latencies.record(latency);
-        for (late, objective) in late.iter_mut().zip(objectives) {
-            *late += u64::from(latency > *objective);
-        }
-    }
-    let all = latencies.total().max(1) as f64;
-    let late = late.into_iter().map(|late| late as f64 / all).collect();
-    (latencies.percentile(99.0).as_micros_f64(), late)
 }
 
 /// Prints a run's figures.
