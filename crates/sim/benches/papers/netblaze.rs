@@ -7,7 +7,7 @@ use super::setting::{
 };
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_sim::{BoundedChain, Recording, Workload, oracle};
+use tailwater_sim::{BoundedChain, Recording, RunOptions, Workload, oracle};
 
 /// Chains and traces, with the traffic for which the Metron-like policy uses the published average cores:
 /// `cargo bench -p tailwater-sim --bench papers -- calibrate`.
@@ -159,7 +159,7 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
         }
         let seconds = lengths.warm_up + lengths.reported;
         let packets = record(case.trace, case.flows_scale, seconds);
-        print_bounds(case, &packets, profiles, wanted);
+        print_bounds(case, &packets, profiles, lengths, wanted);
         eprintln!(
             "{}: {} on {}, {:.1} Mpps, {} simulations",
             case.table,
@@ -181,8 +181,13 @@ fn print_bounds(
     case: &Case,
     packets: &Arc<Recording>,
     profiles: &Published,
+    lengths: &Lengths,
     wanted: &dyn Fn(&str) -> bool,
 ) {
+    let options = RunOptions {
+        warm_up: Nanos::from_secs_f64(lengths.warm_up),
+        ..RunOptions::default()
+    };
     for hundreds in OBJECTIVES {
         let name = bound_name(case, hundreds);
         if !wanted(&name) {
@@ -194,7 +199,8 @@ fn print_bounds(
             slo,
             workload: Workload::from(Arc::clone(packets)),
         };
-        let report = oracle(vec![chain]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let report = oracle(vec![chain], &options);
+        let report = report.unwrap_or_else(|error| panic!("{name}: {error}"));
         let bound = &report.chains[0];
         let late = bound.late_unavoidable as f64 / bound.packets.max(1) as f64;
         let more = format!(", \"slo_met\": {}, \"late\": {late:.5}", bound.attainable);
