@@ -3,43 +3,25 @@
 
 mod common;
 
+use common::serving::Serving;
 use common::*;
-use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
 use std::time::Duration;
 
 /// Runs a chain for two seconds, in the midst of which the process stands still for a fifth of one.
 fn stopped(chain: &std::path::Path, more: &[&str]) -> serde_json::Value {
-    let mut child = tailwater()
+    let mut command = tailwater();
+    command
         .args(["run", "--output", "json", "--duration", "2s"])
-        .args(["--metrics", "0"])
+        .args(["--window", "50ms"])
         .args(more)
-        .arg(chain)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    // The metrics' address comes when everything is ready to run.
-    let mut line = String::new();
-    while !line.contains("metrics at") {
-        line.clear();
-        let read = stderr.read_line(&mut line).unwrap();
-        assert!(read > 0, "it ended too early");
-    }
-    std::thread::sleep(Duration::from_millis(500));
+        .arg(chain);
+    let mut serving = Serving::run(&mut command);
+    serving.page_with("tailwater_packets_offered_total ");
     for signal in ["-STOP", "-CONT"] {
-        let kill = std::process::Command::new("kill")
-            .args([signal, &child.id().to_string()])
-            .status();
-        assert!(kill.unwrap().success());
+        serving.signal(signal);
         std::thread::sleep(Duration::from_millis(200));
     }
-    let mut stdout = String::new();
-    let mut pipe = child.stdout.take().unwrap();
-    pipe.read_to_string(&mut stdout).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    serde_json::from_str(&stdout).unwrap()
+    serde_json::from_str(&serving.finish()).unwrap()
 }
 
 /// All that came meanwhile is accounted for, and late or lost for that reason.

@@ -4,7 +4,7 @@ use super::{Folder, tailwater};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub fn get(address: SocketAddr, request: &str) -> String {
@@ -23,11 +23,18 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(folder: &Folder, traffic: &Path, more: &[&str]) -> Serving {
-        let mut child = tailwater()
-            .args(["run", "--duration", "5m", "--window", "50ms"])
-            .args(["--metrics", "0", "--traffic"])
-            .args([traffic, &folder.acl_nat()])
-            .args(more)
+        Serving::run(
+            tailwater()
+                .args(["run", "--duration", "5m", "--window", "50ms", "--traffic"])
+                .args([traffic, &folder.acl_nat()])
+                .args(more),
+        )
+    }
+
+    /// Starts any run, and waits until everything is ready.
+    pub fn run(command: &mut Command) -> Serving {
+        let mut child = command
+            .args(["--metrics", "0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -36,7 +43,7 @@ impl Serving {
         let mut line = String::new();
         while !line.contains("metrics at") {
             line.clear();
-            assert!(stderr.read_line(&mut line).unwrap() > 0);
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended early");
         }
         let address = line.trim().trim_start_matches("notice: metrics at http://");
         let address = address.trim_end_matches("/metrics").parse().unwrap();
@@ -58,10 +65,20 @@ impl Serving {
 
     /// Ends the run with a signal such as `-TERM`; returns what it printed.
     pub fn stop(&mut self, signal: &str) -> String {
-        let kill = std::process::Command::new("kill")
+        self.signal(signal);
+        self.finish()
+    }
+
+    /// Sends a signal such as `-STOP`.
+    pub fn signal(&self, signal: &str) {
+        let kill = Command::new("kill")
             .args([signal, &self.child.id().to_string()])
             .status();
         assert!(kill.unwrap().success());
+    }
+
+    /// Waits for the run's end; returns what it printed.
+    pub fn finish(&mut self) -> String {
         let mut printed = String::new();
         let mut stdout = self.child.stdout.take().unwrap();
         stdout.read_to_string(&mut printed).unwrap();
