@@ -26,11 +26,12 @@
 //! the future is unknown. With jitter each batch counts as the shortest there can be.
 //!
 //! **Lemma 1.** *Let `w` of a packet be its part for the batch divided by `b`, plus its own parts, each as small as
-//! a cut can make it. In any time, a core's work is at least the sum of `w` over the batches it processes, and the
-//! work for a packet that is on time is done between its arrival `a` and `a + L`.*
+//! a cut can make it. What cores do for packets is at least the sum of their `w`, whatever the batches; and for a packet
+//! that is on time it is done between its arrival `a` and `a + L`.*
 //! A batch has at most `b` packets, so each packet's share of its part is at least the `b`-th of it, and the shares
 //! add up to no more than the part; of receiving and the functions likewise. No packet is received before it
-//! arrived, and on time means that its last batch is through by `a + L`. ∎
+//! arrived, and on time means that its last batch is through by `a + L`. (A packet for whose flow there is no room is
+//! always lost: its `w` is zero.) ∎
 //!
 //! Averages are over the epochs up to the last arrival plus the longest objective. A policy that leaves late packets for
 //! after that has an average over more of them, and may come below: not in core-epochs.
@@ -44,11 +45,11 @@
 //!
 //! By lemma 1 the work of a policy is possible in this sense; it does at most `C` times its active cores in an epoch.
 //! Take an epoch `e` with cores, and go back to the last epoch `s - 1` before it in which the procedure's cores did
-//! not work all the time, or worked on something that is due after `e`. (If there is none, `s = 0`.) After `s - 1`
-//! nothing was left that was there and is due by `e`: had there been, its cores would have done it instead. So from
-//! `s` on the cores worked only on what came in `s` or later and is due by `e`, and in all but `e` itself they
-//! worked all the time, so that what is due by `e` was more than all of them less one core could do. Every policy
-//! has to do that work, `W`, in `s..=e`, and needs `⌈W/C⌉` core-epochs there: not fewer than the procedure. Before
+//! not work all the time, or worked on something that is due after `e`. (If there is none, `s = 0`. No cores do work all
+//! the time.) After `s - 1` nothing was left that was there and is due by `e`: had there been, its cores would have done
+//! it instead. So from `s` on the cores worked only on what came in `s` or later and is due by `e`, and in all but `e`
+//! itself they worked all the time, so that what is due by `e` was more than all of them less one core could do. Every
+//! policy has to do that work, `W`, in `s..=e`, and needs `⌈W/C⌉` core-epochs there: not fewer than the procedure. Before
 //! `s`, it had not fewer by induction. Epochs without cores add nothing. ∎
 //!
 //! So the procedure is the best there is *for work that can be divided at will, between epochs' borders*: the bound
@@ -80,7 +81,8 @@
 //! bucket: poured in, and leaked. Let `Y ≤ Y*` up to `t`, and the bucket be last empty at `u`. Then `S(t) ≤ Y(u) +
 //! m (v (t - u) + 2 ns) ≤ S*(t) + m · 2 ns`. When the bucket overflows it is full, `Y* - S* = m (v L + 4 ns)`, while
 //! `Y - S ≤ m (v L + 2 ns)`, for that has to be done within `L`: so `Y ≤ Y*` then, and until the next time, as
-//! everything is poured in. What is missing of all work is at least as much with the policy as with the bucket. ∎
+//! everything is poured in. What is missing of all work is at least as much with the policy as with the bucket. Of several
+//! chains, `L` is the longest. ∎
 //!
 //! So if more than `H` overflows at `m`, some epoch has more than `m` cores. Packets that come within a *tick* are
 //! poured in at its begin, and the bucket is larger by so much: they are there earlier, and due no earlier.
