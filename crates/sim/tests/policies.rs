@@ -115,6 +115,36 @@ fn after_a_warm_up_windows_are_as_without_one() {
     }
 }
 
+/// What was seen in a warm-up is no burst, though it may have had more packets.
+#[test]
+fn bursts_are_of_the_time_that_is_reported() {
+    let packets = bursty(7, 400 * MS, 70, 3);
+    let burst = |warm_up, window| {
+        let options = RunOptions {
+            warm_up: Nanos(warm_up),
+            window: Nanos(window),
+            bursts: true,
+            ..RunOptions::default()
+        };
+        let mut report = run(&rack(), jittery(), policy("tailwater"), &packets, &options);
+        report.chains[0].burst.take().unwrap()
+    };
+    let whole = burst(0, 10 * MS);
+    let start = (whole.start_s * 1e9) as u64;
+    // The busiest millisecond is over.
+    let after = start + 2 * MS;
+    let later = burst(after, 10 * MS);
+    assert!(later.start_s > whole.start_s);
+    assert!(later.steps[0].start_s * 1e9 >= after as f64);
+    // It is still to come, and what is around it is the same. Windows end between steps.
+    let before = burst(start - 50 * MS, 10 * MS + 30 * US);
+    assert_eq!(before.start_s, whole.start_s);
+    let offered = |burst: &tailwater_sim::report::Burst| -> Vec<u64> {
+        burst.steps.iter().map(|step| step.offered).collect()
+    };
+    assert_eq!(offered(&before), offered(&whole));
+}
+
 #[test]
 fn a_warm_up_longer_than_the_traffic_is_an_error() {
     let packets = bursty(3, 20 * MS, 10, 2);

@@ -76,6 +76,7 @@ impl Engine<'_> {
                 claim.since = now;
             }
         }
+        self.watch_anew(now);
     }
 
     /// A section gets its first cores, if it has none.

@@ -19,8 +19,9 @@ const AFTER: usize = 60;
 /// What a chain's burst is chosen from.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Counts up to the last step's end.
+    /// Counts up to the last step's end, and when nothing had been counted.
     before: BurstStep,
+    from: u64,
     /// The last steps.
     recent: VecDeque<BurstStep>,
     /// The most packets of a millisecond so far, and the steps around it.
@@ -35,6 +36,9 @@ impl Watch {
     fn step(&mut self, counts: BurstStep, now: u64) {
         let before = std::mem::replace(&mut self.before, counts);
         let start = now - COUNTED.0;
+        if start < self.from {
+            return;
+        }
         let step = BurstStep {
             start_s: Nanos(start).as_secs_f64(),
             offered: counts.offered - before.offered,
@@ -50,13 +54,12 @@ impl Watch {
             self.recent.pop_front();
         }
         self.recent.push_back(step);
-        let busiest = self.recent.iter().rev().take(BUSIEST);
-        let offered = busiest.map(|step| step.offered).sum();
+        let first = self.recent.len().saturating_sub(BUSIEST);
+        let offered = self.recent.range(first..).map(|step| step.offered).sum();
         if offered > self.most {
             self.most = offered;
-            let first = (now / COUNTED.0).saturating_sub(BUSIEST as u64);
             self.kept = Burst {
-                start_s: Nanos(first * COUNTED.0).as_secs_f64(),
+                start_s: self.recent[first].start_s,
                 steps: self.recent.iter().copied().collect(),
             };
             self.wanted = AFTER - BUSIEST;
@@ -84,6 +87,31 @@ impl Engine<'_> {
 
     /// Looks at all chains: a step is over.
     pub(super) fn look(&mut self, now: u64) {
+        let counts = self.counts();
+        for (watch, counts) in self.watches.iter_mut().zip(counts) {
+            if let Some(watch) = watch {
+                watch.step(counts, now);
+            }
+        }
+        self.at(now + COUNTED.0, Control::Watch);
+    }
+
+    /// What was seen so far does not count.
+    pub(super) fn watch_anew(&mut self, now: u64) {
+        let counts = self.counts();
+        for (watch, before) in self.watches.iter_mut().zip(counts) {
+            if let Some(watch) = watch {
+                *watch = Watch {
+                    before,
+                    from: now,
+                    ..Watch::default()
+                };
+            }
+        }
+    }
+
+    /// What each chain has come to.
+    fn counts(&self) -> Vec<BurstStep> {
         let mut counts = vec![BurstStep::default(); self.tenants.len()];
         for (counts, tenant) in counts.iter_mut().zip(&self.tenants) {
             let (window, total) = (&tenant.meter.window, &tenant.meter.total);
@@ -111,11 +139,6 @@ impl Engine<'_> {
                 counts[usize::from(tenant)].helpers += 1;
             }
         }
-        for (watch, counts) in self.watches.iter_mut().zip(counts) {
-            if let Some(watch) = watch {
-                watch.step(counts, now);
-            }
-        }
-        self.at(now + COUNTED.0, Control::Watch);
+        counts
     }
 }
