@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tailwater_net::Nanos;
@@ -284,7 +285,10 @@ impl Shared {
                 packets.push(match (known, again) {
                     (Some(known), _) => known,
                     (None, Some(again)) => Arc::clone(again),
-                    (None, None) => Arc::new(Packets::load(source)?),
+                    (None, None) => match load(source, stop)? {
+                        Some(packets) => Arc::new(packets),
+                        None => return Ok(None),
+                    },
                 });
             }
             for notice in packets.iter().flat_map(|packets| &packets.notices) {
@@ -308,6 +312,27 @@ impl Shared {
             shared: self,
             set: Some(Arc::clone(set)),
         })
+    }
+}
+
+/// Reads or makes packets; `None` once `stop` is set. A preset may take seconds before its first packet,
+/// and cannot be stopped meanwhile: nobody waits for it, and it ends with the program.
+fn load(source: Source, stop: &AtomicBool) -> Result<Option<Packets>, CliError> {
+    let (sender, loaded) = channel();
+    let loading = std::thread::spawn(move || {
+        // Nobody may be waiting any more.
+        let _ = sender.send(Packets::load(source));
+    });
+    loop {
+        match loaded.recv_timeout(PAUSE) {
+            Ok(packets) => return packets.map(Some),
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match loading.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it sends what it has read"),
+            },
+        }
     }
 }
 
