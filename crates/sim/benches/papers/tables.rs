@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// Columns in this order.
+const COLUMNS: [&str; 4] = ["p50", "p99", "cores", "loss"];
+
 /// A table: its name, its columns, and its rows with a cell for each column.
 #[derive(Default)]
 struct Table {
@@ -45,8 +48,12 @@ pub fn print(path: &str) {
             None => row.1.push((column.to_owned(), cell)),
         }
     }
-    tables.sort_by(|a, b| a.name.cmp(&b.name));
-    for table in tables {
+    tables.sort_by_key(|table| natural(&table.name));
+    for mut table in tables {
+        table
+            .columns
+            .sort_by_key(|column| COLUMNS.iter().position(|known| known == column));
+        table.rows.sort_by_key(|row| natural(&row.0));
         println!("## {}\n\n| | {} |", table.name, table.columns.join(" | "));
         println!("|---|{}", "---|".repeat(table.columns.len()));
         for (row, cells) in table.rows {
@@ -58,6 +65,16 @@ pub fn print(path: &str) {
         }
         println!();
     }
+}
+
+/// What names are sorted by: numbers in them count as such.
+fn natural(name: &str) -> Vec<(u64, String)> {
+    let parts = name.split_inclusive(|c: char| !c.is_ascii_digit());
+    let parts = parts.map(|part| {
+        let digits = part.trim_end_matches(|c: char| !c.is_ascii_digit());
+        (digits.parse().unwrap_or(0), part[digits.len()..].to_owned())
+    });
+    parts.collect()
 }
 
 /// The element that is sought, made if it is not there.
