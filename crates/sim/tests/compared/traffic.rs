@@ -1,16 +1,19 @@
-//! Traffic for the model: when packets come, and of which flows.
+//! Traffic for the comparison: when packets come, and of which flows.
 //!
 //! Integers only, so that it is the same on every machine.
 
 use super::Service;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+use tailwater_sim::Recording;
 
 /// A packet on its way in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Arrival {
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
     /// Nanoseconds since the start.
-    pub at: u64,
+    at: u64,
     /// A flow's packets have its number.
-    pub flow: u32,
+    flow: u32,
 }
 
 /// Kinds of traffic. Rates are in percent of what one core can receive and process.
@@ -33,10 +36,10 @@ pub enum Kind {
 
 /// Pseudo-random numbers (a 64-bit congruential generator, upper half).
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -48,11 +51,11 @@ impl Random {
         self.0 >> 32
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    fn below(&mut self, bound: u64) -> u64 {
         (self.next() * bound) >> 32
     }
 
-    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+    fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
@@ -64,10 +67,8 @@ impl Random {
     }
 }
 
-/// Flows below this number were open before the traffic begins.
-pub const KNOWN: u32 = 400;
 /// Slots of the background: each holds a flow for some tens of packets.
-const SLOTS: u64 = KNOWN as u64;
+const SLOTS: u64 = 400;
 /// One of so many packets of the background opens a flow.
 const CHURN: u64 = 64;
 
@@ -83,7 +84,7 @@ struct Source {
 }
 
 /// `length` nanoseconds of a kind of traffic for this service.
-pub fn generate(kind: Kind, service: &Service, length: u64, seed: u64) -> Vec<Arrival> {
+pub fn generate(kind: Kind, service: &Service, length: u64, seed: u64) -> Arc<Recording> {
     let mut source = Source {
         random: Random::new(seed),
         arrivals: Vec::new(),
@@ -124,7 +125,9 @@ pub fn generate(kind: Kind, service: &Service, length: u64, seed: u64) -> Vec<Ar
     let mut arrivals = source.arrivals;
     arrivals.retain(|arrival| arrival.at < length);
     arrivals.sort_by_key(|arrival| arrival.at);
-    arrivals
+    let packets = arrivals.iter();
+    let packets = packets.map(|arrival| (Nanos(arrival.at), arrival.flow, 100));
+    Arc::new(Recording::of_packets("made by integers", packets, 1))
 }
 
 impl Source {
