@@ -100,6 +100,7 @@
 //! Relief hardly ever happens there: flowlets go elsewhere before a helper has too much. Where
 //! flows grow after they were handed over, it decides: see `tests/recursion.rs` beside it. There
 //! 60 % of the budget cost 20 µs of p99 where helpers would have been in time, 80 and 100 % nothing.
+//! To relieve a helper with a share of the buffers, too, lost as many packets on more cores at an objective of 5 ms.
 //!
 //! One core decides there, and nothing deschedules it. Options were chosen, and the three things tried, in a
 //! simpler model of queues that the simulator has replaced; no option was changed since.
