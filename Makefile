@@ -9,7 +9,7 @@ MINUTES ?= 10
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-papers bench-scaling bench-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-papers bench-scaling bench-sim bench-live-vs-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -82,6 +82,10 @@ bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack sim
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-sim --bench papers -- $(PAPERS) | tee target/papers.jsonl
 	@cargo bench --locked -p tailwater-sim --bench papers -- tables $(CURDIR)/target/papers.jsonl
+
+bench-live-vs-sim: ## the same packets live on two cores and simulated with the profile of this machine: a table
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-profile --bench live_vs_sim
 
 bench-functions: ## single functions: the ACL's classifier
 	@tools/deps.sh build bench
