@@ -14,7 +14,7 @@ use tailwater_policy::training::{Observation, TrainingNotes};
 use tailwater_traffic::{Trace, TrafficError};
 
 /// Windows of saturated runs: short, so that most have the core to themselves.
-const SATURATED_WINDOW: Nanos = Nanos::from_millis(2);
+pub(crate) const SATURATED_WINDOW: Nanos = Nanos::from_millis(2);
 /// Windows in which an objective is to be met.
 const WINDOW: Nanos = Nanos::from_millis(3);
 /// Windows without gaps that are wanted to tell whether an objective is met, and runs until there are.
@@ -82,16 +82,25 @@ impl Lab<'_> {
             ..TraceNicConfig::default()
         };
         let report = self.run(spec, trace, nic, SATURATED_WINDOW, None)?;
-        let windows = judged(&report);
-        let mut packets: Vec<u64> = windows.iter().map(|window| window.offered).collect();
-        packets.sort_unstable();
-        match packets.get(packets.len() / 2) {
-            Some(packets) if windows.len() >= ENOUGH => {
-                Ok(*packets as f64 / SATURATED_WINDOW.as_secs_f64())
-            }
-            // Too short for windows.
-            _ => Ok(report.packets.offered as f64 / report.duration_s.max(1e-9)),
-        }
+        Ok(rate(&report))
+    }
+
+    /// A run with this setting, in windows as of saturated runs.
+    pub fn measured(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        setting: &Setting,
+    ) -> Result<RunReport, TrainError> {
+        let nic = TraceNicConfig {
+            pacing: setting.pacing,
+            duration: setting.duration,
+            in_parts: setting.in_parts,
+            ring: setting.ring,
+            renumber: false,
+            ..TraceNicConfig::default()
+        };
+        self.run(spec, trace, nic, SATURATED_WINDOW, setting.scaling.clone())
     }
 
     /// Whether the chain keeps its objective with this traffic, for `duration`: in more than half of
@@ -142,6 +151,45 @@ impl Lab<'_> {
     }
 }
 
+/// How a [measured](Lab::measured) run is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub pacing: Pacing,
+    /// For how long the trace is repeated, its flows the same; `None`: once.
+    pub duration: Option<Nanos>,
+    /// As where flows may be handed over.
+    pub in_parts: bool,
+    pub ring: usize,
+    pub scaling: Option<ScalingConfig>,
+}
+
+impl Default for Setting {
+    /// Without pace, the trace once, straight through.
+    fn default() -> Self {
+        Setting {
+            pacing: Pacing::Saturate,
+            duration: None,
+            in_parts: false,
+            ring: TraceNicConfig::default().ring,
+            scaling: None,
+        }
+    }
+}
+
+/// Packets a second of a run that always had more: the median window's.
+pub(crate) fn rate(report: &RunReport) -> f64 {
+    let windows = judged(report);
+    let mut packets: Vec<u64> = windows.iter().map(|window| window.offered).collect();
+    packets.sort_unstable();
+    match packets.get(packets.len() / 2) {
+        Some(packets) if windows.len() >= ENOUGH => {
+            *packets as f64 / SATURATED_WINDOW.as_secs_f64()
+        }
+        // Too short for windows.
+        _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
+    }
+}
+
 /// Everything but flow migration: nothing is moved, so there is no need for a core to move it to.
 fn unmoved(notes: &TrainingNotes, epoch: Nanos, buffers: u32) -> ScalingConfig {
     let notes = notes.clone();
@@ -165,7 +213,7 @@ pub(crate) struct EpochLoad {
 
 /// The windows to judge by: whole ones without gaps, in which no backlog is left from a gap in the
 /// window before; or all whole ones if few are without. The first is left out, too: caches are cold.
-fn judged(report: &RunReport) -> Vec<&WindowReport> {
+pub(crate) fn judged(report: &RunReport) -> Vec<&WindowReport> {
     let list = &report.windows.list;
     let whole = list.get(1..list.len().max(2) - 1).unwrap_or_default();
     let good = list.windows(2).take(whole.len());

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod costs;
+mod detail;
 mod identity;
 mod lab;
 #[cfg(test)]
@@ -26,4 +27,4 @@ mod traffic;
 mod train;
 
 pub use identity::{Fnv, fingerprint, machine};
-pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity};
+pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};

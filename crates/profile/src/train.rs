@@ -1,6 +1,7 @@
 //! Training: which runs are made, and what becomes of their results.
 
 use crate::costs::{Sample, fit};
+use crate::detail::Detailed;
 use crate::lab::{BUFFERS, EpochLoad, Lab};
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
@@ -10,7 +11,8 @@ use tailwater_dataplane::RunError;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_policy::capacity::{
-    CapacityProfile, EpochFrontier, RateFrontier, SplitPoint, SplitProfile,
+    CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint,
+    SplitProfile,
 };
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
@@ -131,13 +133,7 @@ pub fn train_capacity(
     progress: impl FnMut(Step),
 ) -> Result<CapacityProfile, TrainError> {
     let epoch = epoch(spec.slo.budget())?;
-    let mut measured = spec.clone();
-    for function in &mut measured.functions {
-        if let FunctionConfig::Accounting(accounting) = &mut function.config {
-            // The file is the real run's.
-            accounting.export = None;
-        }
-    }
+    let measured = without_files(spec);
     let splits = measured.functions.len() - 1;
     let quick = options.depth != Depth::Full;
     let rate_flows: &[u32] = match options.depth {
@@ -157,8 +153,8 @@ pub fn train_capacity(
         mean_bytes: traffic.bytes() as f64 / traffic.len() as f64,
         progress,
         done: 0,
-        // Saturation, minnows, bursts, rates, splits, costs.
-        of: 4 + rate_flows.len() + splits,
+        // Saturation, minnows, bursts, rates, splits, costs, details.
+        of: 4 + rate_flows.len() + splits + usize::from(!quick),
     };
     let mut samples = Vec::new();
     let (rate, sustained) = training.saturation(traffic, &mut samples)?;
@@ -177,7 +173,13 @@ pub fn train_capacity(
     let mut rates = RateFrontier::new();
     training.rates(rate_flows, &mut rates)?;
     let splits = training.splits()?;
-    let costs = training.costs(samples)?;
+    let mut costs = training.costs(samples)?;
+    let mut details = None;
+    if !quick {
+        training.step("costs in detail");
+        let (service, detailed) = train_costs(spec, traffic, options, stop)?;
+        (costs, details) = (service, Some(detailed));
+    }
     Ok(CapacityProfile {
         chain: spec.name.clone(),
         configuration: fingerprint(spec),
@@ -188,7 +190,54 @@ pub fn train_capacity(
         rates,
         splits,
         costs: Some(costs),
+        details,
     })
+}
+
+/// The chain without the files that it would write: they are the real run's.
+fn without_files(spec: &ChainSpec) -> ChainSpec {
+    let mut spec = spec.clone();
+    for function in &mut spec.functions {
+        if let FunctionConfig::Accounting(accounting) = &mut function.config {
+            accounting.export = None;
+        }
+    }
+    spec
+}
+
+/// Measures what packets cost, on [core](TrainOptions::core) and where flows are handed to another one, the
+/// first that there is. For simulations, in some ten seconds; [`Depth::Full`] includes it.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn train_costs(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &TrainOptions,
+    stop: &AtomicBool,
+) -> Result<(ServiceCosts, DetailedCosts), TrainError> {
+    let lab = Lab {
+        core: options.core,
+        seed: options.seed,
+        stop,
+    };
+    let spec = without_files(spec);
+    let detailed = Detailed {
+        lab: &lab,
+        spec: &spec,
+        bytes: traffic.bytes() as f64 / traffic.len() as f64,
+    };
+    let service = detailed.service(traffic)?;
+    let (costs, cold_packet, cold_batch) = service.explained;
+    let mut details = DetailedCosts {
+        traffic_packet: service.traffic_packet.round(),
+        cold_after: service.cold_after,
+        cold_batch,
+        cold_packet,
+        ..DetailedCosts::default()
+    };
+    detailed.dispatch(&costs, &mut details)?;
+    Ok((costs, details))
 }
 
 struct Training<'a, P> {
@@ -248,6 +297,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
             bytes,
             new,
             nanos: 1e9 / rate,
+            ..Sample::default()
         }
     }
 
@@ -380,10 +430,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
     }
 
     /// Service costs, from what saturation showed and from runs that differ in one thing each.
-    fn costs(
-        &mut self,
-        mut samples: Vec<Sample>,
-    ) -> Result<tailwater_policy::capacity::ServiceCosts, TrainError> {
+    fn costs(&mut self, mut samples: Vec<Sample>) -> Result<ServiceCosts, TrainError> {
         self.step("service costs");
         let batch = self.spec.packets.batch;
         let mut small = self.spec.clone();

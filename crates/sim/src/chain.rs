@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{CapacityProfile, ServiceCosts};
+use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, ServiceCosts, Wake};
 
 /// What a chain's packets take of a core, as sums of parts. All costs are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,6 +15,8 @@ pub struct ChainModel {
     pub receive_batch: f64,
     /// Of a packet, what receiving and the look-up take: paid by who receives.
     pub receive_packet: f64,
+    /// What a packet takes more that goes straight through while others wait: it passes the ring.
+    pub ring_packet: f64,
     /// What a packet takes more that does not go straight through, but waits in the core's own queue
     /// or goes to a helper: paid by who receives.
     pub dispatch_packet: f64,
@@ -38,6 +40,16 @@ pub struct ChainModel {
     pub numa_packet: f64,
     /// What the first packet takes more of a flow that came from another core for good.
     pub migrated_flow: f64,
+    /// A packet is *cold* if so many others, or more, came since its flow's last one, and if it opens its
+    /// flow: what it needs has left the caches. 0: none is.
+    pub cold_after: u32,
+    /// What a batch takes more that has a cold packet.
+    pub cold_batch: f64,
+    /// What each cold packet takes more.
+    pub cold_packet: f64,
+    /// How long helpers take to wake up, by how long they were asleep; as the rack's
+    /// [`wake`](crate::Timing::wake) says, if nothing is known.
+    pub wakes: Vec<Wake>,
     /// Whether a flow must be opened by the core that owns its bucket (NAT, for one).
     pub opens_at_home: bool,
     /// Where the chain can be cut for a flow that is too much for one core.
@@ -111,6 +123,23 @@ pub const MOST_BATCH: u16 = 1024;
 /// The batch of the live data plane.
 pub(crate) const BATCH: u16 = 32;
 
+/// Of a batch, what receiving takes.
+const RECEIVE_BATCH: f64 = 60.0;
+
+/// What a profile without details is taken to say.
+static ASSUMED: DetailedCosts = DetailedCosts {
+    traffic_packet: 0.0,
+    cold_after: 0,
+    cold_batch: 0.0,
+    cold_packet: 0.0,
+    receive_packet: 35.0,
+    ring_packet: 0.0,
+    queue_packet: 85.0,
+    hand_over_packet: 150.0,
+    take_over_packet: 35.0,
+    wakes: Vec::new(),
+};
+
 impl ChainModel {
     /// A chain of these costs, of which receiving and everything between cores takes nothing more.
     pub fn new(name: &str, costs: ServiceCosts) -> ChainModel {
@@ -122,8 +151,8 @@ impl ChainModel {
         }
     }
 
-    /// As measured, with what dispatching took in the live data plane on the machine of its
-    /// benchmarks: 35 ns for receiving and the look-up, 10 for the own queue, 12 for handing over.
+    /// As measured. What a profile does not say, since it was measured by an older version or on a single
+    /// core, is as on the machine that the data plane was first measured on.
     ///
     /// # Errors
     /// The profile has no costs.
@@ -144,17 +173,21 @@ impl ChainModel {
             first: part(point.first),
             last: part(point.last),
         });
+        let details = profile.details.as_ref().unwrap_or(&ASSUMED);
         Ok(ChainModel {
-            receive_packet: 35.0_f64.min(costs.packet),
-            receive_batch: 60.0_f64.min(costs.batch),
-            dispatch_packet: 10.0,
-            hand_over_batch: 60.0,
-            hand_over_packet: 12.0,
-            receipt_packet: 5.0,
+            receive_packet: details.receive_packet.min(costs.packet),
+            receive_batch: RECEIVE_BATCH.min(costs.batch),
+            ring_packet: details.ring_packet,
+            dispatch_packet: details.queue_packet,
+            hand_over_packet: details.hand_over_packet,
+            helper_packet: details.take_over_packet,
             decide: 500.0,
             decide_flow: 4.0,
             move_packet: 5.0,
-            helper_packet: 10.0,
+            cold_after: details.cold_after,
+            cold_batch: details.cold_batch,
+            cold_packet: details.cold_packet,
+            wakes: details.wakes.clone(),
             splits: splits.collect(),
             ..ChainModel::new(&profile.chain, costs)
         })
@@ -180,6 +213,7 @@ impl ChainModel {
             new_flow: cost("costs.new_flow", self.costs.new_flow)?,
             receive_batch: cost("receive_batch", self.receive_batch)?,
             receive_packet: cost("receive_packet", self.receive_packet)?,
+            ring_packet: cost("ring_packet", self.ring_packet)?,
             dispatch_packet: cost("dispatch_packet", self.dispatch_packet)?,
             hand_over_batch: cost("hand_over_batch", self.hand_over_batch)?,
             hand_over_packet: cost("hand_over_packet", self.hand_over_packet)?,
@@ -191,6 +225,10 @@ impl ChainModel {
             helper_packet: cost("helper_packet", self.helper_packet)?,
             numa_packet: cost("numa_packet", self.numa_packet)?,
             migrated_flow: cost("migrated_flow", self.migrated_flow)?,
+            cold_after: self.cold_after,
+            cold_batch: cost("cold_batch", self.cold_batch)?,
+            cold_packet: cost("cold_packet", self.cold_packet)?,
+            wakes: self.wakes.clone(),
             opens_at_home: self.opens_at_home,
             splits: self.splits.clone(),
             most: usize::from(if self.batch == 0 { BATCH } else { self.batch }),
@@ -235,6 +273,8 @@ pub(crate) struct Work {
     pub new: u64,
     /// Flows that came from another core, and are seen there the first time.
     pub migrated: u64,
+    /// Packets that are cold.
+    pub cold: u64,
 }
 
 /// A model in whole picoseconds.
@@ -246,6 +286,7 @@ pub(crate) struct Costs {
     pub new_flow: u64,
     pub receive_batch: u64,
     pub receive_packet: u64,
+    ring_packet: u64,
     dispatch_packet: u64,
     hand_over_batch: u64,
     hand_over_packet: u64,
@@ -257,6 +298,10 @@ pub(crate) struct Costs {
     helper_packet: u64,
     numa_packet: u64,
     migrated_flow: u64,
+    pub cold_after: u32,
+    cold_batch: u64,
+    cold_packet: u64,
+    wakes: Vec<Wake>,
     pub opens_at_home: bool,
     pub splits: Vec<SplitCost>,
     /// Packets of a batch, at most.
@@ -265,15 +310,41 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Everything for a batch that goes straight through.
+    /// Everything for a batch that goes straight through; `more` packets wait behind it, or none.
     #[inline]
-    pub fn whole(&self, work: Work) -> u64 {
-        self.batch + work.packets * self.packet + self.extra(work)
+    pub fn whole(&self, work: Work, more: bool) -> u64 {
+        let ring = if more { self.ring_packet } else { 0 };
+        self.batch + work.packets * (self.packet + ring) + self.extra(work)
     }
 
     #[inline]
     fn extra(&self, work: Work) -> u64 {
-        work.bytes * self.byte + work.new * self.new_flow + work.migrated * self.migrated_flow
+        let cold = match work.cold {
+            0 => 0,
+            packets => self.cold_batch + packets * self.cold_packet,
+        };
+        let flows = work.new * self.new_flow + work.migrated * self.migrated_flow;
+        work.bytes * self.byte + flows + cold
+    }
+
+    /// How long a helper takes to wake up that slept for so long, by the draw `random`; `None` if nothing is
+    /// known of that. In nanoseconds.
+    pub fn wake(&self, asleep: u64, random: u64) -> Option<u64> {
+        let after = self.wakes.partition_point(|wake| wake.asleep <= asleep);
+        let wake = self.wakes.get(after.saturating_sub(1))?;
+        // Of the fastest nothing is known but that half are as fast as the median, or faster.
+        let quantiles = [
+            (0, wake.p50),
+            (50, wake.p50),
+            (90, wake.p90),
+            (99, wake.p99),
+            (100, wake.p99),
+        ];
+        let drawn = (random >> 40) * 100;
+        let at = quantiles.partition_point(|(percent, _)| percent << 24 <= drawn);
+        let ((from, low), (to, high)) = (quantiles[at - 1], quantiles[at.min(quantiles.len() - 1)]);
+        let span = ((to - from) << 24).max(1);
+        Some(low + (high - low) * (drawn - (from << 24)) / span)
     }
 
     /// Receiving a batch, looking it up and sorting it.
@@ -462,6 +533,57 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_says_what_lies_between_cores() {
+        let wake = |asleep, p50, p90, p99| Wake {
+            asleep,
+            p50,
+            p90,
+            p99,
+        };
+        let profile = CapacityProfile {
+            costs: Some(ServiceCosts {
+                packet: 100.0,
+                ..ServiceCosts::default()
+            }),
+            details: Some(DetailedCosts {
+                cold_after: 64,
+                cold_batch: 50.0,
+                cold_packet: 7.0,
+                receive_packet: 500.0,
+                ring_packet: 3.0,
+                wakes: vec![wake(1_000, 10, 20, 30), wake(9_000, 100, 200, 300)],
+                ..DetailedCosts::default()
+            }),
+            ..CapacityProfile::default()
+        };
+        let model = ChainModel::from_profile(&profile).unwrap();
+        // Receiving is a part of the packet.
+        assert_eq!(model.receive_packet, 100.0);
+        let costs = model.compile().unwrap();
+        let work = |cold| Work {
+            packets: 4,
+            cold,
+            ..Work::default()
+        };
+        assert_eq!(costs.whole(work(0), false), 400_000);
+        assert_eq!(costs.whole(work(0), true), 412_000);
+        assert_eq!(costs.whole(work(2), false), 464_000);
+        // Half of all wake-ups take no longer than the median, none longer than what was seen.
+        let drawn = |asleep, share: f64| costs.wake(asleep, (share * 2_f64.powi(64)) as u64);
+        assert_eq!(drawn(500, 0.3), Some(10));
+        // Between them it is drawn evenly, in whole nanoseconds.
+        assert_eq!(drawn(8_999, 0.7), Some(14));
+        assert_eq!(drawn(9_000, 0.9), Some(200));
+        assert_eq!(drawn(u64::MAX, 0.999), Some(300));
+        let old = CapacityProfile {
+            details: None,
+            ..profile
+        };
+        let costs = ChainModel::from_profile(&old).unwrap().compile().unwrap();
+        assert_eq!(costs.wake(500, 0), None);
+    }
+
+    #[test]
     fn parts_of_a_split_add_up() {
         let mut model = ChainModel::new(
             "x",
@@ -483,6 +605,6 @@ mod tests {
         };
         assert_eq!(costs.left_out(work, 1, false), 600_000);
         assert_eq!(costs.left_out(work, 1, true), 200_000);
-        assert_eq!(costs.whole(work), 1_120_000);
+        assert_eq!(costs.whole(work, false), 1_120_000);
     }
 }

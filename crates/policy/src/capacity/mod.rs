@@ -9,11 +9,13 @@
 //!   objective (section 3.3, "Dedicated core count predictor");
 //! - [`SplitProfile`]: packets of a single flow that two cores process in an epoch when the chain is
 //!   cut between them (section 3.2, "Core re-mapping");
+//! - [`ServiceCosts`] and [`DetailedCosts`]: what packets take of a core, for estimates and simulations;
 //! - [`CapacityProfile`]: all of these for one chain, objective and machine, as a file.
 //!
 //! The files that NetBlaze's authors published load by [`EpochFrontier::from_published`] and
 //! [`RateFrontier::from_published`].
 
+mod detail;
 mod epoch;
 mod error;
 mod parse;
@@ -25,6 +27,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
+pub use detail::{DetailedCosts, MAX_WAKES, Wake};
 pub use epoch::{EpochFrontier, MAX_FLOWS};
 pub use error::ProfileError;
 pub use parse::{MAX_BYTES, MAX_POINTS};

@@ -1,11 +1,11 @@
 //! Reading profile files.
 
 use super::error::{ProfileError, quoted};
-use super::profile::{API_VERSION, KIND};
+use super::profile::{API_VERSION, KIND, OLD_API_VERSION};
 use super::read::{Reader, Token};
 use super::{
-    CapacityProfile, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_SPLITS, RateFrontier,
-    ServiceCosts, SplitPoint,
+    CapacityProfile, DetailedCosts, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_SPLITS,
+    MAX_WAKES, RateFrontier, ServiceCosts, SplitPoint, Wake,
 };
 use crate::core::Load;
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_POINTS: usize = 1 << 14;
 
 /// The fields of a profile, in the order in which they are written.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 13] = [
     "apiVersion",
     "kind",
     "chain",
@@ -30,6 +30,8 @@ const FIELDS: [&str; 11] = [
     "rates",
     "splits",
     "costs",
+    "details",
+    "wakes",
 ];
 /// How many of them must be there.
 const REQUIRED: usize = 8;
@@ -89,8 +91,8 @@ impl CapacityProfile {
 
     fn read_field(&mut self, field: &str, reader: &mut Reader<'_>) -> Result<(), ProfileError> {
         match field {
-            "apiVersion" => exactly(reader, API_VERSION),
-            "kind" => exactly(reader, KIND),
+            "apiVersion" => exactly(reader, &[API_VERSION, OLD_API_VERSION]),
+            "kind" => exactly(reader, &[KIND]),
             "chain" => name(reader).map(|name| self.chain = name),
             "configuration" => name(reader).map(|name| self.configuration = name),
             "machine" => name(reader).map(|name| self.machine = name),
@@ -109,18 +111,21 @@ impl CapacityProfile {
                     self.splits.insert(point).then_some(())
                 })
             }
-            _ => costs(reader).map(|costs| self.costs = Some(costs)),
+            "costs" => costs(reader).map(|costs| self.costs = Some(costs)),
+            "details" => details(reader, self.details.get_or_insert_default()),
+            _ => wakes(reader, self.details.get_or_insert_default()),
         }
     }
 }
 
-/// A field that has only one value.
-fn exactly(reader: &mut Reader<'_>, expected: &str) -> Result<(), ProfileError> {
-    let text = reader.text(expected)?;
-    if text == expected {
+/// A field that has only these values.
+fn exactly(reader: &mut Reader<'_>, expected: &[&str]) -> Result<(), ProfileError> {
+    let what = expected.join(" or ");
+    let text = reader.text(&what)?;
+    if expected.contains(&&*text) {
         return Ok(());
     }
-    Err(reader.error(format!("expected {expected}, found {}", quoted(&text))))
+    Err(reader.error(format!("expected {what}, found {}", quoted(&text))))
 }
 
 fn name(reader: &mut Reader<'_>) -> Result<String, ProfileError> {
@@ -216,34 +221,107 @@ fn costs(reader: &mut Reader<'_>) -> Result<ServiceCosts, ProfileError> {
         "byteNanoseconds",
         "newFlowNanoseconds",
     ];
-    let mut read = [None; COSTS.len()];
-    reader.map("a map of service costs")?;
+    let [batch, packet, byte, new_flow] = numbers(reader, "costs", "service costs", COSTS)?;
+    Ok(ServiceCosts {
+        batch,
+        packet,
+        byte,
+        new_flow,
+    })
+}
+
+fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
+    const DETAILS: [&str; 9] = [
+        "trafficPacketNanoseconds",
+        "coldAfterPackets",
+        "coldBatchNanoseconds",
+        "coldPacketNanoseconds",
+        "receivePacketNanoseconds",
+        "ringPacketNanoseconds",
+        "queuePacketNanoseconds",
+        "handOverPacketNanoseconds",
+        "takeOverPacketNanoseconds",
+    ];
+    let read = numbers(reader, "details", "detailed costs", DETAILS)?;
+    let [traffic_packet, cold_after, cold_batch, cold_packet, ..] = read;
+    let [
+        ..,
+        receive_packet,
+        ring_packet,
+        queue_packet,
+        hand_over_packet,
+        take_over_packet,
+    ] = read;
+    *details = DetailedCosts {
+        traffic_packet,
+        cold_after: cold_after as u32,
+        cold_batch,
+        cold_packet,
+        receive_packet,
+        ring_packet,
+        queue_packet,
+        hand_over_packet,
+        take_over_packet,
+        wakes: std::mem::take(&mut details.wakes),
+    };
+    Ok(())
+}
+
+fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
+    let what =
+        "[nanoseconds asleep, median, 90th, 99th percentile], whole and none below the one before";
+    let wakes = &mut details.wakes;
+    reader.rows(what, MAX_WAKES, |texts: [_; 4]| {
+        let mut numbers = [0_u64; 4];
+        for (number, text) in numbers.iter_mut().zip(&texts) {
+            *number = text.parse().ok().filter(|number| TIMES.contains(number))?;
+        }
+        let [asleep, p50, p90, p99] = numbers;
+        let in_order = p50 <= p90 && p90 <= p99;
+        let later = wakes.last().is_none_or(|last: &Wake| last.asleep < asleep);
+        (in_order && later).then(|| {
+            wakes.push(Wake {
+                asleep,
+                p50,
+                p90,
+                p99,
+            })
+        })
+    })
+}
+
+/// A map of numbers, none of them negative, each of which must be there.
+fn numbers<const N: usize>(
+    reader: &mut Reader<'_>,
+    field: &str,
+    what: &str,
+    names: [&'static str; N],
+) -> Result<[f64; N], ProfileError> {
+    let mut read = [None; N];
+    reader.map(&format!("a map of {what}"))?;
     while let Some(name) = reader.key()? {
-        let Some(cost) = COSTS.iter().position(|cost| *cost == name) else {
-            let expected = COSTS.join(", ");
+        let Some(number) = names.iter().position(|known| *known == name) else {
+            let expected = names.join(", ");
             let message = format!("expected one of {expected}; found {}", quoted(&name));
             return Err(reader.error(message));
         };
-        reader.enter(format!("costs.{name}"));
-        let value = scalar(reader, "nanoseconds", |cost: &f64| {
-            cost.is_finite() && *cost >= 0.0
+        reader.enter(format!("{field}.{name}"));
+        let expected = match name.ends_with("Nanoseconds") {
+            true => "nanoseconds",
+            false => "a number",
+        };
+        let value = scalar(reader, expected, |value: &f64| {
+            value.is_finite() && *value >= 0.0
         })?;
-        if read[cost].replace(value).is_some() {
+        if read[number].replace(value).is_some() {
             return Err(reader.error("expected each cost once, found it again"));
         }
-        reader.enter("costs");
+        reader.enter(field);
     }
-    match read {
-        [Some(batch), Some(packet), Some(byte), Some(new_flow)] => Ok(ServiceCosts {
-            batch,
-            packet,
-            byte,
-            new_flow,
-        }),
-        _ => {
-            let missing = COSTS.iter().zip(read).find(|(_, cost)| cost.is_none());
-            let missing = missing.map_or("", |(name, _)| name);
-            Err(reader.error(format!("expected {missing} among the costs, found none")))
+    match names.iter().zip(read).find(|(_, value)| value.is_none()) {
+        Some((missing, _)) => {
+            Err(reader.error(format!("expected {missing} among the {field}, found none")))
         }
+        None => Ok(read.map(Option::unwrap_or_default)),
     }
 }

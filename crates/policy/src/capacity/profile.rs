@@ -1,6 +1,6 @@
 //! Everything measured about one chain on one machine.
 
-use super::{EpochFrontier, RateFrontier, SplitProfile};
+use super::{DetailedCosts, EpochFrontier, RateFrontier, SplitProfile};
 use std::fmt;
 use tailwater_net::Nanos;
 
@@ -8,7 +8,9 @@ use tailwater_net::Nanos;
 pub const MAX_NAME_BYTES: usize = 256;
 
 /// What a profile file says it is.
-pub(super) const API_VERSION: &str = "tailwater.dev/v1alpha1";
+pub(super) const API_VERSION: &str = "tailwater.dev/v1alpha2";
+/// What one says that was written before there were [`DetailedCosts`]; it is read as well.
+pub(super) const OLD_API_VERSION: &str = "tailwater.dev/v1alpha1";
 /// What a profile file says it holds.
 pub(super) const KIND: &str = "CapacityProfile";
 
@@ -31,7 +33,7 @@ pub struct ServiceCosts {
 /// equal:
 ///
 /// ```yaml
-/// apiVersion: tailwater.dev/v1alpha1
+/// apiVersion: tailwater.dev/v1alpha2
 /// kind: CapacityProfile
 /// chain: "acl-nat"
 /// configuration: "9f86d081884c7d65"
@@ -45,9 +47,14 @@ pub struct ServiceCosts {
 /// # [last functions moved, packets an epoch of the first functions, of the last]
 /// splits: [[1, 512, 700]]
 /// costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
+/// details: {trafficPacketNanoseconds: 180, coldAfterPackets: 1024, coldBatchNanoseconds: 90,
+///   coldPacketNanoseconds: 30, receivePacketNanoseconds: 20, ringPacketNanoseconds: 15,
+///   queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40, takeOverPacketNanoseconds: 35}
+/// # [nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]
+/// wakes: [[350000, 4000, 7000, 12000]]
 /// ```
 ///
-/// `rates`, `splits` and `costs` may be missing. In `frontier` and `rates`, `any` instead of a flow
+/// `rates`, `splits`, `costs`, `details` and `wakes` may be missing. In `frontier` and `rates`, `any` instead of a flow
 /// count stands for any number of flows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacityProfile {
@@ -69,6 +76,8 @@ pub struct CapacityProfile {
     pub splits: SplitProfile,
     /// Service costs, where they were measured.
     pub costs: Option<ServiceCosts>,
+    /// What simulations need beside them, where it was measured.
+    pub details: Option<DetailedCosts>,
 }
 
 impl fmt::Display for CapacityProfile {
@@ -110,15 +119,42 @@ impl fmt::Display for CapacityProfile {
             "[last functions moved, packets an epoch of the first functions, of the last]";
         list(f, "splits", meaning, &points)?;
 
-        let Some(costs) = self.costs else {
+        if let Some(costs) = self.costs {
+            writeln!(
+                f,
+                "costs: {{batchNanoseconds: {}, packetNanoseconds: {}, byteNanoseconds: {}, \
+                 newFlowNanoseconds: {}}}",
+                costs.batch, costs.packet, costs.byte, costs.new_flow
+            )?;
+        }
+        let Some(details) = &self.details else {
             return Ok(());
         };
         writeln!(
             f,
-            "costs: {{batchNanoseconds: {}, packetNanoseconds: {}, byteNanoseconds: {}, \
-             newFlowNanoseconds: {}}}",
-            costs.batch, costs.packet, costs.byte, costs.new_flow
-        )
+            "details: {{trafficPacketNanoseconds: {}, coldAfterPackets: {}, coldBatchNanoseconds: {},\n  \
+             coldPacketNanoseconds: {}, receivePacketNanoseconds: {}, ringPacketNanoseconds: {},\n  \
+             queuePacketNanoseconds: {}, handOverPacketNanoseconds: {}, takeOverPacketNanoseconds: {}}}",
+            details.traffic_packet,
+            details.cold_after,
+            details.cold_batch,
+            details.cold_packet,
+            details.receive_packet,
+            details.ring_packet,
+            details.queue_packet,
+            details.hand_over_packet,
+            details.take_over_packet,
+        )?;
+        let rows: Vec<String> = (details.wakes.iter())
+            .map(|wake| {
+                format!(
+                    "[{}, {}, {}, {}]",
+                    wake.asleep, wake.p50, wake.p90, wake.p99
+                )
+            })
+            .collect();
+        let meaning = "[nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]";
+        list(f, "wakes", meaning, &rows)
     }
 }
 

@@ -169,6 +169,7 @@ proptest! {
         rates in prop::collection::vec((1_u32.., 0_f64..1e8), 0..40),
         splits in prop::collection::vec((1_usize..12, 1_u32.., 1_u32..), 0..12),
         costs in prop::option::of([0_f64..1e6, 0_f64..1e4, 0_f64..10.0, 0_f64..1e5]),
+        details in prop::option::of((any::<u32>(), prop::array::uniform8(0_f64..1e6), prop::collection::vec(prop::array::uniform4(1_u64..1 << 40), 0..4))),
     ) {
         let [chain, configuration, machine] = names;
         let mut profile = CapacityProfile {
@@ -189,6 +190,24 @@ proptest! {
         }
         profile.costs = costs.map(|[batch, packet, byte, new_flow]| {
             ServiceCosts { batch, packet, byte, new_flow }
+        });
+        profile.details = details.map(|(cold_after, costs, mut rows)| {
+            rows.iter_mut().for_each(|row| row[1..].sort());
+            rows.sort();
+            rows.dedup_by_key(|row| row[0]);
+            let wakes = rows.iter().map(|&[asleep, p50, p90, p99]| Wake { asleep, p50, p90, p99 });
+            DetailedCosts {
+                traffic_packet: costs[0],
+                cold_after,
+                cold_batch: costs[1],
+                cold_packet: costs[2],
+                receive_packet: costs[3],
+                ring_packet: costs[4],
+                queue_packet: costs[5],
+                hand_over_packet: costs[6],
+                take_over_packet: costs[7],
+                wakes: wakes.collect(),
+            }
         });
         let written = profile.to_string();
         let read = CapacityProfile::parse(written.as_bytes(), "written");
@@ -229,7 +248,7 @@ costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0, newF
 ";
 
 /// The example of the type's documentation.
-const WRITTEN: &str = "apiVersion: tailwater.dev/v1alpha1
+const WRITTEN: &str = "apiVersion: tailwater.dev/v1alpha2
 kind: CapacityProfile
 chain: \"acl-nat\"
 configuration: \"9f86d081884c7d65\"
@@ -243,12 +262,62 @@ rates: [[500, 2140000], [5500, 1820000]]
 # [last functions moved, packets an epoch of the first functions, of the last]
 splits: [[1, 512, 700]]
 costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
+details: {trafficPacketNanoseconds: 180, coldAfterPackets: 1024, coldBatchNanoseconds: 90,
+  coldPacketNanoseconds: 30, receivePacketNanoseconds: 20, ringPacketNanoseconds: 15,
+  queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40, takeOverPacketNanoseconds: 35}
+# [nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]
+wakes: [[350000, 4000, 7000, 12000]]
 ";
 
 #[test]
 fn files_look_as_documented() {
     let profile = CapacityProfile::parse(WRITTEN.as_bytes(), "written").unwrap();
     assert_eq!(profile.to_string(), WRITTEN);
+}
+
+/// What earlier versions wrote has no details.
+#[test]
+fn an_old_profile_is_read() {
+    let old = CapacityProfile::parse(SAMPLE.as_bytes(), "old").unwrap();
+    assert_eq!(old.details, None);
+}
+
+#[test]
+fn wrong_details_are_told_with_their_place() {
+    for (from, to, expected) in [
+        (
+            "coldAfterPackets: 1024, ",
+            "",
+            "details: expected coldAfterPackets among the details",
+        ),
+        (
+            "ringPacketNanoseconds: 15",
+            "ringPacketNanoseconds: -1",
+            "details.ringPacketNanoseconds: expected nanoseconds",
+        ),
+        (
+            "coldAfterPackets: 1024",
+            "coldAfterPackets: x",
+            "details.coldAfterPackets: expected a number",
+        ),
+        (
+            "[350000, 4000, 7000, 12000]",
+            "[350000, 4000, 3000, 12000]",
+            "wakes[0]: expected [nanoseconds asleep",
+        ),
+        (
+            "12000]]",
+            "12000], [350000, 1, 1, 1]]",
+            "wakes[1]: expected",
+        ),
+        ("wakes", "wake", "expected one of apiVersion"),
+    ] {
+        let text = WRITTEN.replace(from, to);
+        let error = CapacityProfile::parse(text.as_bytes(), "x")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected), "{error} for {expected}");
+    }
 }
 
 #[test]
@@ -278,7 +347,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "alpha1",
             "beta2",
-            "1:13: apiVersion: expected tailwater.dev/v1alpha1, found \"tailwater.dev/v1beta2\"",
+            "1:13: apiVersion: expected tailwater.dev/v1alpha2 or tailwater.dev/v1alpha1, found \"tailwater.dev/v1beta2\"",
         ),
         (
             "chain: acl-nat",

@@ -25,7 +25,7 @@ use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_profile::{Depth, TrainOptions, train_capacity};
+use tailwater_profile::{Depth, TrainOptions, train_capacity, train_costs};
 use tailwater_traffic::generate::preset;
 
 /// What is compared on the same packets.
@@ -49,13 +49,11 @@ const fn cell(chain: &'static str, traffic: &'static str, mpps: f64, slo: u64) -
 
 /// All cells. Mean loads are 60 to 90 % of the core, and bursts go beyond it.
 const CELLS: &[Cell] = &[
-    cell("acl-urlfilter-encrypt", "backbone", 1.07, 200),
-    cell("acl-urlfilter-encrypt", "as", 1.2, 100),
-    cell("acl-urlfilter-encrypt", "bursty", 1.0, 200),
-    cell("acl-nat", "backbone", 3.0, 200),
-    cell("acl-nat", "bursty", 3.0, 200),
-    cell("acl-lb-accounting", "backbone", 3.6, 100),
-    cell("acl-lb-accounting", "as", 4.3, 100),
+    cell("acl-urlfilter-encrypt", "backbone", 1.07, 100),
+    cell("acl-urlfilter-encrypt", "bursty", 0.9, 100),
+    cell("acl-urlfilter-encrypt", "ndpi_webattack_rce", 2.0, 100),
+    cell("acl-nat", "backbone", 3.0, 100),
+    cell("acl-lb-accounting", "backbone", 3.4, 100),
 ];
 /// Those that mean something with one dedicated core.
 const POLICIES: &[&str] = &["static", "netblaze", "tailwater"];
@@ -109,6 +107,8 @@ fn spec(chain: &str, traffic: &str, slo: u64) -> ChainSpec {
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
     let mut spec = ChainSpec::read(&examples.join(format!("{chain}.yaml"))).expect("an example");
     spec.slo.latency = Nanos::from_micros(slo);
+    // No flow has to make room for another one: the simulator knows of no such thing.
+    spec.flows.capacity = 1 << 19;
     if preset(traffic).is_err() {
         // Captures come from networks that the rules do not know.
         for function in &mut spec.functions {
@@ -154,14 +154,12 @@ fn profiles(
             if let Some((_, known)) = profiles.iter().find(|(known, _)| *known == name) {
                 return known.clone();
             }
-            let profile = match (&options.from, lab) {
-                (Some(directory), _) => {
-                    let file = directory.join(&name);
-                    let text = std::fs::read(&file).expect("a profile that was kept");
-                    CapacityProfile::parse(&text, &name).expect("a profile")
-                }
+            let directory = options.from.as_ref().or(options.save.as_ref());
+            let kept = directory.and_then(|directory| std::fs::read(directory.join(&name)).ok());
+            let profile = match (kept, lab) {
+                (Some(text), _) => CapacityProfile::parse(&text, &name).expect("a profile"),
                 (None, Some(lab)) => train(cell, lab),
-                (None, None) => unreachable!("there is something to measure with, or it is kept"),
+                (None, None) => panic!("--from DIRECTORY: there is no {name}"),
             };
             if let Some(directory) = &options.save {
                 std::fs::write(directory.join(&name), profile.to_string())
@@ -175,9 +173,7 @@ fn profiles(
 
 fn train(cell: &Cell, lab: &Lab) -> CapacityProfile {
     let spec = spec(cell.chain, TRAINING, cell.slo);
-    let own = preset(TRAINING).expect("a preset").mean_rate_pps();
-    let rate = 1e6_f64.max(own);
-    let trace = traffic::preset_trace(TRAINING, TRAINING_SEED, rate).expect("a preset");
+    let trace = traffic::training();
     let options = TrainOptions {
         core: lab.dedicated,
         depth: Depth::Quick,
@@ -185,8 +181,11 @@ fn train(cell: &Cell, lab: &Lab) -> CapacityProfile {
     };
     let stop = AtomicBool::new(false);
     let profile = train_capacity(&spec, &trace, &options, &stop, |_| {});
-    let profile = profile.expect("the chain can be trained");
-    eprintln!("{}/{}: {:?}", cell.chain, cell.slo, profile.costs);
+    let mut profile = profile.expect("the chain can be trained");
+    let (costs, details) = train_costs(&spec, &trace, &options, &stop).expect("as above");
+    profile.costs = Some(costs);
+    profile.details = Some(details);
+    eprintln!("{profile}");
     profile
 }
 
@@ -220,6 +219,7 @@ fn main() {
     // What is simulated with was measured before anything that it is compared with.
     let profiles = profiles(&cells, lab.as_ref(), &options);
     let mut rows = Vec::new();
+    let probe = traffic::probe();
     for ((cell, policies), profile) in cells.iter().zip(&profiles) {
         let Some(trace) = traffic::trace(cell.traffic, SEED, cell.mpps * 1e6) else {
             eprintln!(
@@ -233,7 +233,9 @@ fn main() {
             .is_none()
             .then(|| traffic::recording(&trace, LENGTH));
         let live: Vec<Vec<Live>> = match (&options.from, &lab) {
-            (None, Some(lab)) => lab.measure(cell, policies, profile, trace, options.runs),
+            (None, Some(lab)) => {
+                lab.measure(cell, policies, profile, (trace, &probe), options.runs)
+            }
             (Some(directory), _) => {
                 let kept = policies
                     .iter()
@@ -247,8 +249,12 @@ fn main() {
                 Live::keep(directory, &cell.name(policy), &runs);
             }
             if let Some(recording) = &recording {
-                let simulated = simulated::simulate_cell(cell, policy, profile, recording);
-                let row = table::Row::new(cell, policy, &runs, &simulated);
+                let pairs = runs.into_iter().map(|run| {
+                    let simulated =
+                        simulated::simulate_cell(cell, policy, profile, recording, run.speed[0]);
+                    (run, simulated)
+                });
+                let row = table::Row::new(cell, policy, &pairs.collect::<Vec<_>>());
                 println!("{}", row.json());
                 rows.push(row);
             }

@@ -9,12 +9,14 @@ use tailwater_sim::{
     ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
 
-/// One server with two cores, the first of them dedicated.
+/// One server with two cores, the first of them dedicated, where everything costs `speed` times what was
+/// measured in training.
 pub fn simulate_cell(
     cell: &Cell,
     policy: &str,
     profile: &CapacityProfile,
     recording: &Arc<Recording>,
+    speed: f64,
 ) -> ChainReport {
     let slo = cell.spec().slo.budget();
     let named = Policy::named(policy).expect("a policy");
@@ -23,7 +25,10 @@ pub fn simulate_cell(
     rack.servers[0].buffers = BUFFERS;
     rack.timing.spin = SPIN;
     let chain = ChainRun {
-        model: ChainModel::from_profile(profile).expect("a profile with costs"),
+        model: slowed(
+            ChainModel::from_profile(profile).expect("a profile with costs"),
+            speed,
+        ),
         slo,
         policy: RackPolicy {
             name: policy.to_owned(),
@@ -39,4 +44,28 @@ pub fn simulate_cell(
     };
     let mut report = simulate(&rack, vec![chain], &options).expect("a simulation");
     report.chains.swap_remove(0)
+}
+
+/// The same chain on a machine where everything takes `times` as long.
+fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
+    let costs = &mut model.costs;
+    let all = [
+        &mut costs.batch,
+        &mut costs.packet,
+        &mut costs.byte,
+        &mut costs.new_flow,
+        &mut model.receive_batch,
+        &mut model.receive_packet,
+        &mut model.ring_packet,
+        &mut model.dispatch_packet,
+        &mut model.hand_over_packet,
+        &mut model.helper_packet,
+        &mut model.decide,
+        &mut model.decide_flow,
+        &mut model.move_packet,
+        &mut model.cold_batch,
+        &mut model.cold_packet,
+    ];
+    all.into_iter().for_each(|cost| *cost *= times);
+    model
 }

@@ -24,13 +24,18 @@ pub struct Row {
     /// Windows that count, of all.
     windows: usize,
     all: usize,
-    runs: usize,
+    /// Runs that count, of all.
+    runs: [usize; 2],
+    /// What packets cost, as part of what they cost in training.
+    speed: f64,
     dropped: f64,
+    /// What packets took of cores, live and simulated, in nanoseconds.
+    busy: [f64; 2],
     /// Packets handed to helpers, live and simulated, as parts of all.
     handed: [f64; 2],
     /// Helpers recruited a second.
     recruited: [f64; 2],
-    lost: [u64; 2],
+    lost: [f64; 2],
 }
 
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -58,70 +63,79 @@ fn whole() -> usize {
 }
 
 impl Row {
-    pub fn new(cell: &Cell, policy: &str, runs: &[Live], simulated: &ChainReport) -> Row {
-        // By window, the runs in which it counts.
-        let by_window: Vec<(usize, Vec<&Live>)> = (0..whole())
-            .map(|window| {
-                let able = |run: &&Live| window < run.windows.len() && counts(run, window);
-                (window, runs.iter().filter(able).collect())
-            })
-            .filter(|(_, runs): &(_, Vec<&Live>)| !runs.is_empty())
-            .collect();
-        let latency = |live: fn(&Live, usize) -> f64, of: fn(&ChainReport, usize) -> f64| {
-            let windows = by_window.iter();
-            let each =
-                windows.map(|(window, runs)| median(runs.iter().map(|run| live(run, *window))));
-            let of_run = |run: &Live| {
-                let windows = 0..run.windows.len().min(whole());
-                let windows = windows.filter(|window| counts(run, *window));
-                median(windows.map(|window| live(run, window)))
-            };
-            let of_runs = runs.iter().map(of_run).filter(|value| !value.is_nan());
+    /// Of runs, each with its simulation.
+    pub fn new(cell: &Cell, policy: &str, pairs: &[(Live, ChainReport)]) -> Row {
+        let steady: Vec<&(Live, ChainReport)> =
+            pairs.iter().filter(|(run, _)| run.is_steady()).collect();
+        let figure = |live: &dyn Fn(&Live) -> f64, of: &dyn Fn(&ChainReport, &Live) -> f64| {
+            // A run none of whose windows counts has no figure.
+            let pairs = steady.iter().map(|(run, sim)| [live(run), of(sim, run)]);
+            let pairs = pairs.filter(|pair| !pair[0].is_nan());
+            let each = pairs.clone().map(|pair| pair[0]);
             Figure {
-                live: median(each),
-                low: of_runs.clone().fold(f64::NAN, f64::min),
-                high: of_runs.fold(f64::NAN, f64::max),
-                simulated: median(by_window.iter().map(|(window, _)| of(simulated, *window))),
+                live: median(each.clone()),
+                low: each.clone().fold(f64::NAN, f64::min),
+                high: each.fold(f64::NAN, f64::max),
+                simulated: median(pairs.map(|pair| pair[1])),
             }
         };
-        let p50 = latency(|run, w| run.windows[w].p50, |sim, w| sim.windows[w].p50_us);
-        let p99 = latency(|run, w| run.windows[w].p99, |sim, w| sim.windows[w].p99_us);
-        let used = runs.iter().map(|run| 1.0 + run.auxiliary);
-        let cores = Figure {
-            live: median(used.clone()),
-            low: used.clone().fold(f64::NAN, f64::min),
-            high: used.fold(f64::NAN, f64::max),
-            simulated: 1.0 + simulated.cores.auxiliary,
+        // The same windows count on both sides.
+        let window = |run: &Live, value: &dyn Fn(usize) -> f64| {
+            let windows = 0..run.windows.len().min(whole());
+            let windows = windows.filter(|window| counts(run, *window));
+            median(windows.map(value))
         };
+        let p50 = figure(&|run| window(run, &|w| run.windows[w].p50), &|sim, run| {
+            window(run, &|w| sim.windows[w].p50_us)
+        });
+        let p99 = figure(&|run| window(run, &|w| run.windows[w].p99), &|sim, run| {
+            window(run, &|w| sim.windows[w].p99_us)
+        });
+        let cores = figure(&|run| 1.0 + run.auxiliary, &|sim, _| {
+            1.0 + sim.cores.auxiliary
+        });
         let offered = |run: &Live| run.offered.max(1) as f64;
-        let decisions = &simulated.decisions;
-        let packets = &simulated.packets;
+        let live = |of: &dyn Fn(&Live) -> f64| median(steady.iter().map(|(run, _)| of(run)));
+        let simulated =
+            |of: &dyn Fn(&ChainReport) -> f64| median(steady.iter().map(|(_, sim)| of(sim)));
+        let seconds = LENGTH.as_secs_f64();
         let name = cell.name(policy);
         let parts: Vec<String> = name.split('/').map(str::to_owned).collect();
+        let windows = steady.iter().map(|(run, _)| {
+            let windows = 0..run.windows.len().min(whole());
+            windows.filter(|window| counts(run, *window)).count()
+        });
         Row {
             cell: parts.try_into().expect("four parts"),
-            offered_mpps: median(runs.iter().map(|run| offered(run) / LENGTH.0 as f64 * 1e3)),
+            offered_mpps: live(&|run| offered(run) / seconds / 1e6),
             p50,
             p99,
             cores,
-            windows: by_window.len(),
-            all: whole() - 1,
-            runs: runs.len(),
-            dropped: median(runs.iter().map(|run| run.dropped as f64 / offered(run))),
+            windows: windows.sum(),
+            all: steady.len() * (whole() - 1),
+            runs: [steady.len(), pairs.len()],
+            speed: live(&|run| run.speed[0]),
+            dropped: live(&|run| run.dropped as f64 / offered(run)),
+            busy: [
+                live(&|run| run.busy),
+                simulated(&|sim| {
+                    sim.cores.busy * sim.cores.total * LENGTH.0 as f64
+                        / sim.packets.delivered.max(1) as f64
+                }),
+            ],
             handed: [
-                median(runs.iter().map(|run| run.handed as f64 / offered(run))),
-                decisions.packets_handed as f64 / packets.offered.max(1) as f64,
+                live(&|run| run.handed as f64 / offered(run)),
+                simulated(&|sim| {
+                    sim.decisions.packets_handed as f64 / sim.packets.offered.max(1) as f64
+                }),
             ],
             recruited: [
-                median(
-                    runs.iter()
-                        .map(|run| run.recruited as f64 / LENGTH.as_secs_f64()),
-                ),
-                decisions.recruited as f64 / LENGTH.as_secs_f64(),
+                live(&|run| run.recruited as f64 / seconds),
+                simulated(&|sim| sim.decisions.recruited as f64 / seconds),
             ],
             lost: [
-                median(runs.iter().map(|run| run.lost as f64)) as u64,
-                packets.lost,
+                live(&|run| run.lost as f64 / offered(run)),
+                simulated(&|sim| sim.loss_rate),
             ],
         }
     }
@@ -142,7 +156,7 @@ impl Row {
             "offered_mpps": self.offered_mpps,
             "p50": figure(&self.p50), "p99": figure(&self.p99), "cores": figure(&self.cores),
             "runs": self.runs, "windows": self.windows, "of_windows": self.all,
-            "dropped": self.dropped, "lost": self.lost,
+            "speed": self.speed, "busy_ns": self.busy, "dropped": self.dropped, "lost": self.lost,
             "handed": self.handed, "recruited_per_s": self.recruited,
         })
     }

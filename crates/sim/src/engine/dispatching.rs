@@ -7,7 +7,7 @@ use super::core::{Claim, Waiting};
 use super::dispatch::{Dispatch, NONE, Turn};
 use super::meter::{Sent, flow_hash};
 use super::turn::{spend_at, work};
-use crate::chain::{Work, spend};
+use crate::chain::{Work, random, spend};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Loads, Notice, Place};
 
@@ -344,8 +344,12 @@ impl Engine<'_> {
             let mut here = time + self.timing.hand_over;
             let sleeps = guest.guest.queue.is_empty() && time > guest.ready + self.timing.spin;
             if sleeps && guest.dedicated.is_none() {
-                here = here.max(time + self.timing.wake);
-                guest.attribution.woke(Nanos(self.timing.wake));
+                let asleep = time - guest.ready - self.timing.spin;
+                let (tenant, seed) = (&self.tenants[tenant], (core as u64) << 48);
+                let drawn = random(tenant.seed ^ seed, tenant.decisions.packets_handed);
+                let wake = tenant.costs.wake(asleep, drawn).unwrap_or(self.timing.wake);
+                here = here.max(time + wake);
+                guest.attribution.woke(Nanos(wake));
             }
             // What was handed over before is there before.
             here = guest
@@ -435,7 +439,8 @@ impl Engine<'_> {
         let count = arrived.take_while(|waiting| waiting.at <= now).count();
         batch.extend(core.guest.queue.drain(..count));
         let more = core.guest.queue.front().is_some_and(|w| w.at <= now);
-        let work = work(batch.iter().map(|waiting| &waiting.packet));
+        let packets = batch.iter().map(|waiting| &waiting.packet);
+        let work = work(packets, &mut tenant.warmth);
         let mut picos = tenant.costs.help(work, claim.other_node);
         if batch.iter().any(|waiting| waiting.last_functions > 0) {
             picos -= left_out(&tenant.costs, &batch, true).min(picos);

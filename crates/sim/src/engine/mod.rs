@@ -48,7 +48,9 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
-use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant};
+use tenant::{
+    BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth,
+};
 use tree::{NEVER, Tree};
 use usage::Usage;
 use watch::Watch;
@@ -324,6 +326,7 @@ impl<'r> Engine<'r> {
                 })
             }
         };
+        let warmth = Warmth::new(setup.costs.cold_after);
         self.tenants.push(Tenant {
             costs: setup.costs,
             seed: setup.seed,
@@ -332,6 +335,7 @@ impl<'r> Engine<'r> {
             decisions: Default::default(),
             make: setup.make,
             slots: Vec::new(),
+            warmth,
             steering,
             transits: Vec::new(),
             free: Vec::new(),

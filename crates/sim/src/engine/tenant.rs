@@ -27,6 +27,8 @@ pub(crate) struct Tenant {
     pub make: Option<MakeMapper>,
     /// By flow: its number at the core that dispatches it. Only with core mappers.
     pub slots: Vec<u16>,
+    /// Where it matters which flows are in the caches.
+    pub warmth: Option<Warmth>,
     pub steering: Steering,
     /// Buckets or flows that are on their way, by number; those that are over are free.
     pub transits: Vec<Moving>,
@@ -38,6 +40,38 @@ pub(crate) struct Tenant {
     pub cores: u32,
     /// Nanoseconds that cores worked for it.
     pub worked: u64,
+}
+
+/// Which flows are in the caches: those whose last packet is not long ago, counted in packets.
+#[derive(Debug)]
+pub(crate) struct Warmth {
+    after: u32,
+    packets: u32,
+    /// By flow: how many packets had been processed when its last one was.
+    seen: Vec<u32>,
+}
+
+impl Warmth {
+    /// None that a chain's model knows of if `after` is 0.
+    pub fn new(after: u32) -> Option<Warmth> {
+        (after > 0).then_some(Warmth {
+            after,
+            packets: 0,
+            seen: Vec::new(),
+        })
+    }
+
+    /// Whether a packet that is processed now is cold.
+    #[inline]
+    pub fn is_cold(&mut self, packet: &Packet) -> bool {
+        let flow = packet.flow as usize;
+        if self.seen.len() <= flow {
+            self.seen.resize(flow + 1, 0);
+        }
+        self.packets = self.packets.wrapping_add(1);
+        let before = std::mem::replace(&mut self.seen[flow], self.packets);
+        packet.is_first() || self.packets.wrapping_sub(before) > self.after
+    }
 }
 
 /// A bucket or flow on its way.

@@ -6,21 +6,27 @@ use super::core::{Core, Waiting};
 use super::dispatch::NONE;
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
-use super::tenant::Tenant;
+use super::tenant::{Tenant, Warmth};
 use super::tree::NEVER;
 use crate::chain::{Work, random, spend};
 use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 
-/// Counts packets up.
+/// Counts packets up that a core is about to process.
 #[inline]
-pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>) -> Work {
+pub(super) fn work<'a>(
+    packets: impl Iterator<Item = &'a Packet>,
+    warmth: &mut Option<Warmth>,
+) -> Work {
     let mut work = Work::default();
     for packet in packets {
         work.packets += 1;
         work.bytes += u64::from(packet.bytes);
         work.new += u64::from(packet.is_first());
+        if let Some(warmth) = warmth {
+            work.cold += u64::from(warmth.is_cold(packet));
+        }
     }
     work
 }
@@ -68,9 +74,10 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
     if count == 0 {
         return false;
     }
-    let work = work(batch.iter().map(|arrived| &arrived.packet));
+    let packets = batch.iter().map(|arrived| &arrived.packet);
+    let work = work(packets, &mut tenant.warmth);
     let more = core.fifo.len() > count && core.fifo.arrived(now, count + 1).len() > count;
-    let picos = tenant.costs.whole(work);
+    let picos = tenant.costs.whole(work, more);
     let first = batch[0].packet.arrival;
     if more {
         for arrived in batch {
@@ -222,7 +229,7 @@ impl Engine<'_> {
         }
         let batch = std::mem::take(&mut self.batch);
         let work = self.work_here(tenant, &batch);
-        let picos = self.tenants[tenant].costs.whole(work);
+        let picos = self.tenants[tenant].costs.whole(work, more);
         self.process(number, tenant, (now, picos), &batch, more);
         for waiting in &batch {
             self.left(number, &waiting.packet, self.cores[number].ready);
@@ -232,7 +239,8 @@ impl Engine<'_> {
 
     /// What a batch is, with the flows in it that came from other cores.
     pub(super) fn work_here(&mut self, tenant: usize, batch: &[Waiting]) -> Work {
-        let mut work = work(batch.iter().map(|waiting| &waiting.packet));
+        let packets = batch.iter().map(|waiting| &waiting.packet);
+        let mut work = work(packets, &mut self.tenants[tenant].warmth);
         for waiting in batch.iter().filter(|waiting| waiting.kept) {
             work.migrated += u64::from(self.tenants[tenant].steering.greet(&waiting.packet));
         }
