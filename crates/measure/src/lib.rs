@@ -2,6 +2,7 @@
 //! for packets that are simulated.
 //!
 //! - [`histogram`]: every packet's latency, in constant memory;
+//! - [`durations`]: the same for other times, coarsely;
 //! - [`attribution`]: one cause for each packet beyond its objective.
 //!
 //! Neither has a clock of its own.
@@ -9,4 +10,5 @@
 #![forbid(unsafe_code)]
 
 pub mod attribution;
+pub mod durations;
 pub mod histogram;

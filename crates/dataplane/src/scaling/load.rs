@@ -9,6 +9,7 @@
 use crate::port::Received;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 
@@ -17,9 +18,6 @@ const BITS: usize = 64;
 
 /// Published flow counts are in these parts of a flow.
 pub(crate) const FLOW: f64 = 256.0;
-
-/// Batch durations are counted in quarters of octaves.
-const DURATIONS: usize = 4 * 63;
 
 /// What one worker has published. Only it writes, only the mapper's thread reads; every number is of
 /// use without the others, so none is ordered.
@@ -39,7 +37,7 @@ pub(crate) struct LoadBoard {
     /// For how many epochs on end the worker has not been through with its packets.
     pub(crate) behind: AtomicU32,
     /// Batches by duration.
-    durations: Box<[AtomicU64; DURATIONS]>,
+    durations: Box<[AtomicU64; QUARTERS]>,
 }
 
 impl Default for LoadBoard {
@@ -64,50 +62,25 @@ fn add(to: &AtomicU64, more: u64) {
     to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
-/// The quarter of an octave that a duration is in.
-#[inline]
-fn quarter(duration: u64) -> usize {
-    match duration.checked_ilog2() {
-        Some(octave @ 2..) => (octave as usize - 1) * 4 + (duration >> (octave - 2) & 3) as usize,
-        _ => duration as usize,
-    }
-}
-
-/// The first duration of a quarter.
-fn first_of(quarter: usize) -> u64 {
-    match quarter {
-        0..4 => quarter as u64,
-        _ => (4 + quarter as u64 % 4) << (quarter / 4 - 1),
-    }
-}
-
 /// Batch durations up to some time, for the differences between two.
 #[derive(Clone, Debug)]
-pub(crate) struct Durations(Box<[u64; DURATIONS]>);
+pub(crate) struct Durations(Box<[u64; QUARTERS]>);
 
 impl Default for Durations {
     fn default() -> Self {
-        Durations(Box::new([0; DURATIONS]))
+        Durations(Box::new([0; QUARTERS]))
     }
 }
 
 impl Durations {
     /// The 99th percentile of the batches since the last call, to a quarter; zero without any.
     pub(crate) fn p99(&mut self, board: &LoadBoard) -> Nanos {
-        let mut new = [0; DURATIONS];
+        let mut new = [0; QUARTERS];
         for ((new, before), now) in new.iter_mut().zip(&mut *self.0).zip(&*board.durations) {
             let now = now.load(Ordering::Relaxed);
             *new = now - std::mem::replace(before, now);
         }
-        let above = new.iter().sum::<u64>() / 100;
-        let mut seen = 0;
-        for (quarter, count) in new.iter().enumerate().rev() {
-            seen += count;
-            if seen > above {
-                return Nanos(first_of(quarter + 1).wrapping_sub(1));
-            }
-        }
-        Nanos::ZERO
+        durations::p99(new.into_iter())
     }
 }
 
@@ -197,7 +170,7 @@ impl Account {
     #[inline]
     pub(crate) fn batch(&mut self, took: Nanos) {
         self.busy += took;
-        add(&self.board.durations[quarter(took.0) % DURATIONS], 1);
+        add(&self.board.durations[durations::quarter(took)], 1);
     }
 
     /// Notes a turn of the worker's loop, in which no packets wait but in the ring, or some do; publishes
@@ -242,21 +215,6 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quarters_of_octaves_cover_all_durations() {
-        let mut next = 0;
-        for step in 0..DURATIONS {
-            assert_eq!(first_of(step), next);
-            assert_eq!(quarter(next), step);
-            next = match step {
-                _ if step + 1 == DURATIONS => break,
-                _ => first_of(step + 1),
-            };
-            assert_eq!(quarter(next - 1), step);
-        }
-        assert_eq!(quarter(u64::MAX), DURATIONS - 1);
-    }
 
     #[test]
     fn packets_and_flows_are_published_by_bucket() {

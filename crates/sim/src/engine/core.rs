@@ -6,6 +6,7 @@ use super::tree::NEVER;
 use crate::traffic::Packet;
 use std::collections::VecDeque;
 use tailwater_measure::attribution::Attribution;
+use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
 
 /// A packet that waits at a core.
@@ -22,9 +23,6 @@ pub(crate) struct Waiting {
     pub kept: bool,
 }
 
-/// Batch durations are counted in quarters of octaves.
-const DURATIONS: usize = 4 * 63;
-
 /// What a core did since somebody last asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
@@ -34,7 +32,7 @@ pub(crate) struct Stats {
     pub processed: u64,
     pub longest_queue: u32,
     pub worst_delay: u64,
-    durations: Box<[u32; DURATIONS]>,
+    durations: Box<[u32; QUARTERS]>,
 }
 
 impl Default for Stats {
@@ -46,7 +44,7 @@ impl Default for Stats {
             processed: 0,
             longest_queue: 0,
             worst_delay: 0,
-            durations: Box::new([0; DURATIONS]),
+            durations: Box::new([0; QUARTERS]),
         }
     }
 }
@@ -57,44 +55,18 @@ impl Stats {
     pub fn batch(&mut self, packets: usize, took: u64) {
         self.busy += took;
         self.processed += packets as u64;
-        self.durations[quarter(took) % DURATIONS] += 1;
+        self.durations[durations::quarter(Nanos(took))] += 1;
     }
 
     /// The 99th percentile of the batches' durations, to a quarter of an octave; zero without any.
     pub fn batch_p99(&self) -> Nanos {
-        let above = self.durations.iter().map(|n| u64::from(*n)).sum::<u64>() / 100;
-        let mut seen = 0;
-        for (quarter, count) in self.durations.iter().enumerate().rev() {
-            seen += u64::from(*count);
-            if seen > above {
-                return Nanos(first_of(quarter + 1).saturating_sub(1));
-            }
-        }
-        Nanos::ZERO
+        durations::p99(self.durations.iter().map(|count| u64::from(*count)))
     }
 
     pub fn clear(&mut self) {
         let mut durations = std::mem::take(self).durations;
         durations.fill(0);
         self.durations = durations;
-    }
-}
-
-/// The quarter of an octave that a duration is in.
-#[inline]
-fn quarter(duration: u64) -> usize {
-    match duration.checked_ilog2() {
-        Some(octave @ 2..) => (octave as usize - 1) * 4 + (duration >> (octave - 2) & 3) as usize,
-        _ => duration as usize,
-    }
-}
-
-/// The first duration of a quarter.
-fn first_of(quarter: usize) -> u64 {
-    match quarter {
-        0..4 => quarter as u64,
-        DURATIONS.. => u64::MAX,
-        _ => (4 + quarter as u64 % 4) << (quarter / 4 - 1),
     }
 }
 
