@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(drawn(500, 0.3), Some(10));
         // Between them it is drawn evenly, in whole nanoseconds.
         assert_eq!(drawn(8_999, 0.7), Some(14));
-        assert_eq!(drawn(9_000, 0.9), Some(200));
+        assert_eq!(drawn(9_000, 0.5), Some(100));
         assert_eq!(drawn(u64::MAX, 0.999), Some(300));
         let old = CapacityProfile {
             details: None,
