@@ -353,7 +353,7 @@ fn wrong_input_is_refused() {
         &rack(&folder, "  sed: 1\n"),
         &[],
         "rack.yaml:12:3: spec.sed: expected one of the fields servers, switch, timing, ingress, \
-         chains, policies, duration, window, seed, found \"sed\"; did you mean \"seed\"?",
+         chains, policies, duration, warmUp, window, seed, found \"sed\"; did you mean \"seed\"?",
     );
     refused(
         &folder.path("missing.yaml"),

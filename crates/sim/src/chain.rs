@@ -135,7 +135,7 @@ static ASSUMED: DetailedCosts = DetailedCosts {
     receive_packet: 35.0,
     ring_packet: 0.0,
     queue_packet: 85.0,
-    hand_over_packet: 150.0,
+    hand_over_packet: 25.0,
     take_over_packet: 35.0,
     wakes: Vec::new(),
 };

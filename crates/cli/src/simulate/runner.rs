@@ -278,7 +278,7 @@ impl Runner {
             });
         }
         let mut progress = self.progress(&packets);
-        let report = oracle_with(chains, &RunOptions::default(), |time| {
+        let report = oracle_with(chains, &self.options(spec), |time| {
             progress.tell(time.0);
             !self.stop.load(Ordering::Relaxed)
         });
@@ -305,20 +305,24 @@ impl Runner {
                 workload: packets.workload()?,
             });
         }
-        let options = RunOptions {
-            seed: spec.seed,
-            window: spec.window,
-            bursts: self.bursts,
-            ..RunOptions::default()
-        };
         let mut progress = self.progress(&packets);
-        let report = simulate_with(&spec.rack, chains, &options, |time| {
+        let report = simulate_with(&spec.rack, chains, &self.options(spec), |time| {
             progress.tell(time.0);
             !self.stop.load(Ordering::Relaxed)
         });
         let report = report.map_err(failed)?;
         progress.tell(u64::MAX);
         Ok((!self.stop.load(Ordering::Relaxed)).then_some(report))
+    }
+
+    fn options(&self, spec: &RackSpec) -> RunOptions {
+        RunOptions {
+            seed: spec.seed,
+            window: spec.window,
+            warm_up: spec.warm_up,
+            bursts: self.bursts,
+            ..RunOptions::default()
+        }
     }
 
     /// How far a run of these packets is.

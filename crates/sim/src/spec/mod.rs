@@ -42,6 +42,8 @@ pub struct RackSpec {
     pub chains: Vec<RackChain>,
     /// For how long packets arrive; `None`: captures to their ends, presets for a second.
     pub duration: Option<Nanos>,
+    /// For how long nothing is reported yet.
+    pub warm_up: Nanos,
     /// The length of a window of the report.
     pub window: Nanos,
     /// Seeds what is random.
@@ -73,8 +75,8 @@ impl RackSpec {
 fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "window",
-        "seed",
+        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp",
+        "window", "seed",
     ])?;
     let rack = rack::rack(&fields)?;
     let nodes = fields.required("chains", "a list of chains")?;
@@ -96,6 +98,16 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
         None => None,
         Some(node) => Some(duration(&node, DURATION)?),
     };
+    let warm_up = match fields.optional("warmUp") {
+        None => Nanos::ZERO,
+        Some(node) => {
+            let warm_up = duration(&node, Nanos::ZERO..=*DURATION.end())?;
+            if let Some(length) = length.filter(|length| *length <= warm_up) {
+                return Err(node.expected(&format!("less than the duration of {length}")));
+            }
+            warm_up
+        }
+    };
     let window = match fields.optional("window") {
         None => RunOptions::default().window,
         Some(node) => {
@@ -112,6 +124,7 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
         rack,
         chains,
         duration: length,
+        warm_up,
         window,
         seed: match fields.optional("seed") {
             None => 1,

@@ -55,7 +55,7 @@ fn everything_can_be_said() {
                 migration: 6ns, look: 7ns, rpc: 8ns}\n  \
                 ingress: {prefixV4: 16, prefixV6: 32, threshold: 6}\n  \
                 policies: [tailwater, static]\n  duration: 20ms\n  \
-                window: 2ms\n  seed: 5\n";
+                warmUp: 4ms\n  window: 2ms\n  seed: 5\n";
     let spec = parse(&spec(servers, chain, more)).unwrap();
     let [first, second, third] = &spec.rack.servers[..] else {
         panic!("{:?}", spec.rack.servers);
@@ -92,6 +92,7 @@ fn everything_can_be_said() {
         (spec.seed, spec.duration),
         (5, Some(Nanos::from_millis(20)))
     );
+    assert_eq!(spec.warm_up, Nanos::from_millis(4));
     assert_eq!(spec.window, Nanos::from_millis(2));
     let chain = &spec.chains[0];
     let costs = ServiceCosts {
@@ -341,6 +342,10 @@ fn wrong_fields_are_named() {
         (
             chain(&format!("{good}, profile: x, splits: []")),
             "splits: expected costs instead of profile beside this field",
+        ),
+        (
+            spec(SERVERS, CHAIN, "  warmUp: 2s\n  duration: 2s\n"),
+            "spec.warmUp: expected less than the duration of 2s, found \"2s\"",
         ),
         (
             spec(SERVERS, CHAIN, "  window: 10us\n"),
