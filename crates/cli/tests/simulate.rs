@@ -355,6 +355,20 @@ fn wrong_input_is_refused() {
         "rack.yaml:12:3: spec.sed: expected one of the fields servers, switch, timing, ingress, \
          chains, policies, duration, warmUp, window, seed, found \"sed\"; did you mean \"seed\"?",
     );
+    let warm = rack(&folder, "  warmUp: 10ms\n");
+    refused(
+        &warm,
+        &["--duration", "5ms"],
+        "spec.warmUp: expected less than the 5ms in which packets arrive, found 10ms",
+    );
+    let capture = folder.capture("short.pcap", &mixture(10));
+    // How long a whole capture is, is known only in the end.
+    let whole = std::fs::read_to_string(rack(&folder, "  warmUp: 10s\n")).unwrap();
+    refused(
+        &folder.write("rack.yaml", whole.replace("  duration: 20ms\n", "")),
+        &["--traffic", capture.to_str().unwrap(), "--policy", "static"],
+        "spec.warmUp: expected less time than packets arrive",
+    );
     refused(
         &folder.path("missing.yaml"),
         &[],

@@ -357,6 +357,10 @@ impl Progress<'_> {
 fn failed(error: SimError) -> CliError {
     match error {
         SimError::Traffic(error) => CliError::Traffic(error),
+        SimError::Setting {
+            field: "warm_up",
+            expected,
+        } => CliError::Input(format!("spec.warmUp: expected {expected}")),
         error => CliError::Input(error.to_string()),
     }
 }

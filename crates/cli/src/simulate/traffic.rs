@@ -65,6 +65,14 @@ impl Source {
             (None, TrafficSource::File(path)) => Traffic::File(path.clone()),
         };
         let length = spec.duration.unwrap_or(DEFAULT_DURATION);
+        // How long a whole capture is, is known only when it has been read.
+        let is_known = spec.duration.is_some() || matches!(named, Traffic::Preset(_));
+        if is_known && length <= spec.warm_up {
+            return Err(CliError::Input(format!(
+                "spec.warmUp: expected less than the {length} in which packets arrive, found {}",
+                spec.warm_up
+            )));
+        }
         let speed = chain.traffic.rate_scale;
         // A preset needs some time for its first packets.
         let generated = Nanos::from_secs_f64(length.as_secs_f64() * speed);
