@@ -229,8 +229,6 @@ impl Backlog {
             bound,
             lists,
             relieved,
-            held,
-            waiting,
             ..
         } = self;
         let aside = lists.len() - 1;
@@ -313,13 +311,7 @@ impl Backlog {
             Some(number)
         };
         batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
-        for parcel in lists[aside].drain(..) {
-            let flow = &mut flows[usize::from(parcel.number())];
-            waiting.flows += u32::from(flow.held == 0);
-            waiting.packets += 1;
-            held.push(parcel, flow.held == 0);
-            flow.held += 1;
-        }
+        self.hold();
     }
 
     /// The flows in the own queue, for the mapper. Their order holds until packets come or go.

@@ -16,6 +16,25 @@ impl Backlog {
         self.relieved = helpers;
     }
 
+    /// Holds the packets that were set aside for that.
+    pub(super) fn hold(&mut self) {
+        let Backlog {
+            flows,
+            lists,
+            held,
+            waiting,
+            ..
+        } = self;
+        let aside = lists.len() - 1;
+        for parcel in lists[aside].drain(..) {
+            let flow = &mut flows[usize::from(parcel.number())];
+            waiting.flows += u32::from(flow.held == 0);
+            waiting.packets += 1;
+            held.push(parcel, flow.held == 0);
+            flow.held += 1;
+        }
+    }
+
     /// Places flows that have left a helper, with what was held of them.
     pub(crate) fn place_held(
         &mut self,
@@ -87,6 +106,8 @@ impl Backlog {
     /// Puts all that is held into the own queue, though packets in front of it are with helpers: nothing is
     /// processed any more.
     pub(crate) fn give_up_held(&mut self) {
+        // Should the mapper have died in the midst of a batch, some were not yet held.
+        self.hold();
         if self.waiting.packets == 0 {
             return;
         }

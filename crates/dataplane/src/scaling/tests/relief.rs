@@ -3,6 +3,7 @@
 
 use super::super::dispatch::Dispatch;
 use super::super::link::{Claim, FromDispatcher, link};
+use crate::death::survive;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tailwater_handover::park::{Mode, park};
@@ -31,6 +32,8 @@ struct Script {
     placed: Vec<Flowlet>,
     /// When it last decided.
     held: Load,
+    /// It dies when it is asked to place a flow.
+    dies: bool,
 }
 
 #[derive(Clone, Default)]
@@ -53,7 +56,11 @@ impl CoreMapper for Scripted {
     fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Place {
         let mut script = self.0.lock().unwrap();
         script.placed.push(flowlet);
-        script.place.unwrap_or(Place::HERE)
+        let (dies, place) = (script.dies, script.place);
+        // Dying must not poison it.
+        drop(script);
+        assert!(!dies, "no place on purpose");
+        place.unwrap_or(Place::HERE)
     }
 }
 
@@ -128,8 +135,8 @@ impl Rig {
         change(&mut self.script.0.lock().unwrap());
     }
 
-    /// Packets of these flows come, and are placed, staged or held.
-    fn receive(&mut self, flows: &[usize]) {
+    /// Packets of these flows come, and are looked up.
+    fn look_up(&mut self, flows: &[usize]) {
         let first = self.flow_of.len() as u64;
         for &flow in flows {
             let now = Nanos(self.flow_of.len() as u64);
@@ -138,10 +145,15 @@ impl Rig {
             self.flow_of.push(flow);
         }
         self.chain.look_up(&mut self.batch, Nanos(first));
+    }
+
+    /// Packets of these flows come, and are placed, staged or held.
+    fn receive(&mut self, flows: &[usize]) {
+        let now = Nanos(self.flow_of.len() as u64);
+        self.look_up(flows);
         self.measured(|rig| {
-            rig.dispatch
-                .distribute(&mut rig.batch, &mut rig.chain, Nanos(first));
-            rig.dispatch.flush(Nanos(first));
+            rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, now);
+            rig.dispatch.flush(now);
         });
         assert!(self.batch.is_empty());
     }
@@ -302,6 +314,38 @@ fn what_is_held_at_the_end_is_given_up() {
     rig.help(0, 9);
     rig.turn();
     assert!(rig.dispatch.is_quiet());
+    assert_eq!(rig.pool.available(), rig.pool.capacity());
+}
+
+/// In the midst of a batch: those in front were set aside, the rest is still in the batch.
+#[test]
+fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
+    let mut rig = Rig::new(1, true);
+    rig.script(|script| (script.place, script.relieve) = (Some(A), 1));
+    rig.receive(&[1]);
+    rig.turn();
+    rig.receive(&[1]);
+    rig.script(|script| script.dies = true);
+    rig.look_up(&[1, 1, 2, 1]);
+    let died = survive(|| {
+        rig.dispatch
+            .distribute(&mut rig.batch, &mut rig.chain, Nanos(2));
+    });
+    assert_eq!(died.unwrap_err(), "no place on purpose");
+    let arrivals = |batch: &Batch| -> Vec<u64> { batch.iter().map(|p| p.arrival.0).collect() };
+    assert_eq!(arrivals(&rig.batch), [4, 5], "in the worker's hand");
+    rig.batch.release(&mut rig.pool);
+    rig.dispatch.abandon();
+    rig.dispatch.take_undone(&mut rig.batch);
+    assert_eq!(
+        arrivals(&rig.batch),
+        [1, 2, 3],
+        "held, and on their way to be"
+    );
+    rig.dispatch
+        .done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
+    rig.help(0, 9);
+    rig.turn();
     assert_eq!(rig.pool.available(), rig.pool.capacity());
 }
 
