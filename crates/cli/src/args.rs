@@ -48,6 +48,9 @@ pub enum Command {
     /// Look at traffic, or make some
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Tell whether this machine is fit for packets, and what to do about it
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -317,6 +320,38 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
     /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+What is in the way comes first, each with the command that removes it. Without root less is told.
+
+Examples:
+  tailwater doctor
+  tailwater doctor --slo 100us --cores 2-3
+  sudo tailwater doctor --output json > machine.json
+
+Exit codes: 0 the objective is realistic here, 1 nothing could be measured, 2 wrong input,
+3 the objective is not realistic.";
+
+/// What `tailwater doctor` is told.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The objective: 99 of 100 packets within so long
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = values::duration)]
+    pub slo: Nanos,
+    /// The cores that are to process packets [default: those isolated, or the last]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub cores: Option<Cores>,
+    /// How long cores are watched
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::watch)]
+    pub duration: Nanos,
+    /// Only read what the system tells, and measure nothing
+    #[arg(long, conflicts_with = "duration")]
+    pub no_measuring: bool,
+    /// A report for people or for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,

@@ -1,6 +1,7 @@
 //! The `tailwater` command.
 
 mod args;
+mod doctor;
 mod error;
 mod explain;
 mod html;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),

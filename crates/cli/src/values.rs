@@ -51,6 +51,11 @@ pub fn window(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(60))
 }
 
+/// How long cores are watched.
+pub fn watch(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_millis(10)..=Nanos::from_secs(600))
+}
+
 /// Packets a second: `200000`, `200kpps`, `1.5Mpps`.
 pub fn rate(text: &str) -> Result<f64, String> {
     const WHAT: &str = "expected packets per second such as 200000, 200kpps or 1.5Mpps";

@@ -56,6 +56,31 @@ pub fn available() -> Vec<usize> {
     if cores.is_empty() { vec![0] } else { cores }
 }
 
+/// The cores that the kernel keeps other programs off (`isolcpus=`), in order. A process may be pinned to
+/// them though they are not among those that it runs on by itself.
+pub fn isolated() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    parse_kernel_list(&text).unwrap_or_default()
+}
+
+/// No machine has more processors; a list that says so is not believed.
+const MOST_CPUS: usize = 1 << 16;
+
+/// A list of processors as the kernel writes it (`0-3,8`; nothing for none), rising.
+pub fn parse_kernel_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = BTreeSet::new();
+    let parts = text.split(',').map(str::trim);
+    for part in parts.filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MOST_CPUS {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus.into_iter().collect())
+}
+
 /// The core to use when none is named: the last one, since the first ones serve interrupts.
 pub fn default_core() -> usize {
     available().last().copied().unwrap_or(0)
@@ -69,7 +94,9 @@ pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
     let syntax = || CoreError::Syntax {
         found: text.to_owned(),
     };
-    let available = available();
+    let mut available = [available(), isolated()].concat();
+    available.sort_unstable();
+    available.dedup();
     let mut cores = Vec::new();
     let mut seen = BTreeSet::new();
     for part in text.split(',') {
@@ -102,7 +129,7 @@ pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
 }
 
 /// A list in short: `0-3,8`.
-fn format_list(cores: &[usize]) -> String {
+pub fn format_list(cores: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &core in cores {
         match parts.last_mut() {
@@ -188,6 +215,21 @@ mod tests {
         // A range of absurd length ends at its first core that is not there.
         let error = parse_list("0-99999999999").unwrap_err();
         assert!(matches!(error, CoreError::NotAvailable { .. }));
+    }
+
+    #[test]
+    fn the_kernels_lists_are_read() {
+        for (text, cpus) in [
+            ("", &[][..]),
+            ("3\n", &[3]),
+            ("0-2,5,7-8", &[0, 1, 2, 5, 7, 8]),
+            ("4,2,2-3", &[2, 3, 4]),
+        ] {
+            assert_eq!(parse_kernel_list(text).as_deref(), Some(cpus), "{text}");
+        }
+        for wrong in ["a", "1-", "3-2", "1;2", "0-99999999999999", "0-65536"] {
+            assert_eq!(parse_kernel_list(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

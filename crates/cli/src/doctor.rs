@@ -1,0 +1,90 @@
+//! `tailwater doctor`.
+
+use crate::args::{DoctorArgs, ReportOutput};
+use crate::error::{CliError, SLO_MISSED};
+use crate::print;
+use crate::run::{json, stop_on_signals};
+use crate::text::one_line;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use tailwater_dataplane::cores::{default_core, isolated};
+use tailwater_doctor::{Diagnosis, Finding, Live, Purpose, Severity, examine, measure};
+
+/// Examines this machine, and says whether an objective is realistic on it.
+pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let cores = args.cores.as_ref().map(|cores| cores.0.clone());
+    let purpose = Purpose {
+        slo: args.slo,
+        cores: cores.unwrap_or_else(|| match isolated() {
+            none if none.is_empty() => vec![default_core()],
+            isolated => isolated,
+        }),
+    };
+    let stop = stop_on_signals()?;
+    let findings = examine(&Live, &purpose);
+    let measured = match args.no_measuring {
+        true => None,
+        false => {
+            let measured = measure(&purpose, args.duration, &stop);
+            Some(measured.map_err(|source| CliError::System {
+                what: "cannot measure",
+                source,
+            })?)
+        }
+    };
+    let diagnosis = Diagnosis::new(&Live, &purpose, findings, measured);
+    match args.output {
+        ReportOutput::Table => print(&table(&diagnosis))?,
+        ReportOutput::Json => print(&json(&diagnosis)?)?,
+    }
+    Ok(match diagnosis.verdict.realistic {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(SLO_MISSED),
+    })
+}
+
+/// For people: what is wrong with what to do about it, then the rest in a line each, then the verdict.
+fn table(diagnosis: &Diagnosis) -> String {
+    let mut text = format!(
+        "{}; cores {}\n",
+        one_line(&diagnosis.machine),
+        diagnosis.cores
+    );
+    let (rest, bad): (Vec<&Finding>, Vec<&Finding>) = diagnosis
+        .findings
+        .iter()
+        .partition(|finding| finding.severity >= Severity::Unknown);
+    for finding in bad {
+        let (severity, found) = (finding.severity.name(), one_line(&finding.found));
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "\n{severity:<9} {}: {found}", finding.check);
+        let _ = writeln!(text, "          {}", finding.why);
+        for command in &finding.fix {
+            let _ = writeln!(text, "          $ {}", one_line(command));
+        }
+    }
+    if !rest.is_empty() {
+        text.push('\n');
+    }
+    for finding in rest {
+        let (severity, found) = (finding.severity.name(), one_line(&finding.found));
+        let _ = writeln!(text, "{severity:<9} {}: {found}", finding.check);
+        for command in &finding.fix {
+            let _ = writeln!(text, "          $ {}", one_line(command));
+        }
+    }
+    let verdict = &diagnosis.verdict;
+    let _ = writeln!(
+        text,
+        "\np99 within {} us on cores {} {}: {}",
+        verdict.slo_us,
+        diagnosis.cores,
+        if verdict.realistic {
+            "is realistic"
+        } else {
+            "is not realistic"
+        },
+        one_line(&verdict.because)
+    );
+    text
+}

@@ -1,0 +1,94 @@
+//! `tailwater doctor` on this machine, whatever it is like.
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::Output;
+
+/// What it says, and its exit code: 0 or 3.
+fn doctor(args: &[&str]) -> (String, bool) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = tailwater().arg("doctor").args(args).output().unwrap();
+    assert!(stderr.is_empty(), "{}", text(&stderr));
+    let realistic = match status.code() {
+        Some(0) => true,
+        Some(3) => false,
+        other => panic!("exit code {other:?}"),
+    };
+    (text(&stdout).to_owned(), realistic)
+}
+
+/// All names of fields, at any depth.
+fn names(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            into.extend(fields.keys().cloned());
+            fields.values().for_each(|value| names(value, into));
+        }
+        Value::Array(values) => values.iter().for_each(|value| names(value, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_report_for_programs_has_the_documented_fields() {
+    let (json, realistic) = doctor(&["--output", "json", "--duration", "50ms", "--slo", "1ms"]);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["verdict"]["realistic"], realistic);
+    assert_eq!(report["verdict"]["slo_us"], 1000.0);
+    let mut found = BTreeSet::new();
+    names(&report, &mut found);
+    let page = include_str!("../../../docs/doctor.md");
+    let documented: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|line| Some(line.split_once('`')?.0.to_owned()))
+        .filter_map(|path| Some(path.rsplit(['.', ']']).next()?.to_owned()))
+        .collect();
+    let missing: Vec<_> = found.difference(&documented).collect();
+    assert!(missing.is_empty(), "not in docs/doctor.md: {missing:?}");
+}
+
+#[test]
+fn every_check_is_documented() {
+    let (json, _) = doctor(&["--output", "json", "--duration", "50ms"]);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let page = include_str!("../../../docs/doctor.md");
+    for finding in report["findings"].as_array().unwrap() {
+        let check = finding["check"].as_str().unwrap();
+        assert!(page.contains(&format!("| {check} |")), "{check}");
+    }
+}
+
+#[test]
+fn a_report_for_people_ends_with_the_verdict() {
+    let (table, realistic) = doctor(&["--no-measuring", "--slo", "5ms"]);
+    let last = table.lines().last().unwrap();
+    let (start, _) = last.split_once(" realistic: ").unwrap();
+    assert!(start.starts_with("p99 within 5000 us on cores "), "{last}");
+    assert_eq!(start.ends_with("is not"), !realistic);
+    // Nothing was tried.
+    assert!(!table.contains("scheduling-gaps"), "{table}");
+}
+
+#[test]
+fn wrong_values_are_refused() {
+    for (args, expected) in [
+        (["--slo", "fast"], "expected a duration"),
+        (["--cores", "4095"], "core 4095 is not available"),
+        (["--duration", "1ns"], "expected a duration from"),
+    ] {
+        let output = tailwater().arg("doctor").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            text(&output.stderr).contains(expected),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! The clock.
+
+use super::cpu_flags;
+use crate::finding::{Finding, Severity};
+use crate::{Purpose, System};
+
+/// Reading the time is done for each batch.
+pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "clock";
+    const FOLDER: &str = "/sys/devices/system/clocksource/clocksource0";
+    let source = system.read(&format!("{FOLDER}/current_clocksource")).told();
+    let flags = cpu_flags(system).unwrap_or_default();
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let steady = has("constant_tsc") && has("nonstop_tsc");
+    let source = source.as_deref().unwrap_or("unknown");
+    vec![match (steady, source) {
+        (true, "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page") => {
+            Finding::good(CHECK, format!("{source}, and the counter is steady"))
+        }
+        (true, _) => {
+            let found =
+                format!("the kernel uses {source}, though the time-stamp counter is steady");
+            let why =
+                "Tailwater reads the counter itself; others pay up to a microsecond a reading";
+            Finding::bad(CHECK, Severity::Costs, found, why)
+                .fixed_by(format!("echo tsc | sudo tee {FOLDER}/current_clocksource"))
+        }
+        (false, _) => {
+            let found = format!("no steady time-stamp counter; the kernel uses {source}");
+            let why = "each batch pays for the system's clock: 30 ns, or a microsecond with hpet";
+            Finding::bad(CHECK, Severity::Costs, found, why)
+        }
+    }]
+}

@@ -1,0 +1,82 @@
+//! DPDK and its drivers.
+
+use super::network::{Interface, interfaces_of};
+use crate::finding::{Finding, Severity};
+use crate::{Purpose, System};
+
+const INSTALL: &str = "sudo apt install libdpdk-dev dpdk";
+
+/// Releases that Tailwater is built with: year and month.
+const RELEASES: [(u32, u32); 2] = [(22, 11), (25, 11)];
+
+/// The DPDK driver for a kernel driver, where the names differ.
+fn driver_for(kernel: &str) -> &str {
+    match kernel {
+        "mlx5_core" => "mlx5",
+        "mlx4_core" => "mlx4",
+        "virtio_net" | "virtio-pci" => "virtio",
+        "bnxt_en" => "bnxt",
+        "hv_netvsc" => "netvsc",
+        "igb" | "igbvf" | "e1000e" => "e1000",
+        "ixgbevf" => "ixgbe",
+        same => same,
+    }
+}
+
+/// Whether DPDK is here, in a release that is known, with drivers for the NICs.
+pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "dpdk";
+    let why = "real ports need it (the trace NIC does not)";
+    let Some(version) = system
+        .run("pkg-config", &["--modversion", "libdpdk"])
+        .told()
+    else {
+        let found = "not found by pkg-config";
+        return vec![Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL)];
+    };
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
+    let release = numbers.next().flatten().zip(numbers.next().flatten());
+    let [first, last] = RELEASES;
+    let mut findings = vec![match release {
+        Some(release) if release >= first && release <= last => {
+            Finding::good(CHECK, format!("release {version}"))
+        }
+        _ => {
+            let found = format!("release {version}; known are 22.11 to 25.11");
+            Finding::bad(CHECK, Severity::Missing, found, why)
+        }
+    }];
+    let Some(folder) = system
+        .run("pkg-config", &["--variable=libdir", "libdpdk"])
+        .told()
+    else {
+        return findings;
+    };
+    // Debian keeps drivers in a folder of their own, named for the interface's version.
+    let mut files = system.list(&folder).told().unwrap_or_default();
+    for name in system
+        .list(&format!("{folder}/dpdk"))
+        .told()
+        .unwrap_or_default()
+    {
+        files.extend(
+            system
+                .list(&format!("{folder}/dpdk/{name}"))
+                .told()
+                .unwrap_or_default(),
+        );
+    }
+    for Interface { name, driver, .. } in interfaces_of(system) {
+        let Some(driver) = driver.as_deref().map(driver_for) else {
+            continue;
+        };
+        let library = format!("librte_net_{driver}.");
+        if !files.iter().any(|file| file.starts_with(&library)) {
+            let found = format!("no driver librte_net_{driver} for {name}");
+            let why =
+                "this NIC can be used through net_af_xdp or net_af_packet only, which are slower";
+            findings.push(Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL));
+        }
+    }
+    findings
+}

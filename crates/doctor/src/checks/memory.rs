@@ -1,0 +1,90 @@
+//! Huge pages.
+
+use super::{chosen, field};
+use crate::finding::{Finding, Severity};
+use crate::{Answer, Purpose, System};
+
+/// Memory that one chain with its buffers and flow table takes, generously.
+const WANTED_MIB: u64 = 1024;
+
+/// Huge pages set aside for DPDK and for tenants' packet memory.
+pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "huge-pages";
+    let text = match system.read("/proc/meminfo") {
+        Answer::Is(text) => text,
+        _ => return vec![Finding::unknown(CHECK, "/proc/meminfo cannot be read")],
+    };
+    let number = |name| {
+        let value = field(&text, name)?;
+        value.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let Some(kib) = number("Hugepagesize").filter(|kib| *kib > 0) else {
+        let found = "the kernel has none";
+        let why = "DPDK ports then need --no-huge, and every packet costs TLB misses";
+        return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
+    };
+    let (total, free) = (
+        number("HugePages_Total").unwrap_or(0),
+        number("HugePages_Free").unwrap_or(0),
+    );
+    let mib = |pages: u64| pages.saturating_mul(kib) / 1024;
+    let wanted = (WANTED_MIB * 1024).div_ceil(kib);
+    let reserve = format!("sudo sysctl -w vm.nr_hugepages={}", total.max(wanted));
+    let mut findings = Vec::new();
+    findings.push(if mib(total) < WANTED_MIB {
+        let found = format!("{} MiB are set aside, in {total} pages", mib(total));
+        let why = "DPDK ports need them; without, every packet costs TLB misses";
+        Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(reserve)
+    } else if free == 0 {
+        let found = format!("all {} MiB are in use", mib(total));
+        let why = "a further DPDK port will not start";
+        let more = format!(
+            "sudo sysctl -w vm.nr_hugepages={}",
+            total.saturating_add(wanted)
+        );
+        Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(more)
+    } else {
+        let found = format!("{} of {} MiB are free", mib(free), mib(total));
+        Finding::good(CHECK, found)
+    });
+    let mounts = system.read("/proc/mounts").told().unwrap_or_default();
+    let mounted = mounts.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next() == Some("hugetlbfs")
+    });
+    if total > 0 && !mounted {
+        let why = "DPDK takes huge pages from there";
+        findings.push(
+            Finding::bad(CHECK, Severity::Costs, "no hugetlbfs is mounted", why).fixed_by(
+                "sudo mkdir -p /dev/hugepages && sudo mount -t hugetlbfs none /dev/hugepages",
+            ),
+        );
+    }
+    findings
+}
+
+/// Transparent huge pages, which Tailwater asks for where it keeps packets and flows.
+pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "transparent-huge-pages";
+    const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+    let read = |name: &str| system.read(&format!("{FOLDER}/{name}")).told();
+    let enabled = read("enabled").unwrap_or_default();
+    let set = |value: &str| format!("echo {value} | sudo tee {FOLDER}/enabled");
+    let finding = match chosen(&enabled) {
+        Some("madvise") => Finding::good(CHECK, "given to programs that ask for them"),
+        Some("always") => {
+            let why = "any program's memory may be moved together while packets wait";
+            Finding::bad(CHECK, Severity::Costs, "given to all programs", why)
+                .fixed_by(set("madvise"))
+        }
+        _ => {
+            let why = "flow tables then cost a TLB miss for nearly each packet";
+            let finding = Finding::bad(CHECK, Severity::Costs, "given to nobody", why);
+            match enabled.is_empty() {
+                true => finding,
+                false => finding.fixed_by(set("madvise")),
+            }
+        }
+    };
+    vec![finding]
+}

@@ -1,0 +1,128 @@
+//! NICs: where they are, and how they spread packets.
+
+use super::cores::list;
+use crate::cpus::CpuList;
+use crate::finding::{Finding, Severity};
+use crate::{Answer, Purpose, System};
+
+/// A network interface of a device.
+pub(super) struct Interface {
+    pub(super) name: String,
+    /// The kernel's driver.
+    pub(super) driver: Option<String>,
+    /// Where it is on the PCI bus.
+    address: Option<String>,
+    node: Option<usize>,
+    queues: usize,
+}
+
+/// The interfaces that belong to devices: not loopback, bridges or the like.
+pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
+    const FOLDER: &str = "/sys/class/net";
+    let names = system.list(FOLDER).told().unwrap_or_default();
+    let device = |name: String| {
+        let folder = format!("{FOLDER}/{name}");
+        let address = system.link(&format!("{folder}/device")).told()?;
+        let node = system.read(&format!("{folder}/device/numa_node")).told();
+        let queues = system
+            .list(&format!("{folder}/queues"))
+            .told()
+            .unwrap_or_default();
+        Some(Interface {
+            driver: system.link(&format!("{folder}/device/driver")).told(),
+            address: Some(address),
+            // -1 if there is but one.
+            node: node.and_then(|text| text.parse().ok()),
+            queues: queues
+                .iter()
+                .filter(|queue| queue.starts_with("rx-"))
+                .count(),
+            name,
+        })
+    };
+    names.into_iter().filter_map(device).collect()
+}
+
+/// Whether NICs are near the cores, and spread flows over queues.
+pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "nics";
+    let found = interfaces_of(system);
+    if found.is_empty() {
+        let why = "chains can run on captures and presets, and on virtual devices";
+        return vec![Finding::bad(
+            CHECK,
+            Severity::Missing,
+            "no interface of a device",
+            why,
+        )];
+    }
+    let mut findings = Vec::new();
+    for interface in &found {
+        findings.extend(far_cores(system, interface, purpose));
+        findings.push(spread(system, interface));
+    }
+    findings
+}
+
+/// Cores on another NUMA node than the NIC.
+fn far_cores(system: &dyn System, interface: &Interface, purpose: &Purpose) -> Option<Finding> {
+    let node = interface.node?;
+    let near = list(
+        system,
+        &format!("/sys/devices/system/node/node{node}/cpulist"),
+    );
+    let far = CpuList::from(purpose.cores.clone()).without(&near);
+    if near.is_empty() || far.is_empty() {
+        return None;
+    }
+    let found = format!(
+        "{} is on NUMA node {node} (cores {near}), but packets are to be processed on {far}",
+        interface.name
+    );
+    let why = "every packet crosses between the nodes: 100 ns and more for each cache line";
+    Some(Finding::bad("numa", Severity::Costs, found, why))
+}
+
+/// How an interface spreads flows.
+fn spread(system: &dyn System, interface: &Interface) -> Finding {
+    const CHECK: &str = "nics";
+    let Interface {
+        name,
+        driver,
+        address,
+        queues,
+        ..
+    } = interface;
+    let what = format!(
+        "{name} ({}, {}), {queues} queue{}",
+        driver.as_deref().unwrap_or("no driver"),
+        address.as_deref().unwrap_or("no address"),
+        if *queues == 1 { "" } else { "s" }
+    );
+    let said = system.run("ethtool", &["-x", name]);
+    let entries = said.clone().told().map_or(0, |text| table_entries(&text));
+    if entries > 0 {
+        return Finding::good(CHECK, format!("{what}; RSS by a table of {entries}"));
+    }
+    if said == Answer::Forbidden {
+        return Finding::unknown(CHECK, format!("{what}; RSS is told to root only"));
+    }
+    if system.run("ethtool", &["--version"]) == Answer::Absent {
+        return Finding::unknown(
+            CHECK,
+            format!("{what}; RSS is told by ethtool, which is not here"),
+        )
+        .fixed_by("sudo apt install ethtool");
+    }
+    let found = format!("{what}; no RSS table");
+    let why = "Tailwater spreads flows over cores itself, which takes some nanoseconds a packet";
+    Finding::bad(CHECK, Severity::Missing, found, why)
+}
+
+/// Entries of the table that ethtool prints: rows of `first entry: queue queue ...`.
+fn table_entries(text: &str) -> usize {
+    let rows = text.lines().filter_map(|line| line.trim().split_once(':'));
+    let rows = rows.filter(|(first, _)| first.parse::<usize>().is_ok());
+    rows.map(|(_, queues)| queues.split_whitespace().count())
+        .sum()
+}

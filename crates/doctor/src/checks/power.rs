@@ -1,0 +1,93 @@
+//! Frequency and sleep.
+
+use super::is_guest;
+use crate::finding::{Finding, Severity, boot_with};
+use crate::{Purpose, System};
+use std::collections::BTreeSet;
+use tailwater_net::Nanos;
+
+const FOLDER: &str = "/sys/devices/system/cpu";
+
+/// Who decides how fast cores run.
+pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "frequency";
+    let path = |core: &usize| format!("{FOLDER}/cpu{core}/cpufreq/scaling_governor");
+    let governors: BTreeSet<String> = purpose
+        .cores
+        .iter()
+        .filter_map(|core| system.read(&path(core)).told())
+        .collect();
+    if governors.is_empty() {
+        let found = match is_guest(system) {
+            true => "the hypervisor's business",
+            false => "fixed: the kernel does not change it",
+        };
+        return vec![Finding::good(CHECK, found)];
+    }
+    let others: Vec<&str> = governors
+        .iter()
+        .map(String::as_str)
+        .filter(|g| *g != "performance")
+        .collect();
+    if others.is_empty() {
+        return vec![Finding::good(CHECK, "governor performance")];
+    }
+    let why = "cores are slow when a burst begins, and what was measured does not hold";
+    vec![
+        Finding::bad(
+            CHECK,
+            Severity::Costs,
+            format!("governor {}", others.join(", ")),
+            why,
+        )
+        .fixed_by(
+            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        ),
+    ]
+}
+
+/// The part of an objective that waking up may take before it matters.
+const SHARE: u64 = 10;
+
+/// How long an idle core takes to wake: what helpers on auxiliary cores sleep in.
+pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "sleep-states";
+    let mut deepest: Option<(u64, String)> = None;
+    for core in &purpose.cores {
+        let folder = format!("{FOLDER}/cpu{core}/cpuidle");
+        for state in system.list(&folder).told().unwrap_or_default() {
+            let read = |name: &str| system.read(&format!("{folder}/{state}/{name}")).told();
+            let latency = read("latency").and_then(|text| text.parse::<u64>().ok());
+            let off = read("disable").is_some_and(|text| text != "0");
+            if let (Some(latency), Some(name), false) = (latency, read("name"), off)
+                && deepest.as_ref().is_none_or(|(most, _)| latency > *most)
+            {
+                deepest = Some((latency, name));
+            }
+        }
+    }
+    let Some((us, name)) = deepest else {
+        let found = match is_guest(system) {
+            true => "the hypervisor's business: waking takes what it takes",
+            false => "none",
+        };
+        return vec![Finding::good(CHECK, found)];
+    };
+    let found = format!("down to {name}, from which waking takes {us} us");
+    if Nanos::from_micros(us).0.saturating_mul(SHARE) <= purpose.slo.0 {
+        return vec![Finding::good(CHECK, found)];
+    }
+    let severity = match Nanos::from_micros(us) < purpose.slo {
+        true => Severity::Costs,
+        false => Severity::Prevents,
+    };
+    let why = "a helper that sleeps comes too late for a burst";
+    vec![
+        Finding::bad(CHECK, severity, found, why)
+            .fixed_by(format!(
+                "sudo cpupower idle-set -D {}",
+                (purpose.slo.0 / SHARE / 1000).max(1)
+            ))
+            .fixed_by(boot_with("intel_idle.max_cstate=1 processor.max_cstate=1")),
+    ]
+}

@@ -1,0 +1,160 @@
+//! What the scheduler allows.
+
+use super::field;
+use crate::finding::{Finding, Severity};
+use crate::{Answer, Purpose, System};
+
+/// Real-time threads, which helpers on auxiliary cores are, are stopped for a part of each second.
+pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "real-time-throttling";
+    let number = |name: &str| {
+        let text = system.read(&format!("/proc/sys/kernel/{name}")).told()?;
+        text.parse::<i64>().ok()
+    };
+    let runtime = number("sched_rt_runtime_us");
+    let period = number("sched_rt_period_us").unwrap_or(1_000_000);
+    let finding = match runtime {
+        None => Finding::unknown(CHECK, "the kernel does not tell"),
+        Some(runtime) if runtime < 0 || runtime >= period => Finding::good(CHECK, "off"),
+        Some(runtime) => {
+            let found = format!(
+                "real-time threads stop for {} ms of each {} ms that they are busy",
+                (period - runtime) / 1000,
+                period / 1000
+            );
+            let why = "a busy helper on an auxiliary core stands still with packets in its hands";
+            Finding::bad(CHECK, Severity::Costs, found, why)
+                .fixed_by("sudo sysctl -w kernel.sched_rt_runtime_us=-1")
+        }
+    };
+    vec![finding]
+}
+
+/// The bit of `CAP_SYS_NICE`.
+const SYS_NICE: u32 = 23;
+
+/// Whether helpers may have real-time priority.
+pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "real-time-priority";
+    let status = system.read("/proc/self/status").told().unwrap_or_default();
+    let limits = system.read("/proc/self/limits").told().unwrap_or_default();
+    let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let nice = capabilities.is_some_and(|bits| bits >> SYS_NICE & 1 != 0);
+    let limit = field(&limits, "Max realtime priority")
+        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    // With control groups of the first kind a group can be given no real-time at all.
+    let groups = system.read("/proc/self/cgroup").told().unwrap_or_default();
+    let group = groups.lines().find_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|name| name == "cpu")
+            .then_some(group)
+    });
+    if let Some(group) = group {
+        let path = format!(
+            "/sys/fs/cgroup/cpu{}/cpu.rt_runtime_us",
+            group.trim_end_matches('/')
+        );
+        if let Answer::Is(text) = system.read(&path)
+            && text == "0"
+        {
+            let found = format!("the control group {group} is given no real-time");
+            let why = "helpers wake behind whatever else runs on their core";
+            let give = format!("echo 950000 | sudo tee {path}");
+            return vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(give)];
+        }
+    }
+    let finding = if nice || limit.is_some_and(|limit| limit > 0) {
+        Finding::good(CHECK, "allowed")
+    } else {
+        let why = "helpers wake behind whatever else runs on their core";
+        Finding::bad(CHECK, Severity::Costs, "not allowed for this user", why).fixed_by(
+            "echo \"$USER - rtprio 50\" | sudo tee /etc/security/limits.d/tailwater.conf  # then log in again",
+        )
+    };
+    vec![finding]
+}
+
+/// A quota of processor time, which a thread that polls uses up.
+pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "processor-quota";
+    let Answer::Is(groups) = system.read("/proc/self/cgroup") else {
+        return vec![Finding::unknown(CHECK, "/proc/self/cgroup cannot be read")];
+    };
+    let mut quotas = Vec::new();
+    for line in groups.lines() {
+        let Some((controllers, group)) = line
+            .split_once(':')
+            .and_then(|(_, rest)| rest.split_once(':'))
+        else {
+            continue;
+        };
+        let group = group.trim_end_matches('/');
+        if controllers.is_empty() {
+            quotas.extend(quotas_above(system, group));
+        } else if controllers.split(',').any(|name| name == "cpu") {
+            let folder = format!("/sys/fs/cgroup/cpu{group}");
+            let read = |name: &str| system.read(&format!("{folder}/{name}")).told();
+            let given = read("cpu.cfs_quota_us").zip(read("cpu.cfs_period_us"));
+            quotas.extend(given.and_then(|(quota, period)| {
+                Some(Quota {
+                    cores: cores(&quota, &period)?,
+                    group: group.to_owned(),
+                    lift: format!("echo -1 | sudo tee {folder}/cpu.cfs_quota_us"),
+                })
+            }));
+        }
+    }
+    let least = quotas
+        .into_iter()
+        .min_by(|a, b| a.cores.total_cmp(&b.cores));
+    let needed = purpose.cores.len();
+    vec![match least {
+        None => Finding::good(CHECK, "none"),
+        Some(Quota { cores, .. }) if cores > needed as f64 => Finding::good(
+            CHECK,
+            format!("{cores:.1} cores, of which {needed} are needed"),
+        ),
+        Some(Quota { cores, group, lift }) => {
+            let found =
+                format!("{cores:.1} cores for the control group {group}, {needed} are needed");
+            let why = "a core that polls for packets is stopped for the rest of each period";
+            Finding::bad(CHECK, Severity::Prevents, found, why).fixed_by(lift)
+        }
+    }]
+}
+
+/// How many cores' time a control group is given.
+struct Quota {
+    cores: f64,
+    group: String,
+    /// The command that ends it.
+    lift: String,
+}
+
+/// Quotas of a group of the second kind, which hold for those below it, too.
+fn quotas_above(system: &dyn System, group: &str) -> Vec<Quota> {
+    let mut quotas = Vec::new();
+    let mut at = Some(group);
+    while let Some(group) = at {
+        let path = format!("/sys/fs/cgroup{group}/cpu.max");
+        let text = system.read(&path).told();
+        quotas.extend(text.and_then(|text| {
+            let (quota, period) = text.split_once(' ')?;
+            Some(Quota {
+                cores: cores(quota, period)?,
+                group: group.to_owned(),
+                lift: format!("echo max | sudo tee {path}"),
+            })
+        }));
+        at = group.rsplit_once('/').map(|(above, _)| above);
+    }
+    quotas
+}
+
+/// How many cores a quota is, unless it is `max` or, of the first kind, -1.
+fn cores(quota: &str, period: &str) -> Option<f64> {
+    let (quota, period): (i64, i64) = (quota.parse().ok()?, period.parse().ok()?);
+    (quota >= 0 && period > 0).then(|| quota as f64 / period as f64)
+}

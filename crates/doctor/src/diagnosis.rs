@@ -1,0 +1,131 @@
+//! All that was found, and what comes of it.
+
+use crate::finding::Severity;
+use crate::{Answer, CpuList, Finding, Measured, Purpose, System};
+use serde::Serialize;
+
+/// Memory that takes longer than this is far away, or the machine is busy with other things.
+const SLOW_MEMORY_NS: f64 = 150.0;
+
+/// Whether the objective can be kept here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The objective.
+    pub slo_us: f64,
+    /// Whether nothing that was found stands against it. What the chain itself takes is not in it.
+    pub realistic: bool,
+    /// Why, in a sentence.
+    pub because: String,
+}
+
+/// What the doctor says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// The processor, and the kernel.
+    pub machine: String,
+    /// The cores that were looked at.
+    pub cores: String,
+    /// Worst first.
+    pub findings: Vec<Finding>,
+    /// What was tried, if it was.
+    pub measured: Option<Measured>,
+    /// Whether the objective can be kept here.
+    pub verdict: Verdict,
+}
+
+impl Diagnosis {
+    /// Puts together what was read and what was measured.
+    pub fn new(
+        system: &dyn System,
+        purpose: &Purpose,
+        mut findings: Vec<Finding>,
+        measured: Option<Measured>,
+    ) -> Diagnosis {
+        if let Some(measured) = &measured {
+            findings.extend(judge(measured, purpose));
+        }
+        findings.sort_by_key(|finding| finding.severity);
+        let slo_us = purpose.slo.as_micros_f64();
+        let against = findings
+            .iter()
+            .find(|finding| finding.severity == Severity::Prevents);
+        let because = match (against, &measured) {
+            (Some(against), _) => format!("{}: {}", against.check, against.found),
+            (None, Some(_)) => {
+                "no core was away from its thread for long enough to matter".to_owned()
+            }
+            (None, None) => {
+                "nothing that was read stands against it; nothing was measured".to_owned()
+            }
+        };
+        let model = match system.read("/proc/cpuinfo") {
+            Answer::Is(text) => text.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                (name.trim() == "model name").then(|| value.trim().to_owned())
+            }),
+            Answer::Absent | Answer::Forbidden => None,
+        };
+        let kernel = system.read("/proc/sys/kernel/osrelease").told();
+        Diagnosis {
+            machine: format!(
+                "{}, Linux {}",
+                model.as_deref().unwrap_or("unknown processor"),
+                kernel.as_deref().unwrap_or("of unknown release")
+            ),
+            cores: CpuList::from(purpose.cores.clone()).to_string(),
+            verdict: Verdict {
+                slo_us,
+                realistic: against.is_none(),
+                because,
+            },
+            findings,
+            measured,
+        }
+    }
+}
+
+/// What the measurements mean.
+fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for gaps in &measured.gaps {
+        let found = format!(
+            "core {}: {} in {:.1} s, the longest {:.0} us; {} of {} windows with more than 1 % late",
+            gaps.core,
+            gaps.count,
+            gaps.watched.as_secs_f64(),
+            gaps.longest.as_micros_f64(),
+            gaps.windows_missed,
+            gaps.windows
+        );
+        let why = "a thread that polls was off its core, by another program, an interrupt or the hypervisor";
+        let severity = if gaps.windows_missed > 0 {
+            Severity::Prevents
+        } else if gaps.longest > purpose.slo {
+            Severity::Costs
+        } else {
+            Severity::Good
+        };
+        findings.push(Finding::bad(
+            "scheduling-gaps",
+            severity,
+            found,
+            match severity {
+                Severity::Good => "",
+                _ => why,
+            },
+        ));
+    }
+    let memory = &measured.memory;
+    let found = format!(
+        "{:.0} ns a load from 64 MiB, {:.0} in huge pages",
+        memory.ordinary_ns, memory.huge_ns
+    );
+    findings.push(match memory.huge_ns > SLOW_MEMORY_NS {
+        true => {
+            let why = "a look-up among a million flows takes so long, times the lines it touches";
+            Finding::bad("memory-latency", Severity::Costs, found, why)
+        }
+        false => Finding::good("memory-latency", found),
+    });
+    findings
+}

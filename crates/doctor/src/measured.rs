@@ -1,0 +1,272 @@
+//! What is found out by trying: how long a busy thread is off its core, and how long memory takes.
+
+use crate::Purpose;
+use memmap2::{Advice, MmapMut};
+use serde::{Serialize, Serializer};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::cores;
+use tailwater_net::Nanos;
+
+/// A pause longer than this between two readings of the clock is a gap: the thread was off its core, or
+/// the core off the machine.
+const GAP: Nanos = Nanos::from_micros(5);
+
+/// Gaps are judged by windows, as runs are.
+const WINDOW: Nanos = Nanos::from_millis(300);
+
+/// The part of packets that may be late.
+const LATE_SHARE: f64 = 0.01;
+
+/// How long a thread that does nothing but read the clock was off its core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gaps {
+    /// The core.
+    pub core: usize,
+    /// How long it was watched.
+    #[serde(rename = "watched_s", serialize_with = "seconds")]
+    pub watched: Nanos,
+    /// Gaps of more than five microseconds.
+    pub count: u64,
+    /// All of them together.
+    #[serde(rename = "all_us", serialize_with = "micros")]
+    pub all: Nanos,
+    /// The longest.
+    #[serde(rename = "longest_us", serialize_with = "micros")]
+    pub longest: Nanos,
+    /// Windows of 300 ms.
+    pub windows: u64,
+    /// Windows in which gaps alone would make more than one packet of 100 late.
+    pub windows_missed: u64,
+}
+
+/// How long a load takes that depends on the one before, anywhere in 64 MiB.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryLatency {
+    /// In memory as programs get it.
+    pub ordinary_ns: f64,
+    /// In memory for which huge pages were asked.
+    pub huge_ns: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// For each core.
+    pub gaps: Vec<Gaps>,
+    /// On the first of them.
+    pub memory: MemoryLatency,
+}
+
+fn seconds<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+fn micros<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_micros_f64())
+}
+
+/// Puts a thread on each core for so long that reads the clock and does nothing else, then times memory.
+/// Ends early, with what it has, once `stop` is set.
+///
+/// # Errors
+/// If a thread, or memory, cannot be had.
+pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Measured> {
+    let clock = Clock::start();
+    let watch = |core| {
+        let clock = clock.clone();
+        move || {
+            cores::pin_to(core).map_err(io::Error::other)?;
+            let mut watch = Watch::new(core, purpose.slo, clock.now());
+            let until = clock.now() + time;
+            while watch.last < until && !stop.load(Ordering::Relaxed) {
+                // A reading of another thread's flag for some of the clock's.
+                (0..64).for_each(|_| watch.at(clock.now()));
+            }
+            Ok(watch.end())
+        }
+    };
+    let gaps = std::thread::scope(|scope| {
+        let threads: Vec<_> = purpose
+            .cores
+            .iter()
+            .map(|&core| scope.spawn(watch(core)))
+            .collect();
+        let gaps = threads.into_iter().map(|thread| {
+            let died = |_| Err(io::Error::other("a measuring thread died"));
+            thread.join().unwrap_or_else(died)
+        });
+        gaps.collect::<io::Result<Vec<Gaps>>>()
+    })?;
+    let core = purpose.cores.first().copied().unwrap_or(0);
+    let memory = std::thread::scope(|scope| {
+        let memory = scope.spawn(|| {
+            cores::pin_to(core).map_err(io::Error::other)?;
+            Ok(MemoryLatency {
+                ordinary_ns: chase(&clock, Advice::NoHugePage)?,
+                huge_ns: chase(&clock, Advice::HugePage)?,
+            })
+        });
+        memory
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a measuring thread died")))
+    })?;
+    Ok(Measured { gaps, memory })
+}
+
+/// Gaps between readings of the clock.
+struct Watch {
+    slo: Nanos,
+    began: Nanos,
+    last: Nanos,
+    window_end: Nanos,
+    /// Time of this window in which what arrives is late.
+    late: Nanos,
+    gaps: Gaps,
+}
+
+impl Watch {
+    fn new(core: usize, slo: Nanos, now: Nanos) -> Watch {
+        Watch {
+            slo,
+            began: now,
+            last: now,
+            window_end: now + WINDOW,
+            late: Nanos::ZERO,
+            gaps: Gaps {
+                core,
+                watched: Nanos::ZERO,
+                count: 0,
+                all: Nanos::ZERO,
+                longest: Nanos::ZERO,
+                windows: 0,
+                windows_missed: 0,
+            },
+        }
+    }
+
+    #[inline]
+    fn at(&mut self, now: Nanos) {
+        let gap = now.saturating_sub(self.last);
+        if gap > GAP {
+            self.gaps.count += 1;
+            self.gaps.all += gap;
+            self.gaps.longest = self.gaps.longest.max(gap);
+            // What comes in the gap's first part waits longer than the objective; and at half of what the
+            // core can do, working off the queue takes as long again.
+            self.late += Nanos(2 * gap.saturating_sub(self.slo).0);
+        }
+        self.last = now;
+        if now >= self.window_end {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        let late = self.late.as_secs_f64() / WINDOW.as_secs_f64();
+        self.gaps.windows += 1;
+        self.gaps.windows_missed += u64::from(late > LATE_SHARE);
+        self.late = Nanos::ZERO;
+        self.window_end = self.last + WINDOW;
+    }
+
+    fn end(mut self) -> Gaps {
+        if self.gaps.windows == 0 || self.late > Nanos::ZERO {
+            self.close();
+        }
+        self.gaps.watched = self.last.saturating_sub(self.began);
+        self.gaps
+    }
+}
+
+/// Memory for the chase: beyond what a core has to itself.
+const BYTES: usize = 64 << 20;
+
+/// Loads in the chase.
+const LOADS: u32 = 1 << 20;
+
+/// A cache line, in steps of the chase.
+const STEP: usize = 64 / size_of::<u32>();
+
+/// Nanoseconds for a load that has to wait for the one before.
+fn chase(clock: &Clock, pages: Advice) -> io::Result<f64> {
+    let mut memory = MmapMut::map_anon(BYTES)?;
+    // Where there are no huge pages, the kernel says no.
+    let _ = memory.advise(pages);
+    let next: &mut [u32] = bytemuck::cast_slice_mut(&mut memory);
+    // One cycle through all lines, in an order that no prefetcher guesses (Sattolo).
+    let lines = BYTES / 64;
+    for line in 0..lines {
+        next[line * STEP] = (line * STEP) as u32;
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for line in (1..lines).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        next.swap(line * STEP, (state % line as u64) as usize * STEP);
+    }
+    let mut at = 0_u32;
+    let began = clock.now();
+    for _ in 0..LOADS {
+        at = next[at as usize];
+    }
+    let took = clock.now().saturating_sub(began);
+    std::hint::black_box(at);
+    Ok(took.0 as f64 / f64::from(LOADS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(slo: Nanos, readings: impl IntoIterator<Item = Nanos>) -> Gaps {
+        let mut watch = Watch::new(3, slo, Nanos::ZERO);
+        readings.into_iter().for_each(|now| watch.at(now));
+        watch.end()
+    }
+
+    #[test]
+    fn gaps_are_counted_and_judged_by_window() {
+        let slo = Nanos::from_micros(200);
+        let steady = |from: u64, to: u64| (from..to).map(Nanos::from_micros);
+        // 0.1 ms off the core: late is nobody.
+        let gaps = watched(slo, steady(0, 1000).chain(steady(1100, 600_002)));
+        let us = Nanos::from_micros;
+        assert_eq!((gaps.count, gaps.all, gaps.longest), (1, us(101), us(101)));
+        assert_eq!((gaps.windows, gaps.windows_missed), (2, 0));
+        assert_eq!(gaps.watched, us(600_001));
+        // 2 ms: 2 x 1.8 of 300 ms are more than one of 100, in the window where they are.
+        let gaps = watched(slo, steady(0, 310_000).chain(steady(312_000, 1_000_000)));
+        assert_eq!((gaps.windows, gaps.windows_missed), (3, 1));
+        assert!(gaps.longest > us(1999));
+        // The same for an objective of 2 ms is nothing.
+        let gaps = watched(
+            us(2000),
+            steady(0, 310_000).chain(steady(312_000, 1_000_000)),
+        );
+        assert_eq!(gaps.windows_missed, 0);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_judged_all_the_same() {
+        let late = [Nanos::ZERO, Nanos::from_millis(20)];
+        let gaps = watched(Nanos::from_micros(100), late);
+        assert_eq!((gaps.windows, gaps.windows_missed), (1, 1));
+    }
+
+    #[test]
+    fn this_machine_is_measured() {
+        let purpose = Purpose {
+            slo: Nanos::from_millis(1),
+            cores: vec![cores::default_core()],
+        };
+        let time = Nanos::from_millis(20);
+        let measured = measure(&purpose, time, &AtomicBool::new(false)).unwrap();
+        assert!(measured.gaps[0].watched >= time);
+        assert!(measured.memory.ordinary_ns > 0.5 && measured.memory.huge_ns > 0.5);
+        let stopped = measure(&purpose, Nanos::from_millis(60_000), &AtomicBool::new(true));
+        assert!(stopped.unwrap().gaps[0].watched < Nanos::from_millis(60_000));
+    }
+}
