@@ -4,6 +4,7 @@ pub mod arrivals;
 pub mod capture;
 pub mod clock;
 pub mod cores;
+pub mod ddio;
 mod death;
 mod meter;
 pub mod port;
