@@ -103,8 +103,8 @@ fn policies_with_a_server_mapper_run() {
     let traffic = folder.capture("in.pcap", &mixture(1000));
     let chain = folder.acl_nat();
     let profile = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
-                   configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 200000\n\
-                   epochNanoseconds: 100000\nfrontier: [[1, 80], [40, 40]]\n\
+                   configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 250000000\n\
+                   epochNanoseconds: 125000000\nfrontier: [[1, 80], [40, 40]]\n\
                    rates: [[10, 1000000], [1000, 400000]]\n";
     let profile = folder.write("measured.yaml", profile);
     let profile = profile.to_str().unwrap();

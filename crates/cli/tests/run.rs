@@ -19,7 +19,7 @@ fn a_small_capture_through_acl_and_nat() {
     let report = report(&folder.acl_nat(), &traffic, &more);
     assert_identity(&report);
     assert_eq!(report["chain"], "test");
-    assert_eq!(report["slo"]["latency_us"], 200.0);
+    assert_eq!(report["slo"]["latency_us"], 250_000.0);
     assert_eq!(report["slo"]["percentile"], 99.0);
     assert!(report["slo_met"].is_boolean());
     assert_eq!(report["interrupted"], false);

@@ -7,11 +7,13 @@ use common::serving::Serving;
 use common::*;
 use std::time::Duration;
 
-/// Runs a chain for two seconds, in the midst of which the process stands still for a fifth of one.
-fn stopped(chain: &std::path::Path, more: &[&str]) -> serde_json::Value {
+/// Runs a chain for four seconds, in the midst of which the process stands still for a fifth of one.
+fn stopped(folder: &Folder, more: &[&str]) -> serde_json::Value {
+    let nat = "[{nat: {external: [203.0.113.0/28]}}]";
+    let chain = folder.spec_with_slo("200us", "hurried.yaml", nat, "");
     let mut command = tailwater();
     command
-        .args(["run", "--output", "json", "--duration", "2s"])
+        .args(["run", "--output", "json", "--duration", "4s"])
         .args(["--window", "50ms"])
         .args(more)
         .arg(chain);
@@ -42,12 +44,12 @@ fn a_run_that_is_stopped_goes_on() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(100));
     let report = stopped(
-        &folder.acl_nat(),
+        &folder,
         &["--traffic", traffic.to_str().unwrap(), "--ring", "512"],
     );
     assert_noticed(&report);
     // Ten thousand a second, of which 2,000 come meanwhile: 512 wait, the others are lost.
-    assert_eq!(count(&report, "offered"), 20_000);
+    assert_eq!(count(&report, "offered"), 40_000);
     assert!(count(&report, "lost") > 500, "{report}");
     let late = report["late_by_cause"]["descheduled"].as_u64().unwrap();
     assert!(late > 1_000, "{report}");
@@ -64,7 +66,7 @@ fn a_run_with_a_helper_that_is_stopped_goes_on() {
     let folder = Folder::new();
     let more = ["--traffic", "bursty", "--cores", &dedicated];
     let more = [&more[..], &["--auxiliary", &auxiliary]].concat();
-    let report = stopped(&folder.acl_nat(), &more);
+    let report = stopped(&folder, &more);
     assert_noticed(&report);
     assert!(report["scaling"].is_object());
     let late = report["late_by_cause"]["descheduled"].as_u64().unwrap();

@@ -55,11 +55,17 @@ impl Folder {
         path
     }
 
-    /// Writes a chain spec. `functions` is a flow-style YAML list; `rest` is appended to `spec`.
+    /// Writes a chain spec with an objective that leaves a worker half a second at the end for what it could not
+    /// do meanwhile, on a busy machine. `functions` is a flow-style YAML list; `rest` is appended to `spec`.
     pub fn spec(&self, name: &str, functions: &str, rest: &str) -> PathBuf {
+        self.spec_with_slo("250ms", name, functions, rest)
+    }
+
+    /// As [`spec`](Folder::spec), with this objective.
+    pub fn spec_with_slo(&self, slo: &str, name: &str, functions: &str, rest: &str) -> PathBuf {
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
-             spec:\n  functions: {functions}\n  slo: {{latency: 200us}}\n{rest}"
+             spec:\n  functions: {functions}\n  slo: {{latency: {slo}}}\n{rest}"
         );
         self.write(name, text)
     }
