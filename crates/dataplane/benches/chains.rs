@@ -39,6 +39,8 @@ const CHAINS: &[&str] = &[
     "accounting",
     "url-filter",
     "acl-lb-accounting",
+    "policer",
+    "policer-flows",
     "new-flows",
     "encrypt",
     "acl-urlfilter-encrypt",
@@ -75,6 +77,11 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
         "accounting" => "[{accounting: {}}]".to_owned(),
         "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
+        // Rates that pass everything: the buckets are what is measured.
+        "policer" => "[{policer: {limits: [{rate: 9000Gbps, burst: 900000000}]}}]".to_owned(),
+        "policer-flows" => {
+            "[{policer: {limits: [{per: flow, rate: 9000Gbps, burst: 900000000}]}}]".to_owned()
+        }
         "router" => format!("[{}]", ip_forward()),
         "tunnel-ipforward" => format!(
             "[{{tunnel: {{rules: [{{push: {{vlan: 100}}}}]}}}}, {}]",
@@ -89,7 +96,8 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
     };
     // Translated flows have a return direction each.
     let capacity = match chain {
-        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" => flows,
+        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter"
+        | "policer-flows" => flows,
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };

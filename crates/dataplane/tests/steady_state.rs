@@ -45,6 +45,10 @@ const TUNNEL_ROUTER: &str = "[{tunnel: {rules: [{match: {protocol: tcp}, pop: tr
                               nextHops: [{name: a, mac: '02:00:00:00:00:02'}], \
                               routes: [{prefix: '198.18.0.0/15', nextHop: a}]}}]";
 
+const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps, burst: 9}, \
+                       {per: flow, rate: 1Mbps, burst: 1600, peak: {rate: 1Gbps, burst: 1600}, \
+                        conforming: {dscp: ef}}]}}]";
+
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
 }
@@ -109,6 +113,7 @@ fn nothing_is_allocated_per_packet() {
         ENCRYPT,
         ACL_NAT,
         TUNNEL_ROUTER,
+        POLICER,
     ] {
         let (few, many) = (
             allocations(functions, 20_000),

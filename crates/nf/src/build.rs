@@ -12,6 +12,7 @@ use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
+use crate::policer::{Policer, PolicerRules};
 use crate::spec::{ChainSpec, Fate, FunctionConfig, OwnFunction};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
 use crate::url_filter::{FilterTable, UrlFilter};
@@ -86,6 +87,7 @@ enum Shared {
     Forward(Forward),
     IpForward(Arc<RouteTable>, ForwardOptions),
     Tunnel(Arc<TunnelRules>, bool),
+    Policer(Arc<PolicerRules>),
     Own(OwnFunction),
 }
 
@@ -170,6 +172,10 @@ impl Shared {
                 let rules = TunnelRules::new(&config.rules, default);
                 Shared::Tunnel(Arc::new(rules), config.cached)
             }
+            FunctionConfig::Policer(config) => {
+                let rules = PolicerRules::new(config.limits.clone(), config.default);
+                Shared::Policer(Arc::new(rules))
+            }
             FunctionConfig::Own(own) => Shared::Own(own.clone()),
         })
     }
@@ -190,6 +196,7 @@ impl Shared {
                 Box::new(IpForward::new(Arc::clone(table), *options))
             }
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
+            Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
             Shared::Own(own) => own.instance(),
         }
     }

@@ -17,6 +17,7 @@ pub mod ip_forward;
 pub mod load_balancer;
 pub mod nat;
 pub mod parcel;
+pub mod policer;
 pub mod region;
 mod rewrite;
 pub mod spec;

@@ -74,6 +74,8 @@ registry! {
     "ipForward" => ip_forward::IpForwardConfig as IpForward,
     /// VLAN tags pushed and popped by rule.
     "tunnel" => tunnel::TunnelConfig as Tunnel,
+    /// Rates that packets may have.
+    "policer" => policer::PolicerConfig as Policer,
 }
 
 /// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.

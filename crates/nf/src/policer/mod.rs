@@ -1,0 +1,12 @@
+//! `Policer`: token buckets for flows, prefixes or all packets, with one rate or two.
+
+mod bucket;
+mod function;
+mod limits;
+
+pub use bucket::{Meter, Rate};
+pub use function::Policer;
+pub use limits::{Limit, MAX_LIMITS, Outcome, PolicerRules, Scope};
+
+#[cfg(test)]
+mod tests;
