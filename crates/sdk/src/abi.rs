@@ -1,0 +1,136 @@
+//! `tailwater_nf.h` in Rust: the same types, field by field. What they mean is written there.
+//!
+//! The crate's tests compile a C program that tells size and offset of each.
+
+#![allow(missing_docs)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// The version of the header.
+pub const ABI_VERSION: u32 = 1;
+/// The object that a library exports.
+pub const SYMBOL: &std::ffi::CStr = c"tailwater_function";
+/// The most reasons to drop.
+pub const MAX_DROP_REASONS: usize = 15;
+/// The most counters.
+pub const MAX_COUNTERS: usize = 32;
+/// The most bytes of state for a flow.
+pub const MAX_STATE_BYTES: usize = 1024;
+/// [`Packet::flow`] in a chain without flow table.
+pub const NO_FLOW: u32 = u32::MAX;
+
+/// [`Packet::flags`]: the first packet of its flow that the function sees.
+pub const NEW_FLOW: u8 = 1;
+/// [`Packet::flags`]: the function changed headers or length.
+pub const REWRITTEN: u8 = 2;
+
+/// [`Packet::verdict`]: it goes on. Reason `r` to drop is `r + 1`.
+pub const FORWARD: u8 = 0;
+
+/// [`Function::flags`]: no payload is touched.
+pub const HEADERS_ONLY: u32 = 1;
+/// [`Function::flags`]: packets get other addresses or ports.
+pub const REWRITES_FLOWS: u32 = 2;
+
+/// `struct tw_flow_key`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct FlowKey {
+    pub words: [u64; 5],
+}
+
+/// `struct tw_packet`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Packet {
+    pub frame: *mut u8,
+    pub state: *mut c_void,
+    pub key: *const FlowKey,
+    pub arrival_ns: u64,
+    pub length: u32,
+    pub flow: u32,
+    pub rss_hash: u32,
+    pub network_offset: u16,
+    pub transport_offset: u16,
+    pub payload_offset: u16,
+    pub end: u16,
+    pub headroom: u16,
+    pub tailroom: u16,
+    pub ip_version: u8,
+    pub fragment: u8,
+    pub flags: u8,
+    pub verdict: u8,
+    pub reserved: u32,
+}
+
+/// `struct tw_batch`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Batch {
+    pub packets: *mut Packet,
+    pub counters: *mut u64,
+    pub count: u32,
+    pub reserved: u32,
+}
+
+/// `struct tw_ended_flow`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct EndedFlow {
+    pub key: *const FlowKey,
+    pub state: *const c_void,
+}
+
+/// `struct tw_error`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Error {
+    pub message: [c_char; 512],
+    pub field: [c_char; 128],
+}
+
+/// `struct tw_drop_reason`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DropReason {
+    pub name: *const c_char,
+    pub is_loss: u32,
+}
+
+/// `configure` of a [`Function`].
+pub type Configure =
+    unsafe extern "C" fn(*const c_char, usize, *mut *mut c_void, *mut Error) -> c_int;
+/// `release` and `stop` of a [`Function`].
+pub type End = unsafe extern "C" fn(*mut c_void);
+/// `start` of a [`Function`].
+pub type Start = unsafe extern "C" fn(*const c_void) -> *mut c_void;
+/// `process` of a [`Function`].
+pub type Process = unsafe extern "C" fn(*mut c_void, *mut Batch) -> c_int;
+/// `flows_ended` of a [`Function`].
+pub type FlowsEnded = unsafe extern "C" fn(*mut c_void, *const EndedFlow, u32, *mut u64);
+
+/// `struct tw_function`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Function {
+    pub abi_version: u32,
+    pub size: u32,
+    pub name: *const c_char,
+    pub flags: u32,
+    pub state_bytes: u32,
+    pub drop_reasons: *const DropReason,
+    pub counters: *const *const c_char,
+    pub drop_reason_count: u32,
+    pub counter_count: u32,
+    pub configure: Option<Configure>,
+    pub release: Option<End>,
+    pub start: Option<Start>,
+    pub stop: Option<End>,
+    pub process: Option<Process>,
+    pub flows_ended: Option<FlowsEnded>,
+}
+
+// SAFETY: a description that nobody writes; what it points to is static data of the library it is in.
+unsafe impl Sync for Function {}
+// SAFETY: as above.
+unsafe impl Sync for DropReason {}

@@ -1,0 +1,180 @@
+//! A [`Function`] as the object that the runtime looks for.
+//!
+//! One of the few modules with `unsafe` code: the functions that the runtime calls.
+
+use crate::abi;
+use crate::{Batch, Config, ConfigError, FlowKey, Function};
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::slice;
+use std::sync::Arc;
+
+/// Exports a [`Function`] from a `cdylib`, under the name that the runtime looks for.
+#[macro_export]
+macro_rules! export {
+    ($function:ty) => {
+        /// What this library is.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static tailwater_function: $crate::abi::Function = $crate::describe::<$function>();
+    };
+}
+
+/// What `tailwater_nf.h` calls a `struct tw_function`, of a Rust type.
+pub const fn describe<F: Function>() -> abi::Function {
+    assert!(align_of::<F::State>() <= 8, "flow state is aligned to 8");
+    assert!(size_of::<F::State>() <= abi::MAX_STATE_BYTES);
+    assert!(F::DROP_REASONS.len() <= abi::MAX_DROP_REASONS);
+    assert!(F::COUNTERS.len() <= abi::MAX_COUNTERS);
+    let mut flags = 0;
+    if F::HEADERS_ONLY {
+        flags |= abi::HEADERS_ONLY;
+    }
+    if F::REWRITES_FLOWS {
+        flags |= abi::REWRITES_FLOWS;
+    }
+    abi::Function {
+        abi_version: abi::ABI_VERSION,
+        size: size_of::<abi::Function>() as u32,
+        name: F::NAME.as_ptr(),
+        flags,
+        state_bytes: size_of::<F::State>() as u32,
+        // Both types are transparent.
+        drop_reasons: F::DROP_REASONS.as_ptr().cast(),
+        counters: F::COUNTERS.as_ptr().cast(),
+        drop_reason_count: F::DROP_REASONS.len() as u32,
+        counter_count: F::COUNTERS.len() as u32,
+        configure: Some(configure::<F>),
+        release: Some(release::<F>),
+        start: Some(start::<F>),
+        stop: Some(stop::<F>),
+        process: Some(process::<F>),
+        flows_ended: match F::WANTS_FLOW_ENDS {
+            true => Some(flows_ended::<F>),
+            false => None,
+        },
+    }
+}
+
+/// # Safety
+/// As `configure` in `tailwater_nf.h`.
+unsafe extern "C" fn configure<F: Function>(
+    config: *const c_char,
+    bytes: usize,
+    shared: *mut *mut c_void,
+    error: *mut abi::Error,
+) -> c_int {
+    // SAFETY: the runtime's text of so many bytes, and its two places to write to, valid for the call.
+    let (text, shared, error) = unsafe {
+        let text = slice::from_raw_parts(config.cast::<u8>(), bytes);
+        (text, &mut *shared, &mut *error)
+    };
+    let configured = catch_unwind(|| {
+        let text = str::from_utf8(text).map_err(|_| ConfigError::new("", "expected UTF-8"))?;
+        F::configure(&Config::parse(text)?)
+    });
+    match configured {
+        Ok(Ok(made)) => {
+            *shared = Arc::into_raw(Arc::new(made)).cast_mut().cast();
+            return 0;
+        }
+        Ok(Err(refused)) => {
+            put(&mut error.field, &refused.field);
+            put(&mut error.message, &refused.message);
+        }
+        Err(_) => put(
+            &mut error.message,
+            "the function panicked over its configuration",
+        ),
+    }
+    1
+}
+
+/// Writes a text with a zero byte behind it, cut to fit between characters.
+fn put(room: &mut [c_char], text: &str) {
+    let mut end = text.len().min(room.len() - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let bytes = text.as_bytes()[..end].iter().chain(&[0]);
+    room.iter_mut()
+        .zip(bytes)
+        .for_each(|(to, byte)| *to = *byte as c_char);
+}
+
+/// # Safety
+/// As `release` in `tailwater_nf.h`: `shared` is from `configure`, once.
+unsafe extern "C" fn release<F: Function>(shared: *mut c_void) {
+    // SAFETY: made by `Arc::into_raw` in `configure`.
+    drop(unsafe { Arc::from_raw(shared.cast_const().cast::<F::Shared>()) });
+}
+
+/// # Safety
+/// As `start` in `tailwater_nf.h`: `shared` is from `configure`, and not released.
+unsafe extern "C" fn start<F: Function>(shared: *const c_void) -> *mut c_void {
+    let shared = shared.cast::<F::Shared>();
+    // SAFETY: made by `Arc::into_raw` in `configure`, and alive.
+    let shared = unsafe {
+        Arc::increment_strong_count(shared);
+        Arc::from_raw(shared)
+    };
+    catch_unwind(AssertUnwindSafe(|| Box::new(F::start(shared))))
+        .map_or(null_mut(), |instance| Box::into_raw(instance).cast())
+}
+
+/// # Safety
+/// As `stop` in `tailwater_nf.h`: `instance` is from `start`, once.
+unsafe extern "C" fn stop<F: Function>(instance: *mut c_void) {
+    // SAFETY: made by `Box::into_raw` in `start`.
+    drop(unsafe { Box::from_raw(instance.cast::<F>()) });
+}
+
+/// # Safety
+/// As `process` in `tailwater_nf.h`: `instance` is from `start`, used by this thread alone.
+unsafe extern "C" fn process<F: Function>(instance: *mut c_void, batch: *mut abi::Batch) -> c_int {
+    // SAFETY: the caller's word; the batch is the runtime's, as the header says, for the call.
+    let (function, mut batch) = unsafe {
+        let counters = F::COUNTERS.len();
+        (
+            &mut *instance.cast::<F>(),
+            Batch::new(&mut *batch, counters),
+        )
+    };
+    // After a panic the runtime does not use the instance again.
+    catch_unwind(AssertUnwindSafe(|| function.process(&mut batch))).map_or(1, |()| 0)
+}
+
+/// # Safety
+/// As `flows_ended` in `tailwater_nf.h`, with `instance` as in `process`.
+unsafe extern "C" fn flows_ended<F: Function>(
+    instance: *mut c_void,
+    flows: *const abi::EndedFlow,
+    count: u32,
+    counters: *mut u64,
+) {
+    let mut none = [];
+    // SAFETY: the caller's word: so many flows, and the function's counters, for the call.
+    let (function, flows, counters) = unsafe {
+        let flows = match count {
+            0 => &[],
+            _ => slice::from_raw_parts(flows, count as usize),
+        };
+        let counters = match F::COUNTERS.len() {
+            0 => &mut none[..],
+            counters_len => slice::from_raw_parts_mut(counters, counters_len),
+        };
+        (&mut *instance.cast::<F>(), flows, counters)
+    };
+    for flow in flows {
+        // SAFETY: the runtime's pointers to a key (of which `FlowKey` is transparent) and to a state of the
+        // declared size, aligned to 8.
+        let (key, state) = unsafe {
+            (
+                &*flow.key.cast::<FlowKey>(),
+                &*flow.state.cast::<F::State>(),
+            )
+        };
+        function.flow_ended(key, state, counters);
+    }
+}

@@ -1,0 +1,90 @@
+//! A flow's 5-tuple.
+
+use crate::abi;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A 5-tuple, IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct FlowKey(pub(crate) abi::FlowKey);
+
+impl FlowKey {
+    /// The key of these five. Addresses of two families make no sense together.
+    pub fn new(
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: u8,
+        source_port: u16,
+        destination_port: u16,
+    ) -> FlowKey {
+        let (version, mut words) = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let (source, destination) = (source.to_bits(), destination.to_bits());
+                let addresses = u64::from(source) | u64::from(destination) << 32;
+                (4, [addresses, 0, 0, 0, 0])
+            }
+            (source, destination) => {
+                let bits = |address| match address {
+                    IpAddr::V4(address) => Ipv4Addr::to_ipv6_mapped(&address).to_bits(),
+                    IpAddr::V6(address) => address.to_bits(),
+                };
+                let (s, d) = (bits(source), bits(destination));
+                (
+                    6,
+                    [s as u64, (s >> 64) as u64, d as u64, (d >> 64) as u64, 0],
+                )
+            }
+        };
+        words[4] = u64::from(source_port)
+            | u64::from(destination_port) << 16
+            | u64::from(protocol) << 32
+            | version << 40;
+        FlowKey(abi::FlowKey { words })
+    }
+
+    /// The IP protocol number.
+    #[inline]
+    pub fn protocol(&self) -> u8 {
+        (self.0.words[4] >> 32) as u8
+    }
+
+    /// Whether this is the key of fragments, which have no ports.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.0.words[4] >> 48 & 1 != 0
+    }
+
+    /// The source port; 0 where there is none.
+    #[inline]
+    pub fn source_port(&self) -> u16 {
+        self.0.words[4] as u16
+    }
+
+    /// The destination port; 0 where there is none.
+    #[inline]
+    pub fn destination_port(&self) -> u16 {
+        (self.0.words[4] >> 16) as u16
+    }
+
+    /// The source address.
+    #[inline]
+    pub fn source(&self) -> IpAddr {
+        self.address(0)
+    }
+
+    /// The destination address.
+    #[inline]
+    pub fn destination(&self) -> IpAddr {
+        self.address(1)
+    }
+
+    #[inline]
+    fn address(&self, which: usize) -> IpAddr {
+        let words = &self.0.words;
+        if (words[4] >> 40) as u8 == 4 {
+            return Ipv4Addr::from_bits((words[0] >> (32 * which)) as u32).into();
+        }
+        let [low, high] = [words[2 * which], words[2 * which + 1]];
+        Ipv6Addr::from_bits(u128::from(low) | u128::from(high) << 64).into()
+    }
+}

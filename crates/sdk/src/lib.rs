@@ -1,0 +1,73 @@
+//! Network functions in other languages: the C ABI of `include/tailwater_nf.h`, and its Rust side.
+//!
+//! A function written in Rust outside of Tailwater's own source is a `cdylib` with a type that implements
+//! [`Function`], and [`export!`] of it:
+//!
+//! ```
+//! use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
+//! use std::ffi::CStr;
+//! use std::sync::Arc;
+//!
+//! state! {
+//!     /// What is kept of a flow.
+//!     struct Seen {
+//!         packets: u64,
+//!     }
+//! }
+//!
+//! /// Lets each flow have so many packets.
+//! struct Limit(u64);
+//!
+//! impl Function for Limit {
+//!     const NAME: &'static CStr = c"limit";
+//!     const DROP_REASONS: &'static [DropReason] = &[DropReason::dropped(c"spent")];
+//!     const COUNTERS: &'static [Name] = &[Name::new(c"new-flows")];
+//!     const HEADERS_ONLY: bool = true;
+//!     type State = Seen;
+//!     type Shared = u64;
+//!
+//!     fn configure(config: &Config) -> Result<u64, ConfigError> {
+//!         config.only(&["packets"])?;
+//!         config.require("packets", "how many packets a flow may have")?.u64()
+//!     }
+//!     fn start(packets: Arc<u64>) -> Limit {
+//!         Limit(*packets)
+//!     }
+//!     fn process(&mut self, batch: &mut Batch<'_, Seen>) {
+//!         batch.for_each(|packet, counters| {
+//!             counters[0] += u64::from(packet.is_new_flow());
+//!             let seen = packet.state();
+//!             seen.packets += 1;
+//!             if seen.packets > self.0 {
+//!                 packet.drop(0);
+//!             }
+//!         });
+//!     }
+//! }
+//!
+//! tailwater_sdk::export!(Limit);
+//! # fn main() {}
+//! ```
+//!
+//! `tailwater new-function NAME --lang rust` writes one with a test. The same source will run in a process of
+//! its own: nothing in it refers to the runtime.
+
+pub mod abi;
+mod batch;
+mod config;
+mod export;
+mod function;
+mod key;
+pub mod testing;
+
+pub use batch::{Batch, Packet};
+pub use config::{Config, ConfigError};
+pub use export::describe;
+pub use function::{DropReason, Function, Name, State};
+pub use key::FlowKey;
+
+/// `tailwater_nf.h`, for who writes a function's folder.
+pub const HEADER: &str = include_str!("../include/tailwater_nf.h");
+
+/// `tailwater_json.h`, likewise.
+pub const JSON_HEADER: &str = include_str!("../include/tailwater_json.h");
