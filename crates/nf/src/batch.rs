@@ -94,6 +94,17 @@ impl Packet {
         usize::from(self.length)
     }
 
+    /// Where in its buffer the frame starts.
+    #[inline]
+    pub(crate) fn start(&self) -> usize {
+        usize::from(self.start)
+    }
+
+    /// Says where in its buffer the frame is. Both numbers fit [`MAX_FRAME`], and their sum the buffer.
+    pub(crate) fn set_place(&mut self, start: u16, length: u16) {
+        (self.start, self.length) = (start, length);
+    }
+
     /// Whether the packet's flow is new: it was opened for this packet.
     #[inline]
     pub fn is_new(&self) -> bool {
@@ -367,6 +378,22 @@ impl Batch {
             *offset -= bytes as u16;
         }
         Some(self.packet_mut(i))
+    }
+
+    /// The packets' metadata, in order, each with the address of its buffer: for functions in foreign code. The
+    /// buffers are [`buffer_bytes`](Batch::buffer_bytes) long, and the batch's alone.
+    #[inline]
+    pub(crate) fn iter_with_buffers(&mut self) -> impl Iterator<Item = (&mut Packet, *mut u8)> {
+        let memory = self.memory.view();
+        self.packets
+            .iter_mut()
+            .map(move |slot| (&mut slot.packet, memory.start(&slot.buffer)))
+    }
+
+    /// Bytes in a buffer, headroom included.
+    #[inline]
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.memory.buffer_bytes()
     }
 
     /// Runs `each` on every packet and its frame, in order.

@@ -134,8 +134,12 @@ impl<'m> BufferView<'m> {
         unsafe { std::slice::from_raw_parts_mut(self.start(buffer), self.stride) }
     }
 
+    /// The first byte of a buffer's memory.
+    ///
+    /// # Panics
+    /// If the buffer is of another pool.
     #[inline]
-    fn start(self, buffer: &Buffer) -> *mut u8 {
+    pub(crate) fn start(self, buffer: &Buffer) -> *mut u8 {
         assert!(buffer.pool == self.pool, "a buffer of another pool");
         debug_assert!(buffer.index < self.count);
         self.base.wrapping_add(buffer.index as usize * self.stride)

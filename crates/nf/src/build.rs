@@ -10,6 +10,7 @@ use crate::forward::Forward;
 use crate::function::NetworkFunction;
 use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
+use crate::library::LibraryFunction;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
@@ -88,6 +89,7 @@ enum Shared {
     IpForward(Arc<RouteTable>, ForwardOptions),
     Tunnel(Arc<TunnelRules>, bool),
     Policer(Arc<PolicerRules>),
+    Library(LibraryFunction),
     Own(OwnFunction),
 }
 
@@ -176,6 +178,7 @@ impl Shared {
                 let rules = PolicerRules::new(config.limits.clone(), config.default);
                 Shared::Policer(Arc::new(rules))
             }
+            FunctionConfig::Library(library) => Shared::Library(library.function.clone()),
             FunctionConfig::Own(own) => Shared::Own(own.clone()),
         })
     }
@@ -197,6 +200,7 @@ impl Shared {
             }
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
             Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
+            Shared::Library(function) => Box::new(function.instance()),
             Shared::Own(own) => own.instance(),
         }
     }

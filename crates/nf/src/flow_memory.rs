@@ -199,6 +199,21 @@ impl FlowMemory {
         unsafe { &mut (*self.first().add(place)).links }
     }
 
+    /// Where these bytes of the state of one flow are. To touch them takes what [`state`](Self::state) asks for.
+    ///
+    /// # Panics
+    /// If the place or the bytes are out of range.
+    #[inline]
+    pub(crate) fn state_address(&self, place: usize, bytes: &Range<usize>) -> *mut u8 {
+        let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
+        assert!(place < self.places && inside, "bytes of a flow's state");
+        let start = place * self.state_bytes + bytes.start;
+        match &self.states {
+            Some(states) => states.base().wrapping_add(start),
+            None => std::ptr::null_mut(),
+        }
+    }
+
     /// These bytes of the state of one flow, which as a whole is aligned to a cache line.
     ///
     /// # Safety

@@ -247,6 +247,17 @@ impl FlowTable {
         unsafe { self.memory.state(flow.place(), bytes) }
     }
 
+    /// Where these bytes of a flow's state are. Until the table is used again they are the caller's to touch, as if
+    /// [`state`](FlowTable::state) had given them.
+    ///
+    /// # Panics
+    /// As [`state`](FlowTable::state).
+    #[inline]
+    pub(crate) fn state_address(&mut self, flow: FlowIndex, bytes: &Range<usize>) -> *mut u8 {
+        self.check(flow);
+        self.memory.state_address(flow.place(), bytes)
+    }
+
     /// All of a flow's state.
     pub(crate) fn whole_state(&mut self, flow: FlowIndex) -> &mut [u8] {
         self.state(flow, &(0..self.state_bytes()))

@@ -195,6 +195,19 @@ impl FlowStates<'_> {
         self.slot.typed(table, packet.flow)
     }
 
+    /// Where the state of the packet's flow is, aligned to 8: the caller's to touch until the states are used
+    /// again.
+    ///
+    /// # Panics
+    /// If the packet has no flow.
+    #[inline]
+    pub(crate) fn address(&mut self, packet: &Packet) -> *mut u8 {
+        let table = self.table.as_mut();
+        table
+            .expect("only functions with state ask for it")
+            .state_address(packet.flow, &self.slot.state)
+    }
+
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
     ///
     /// # Panics

@@ -214,7 +214,7 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
     for item in node.list("functions", MAX_FUNCTIONS)? {
         let (name, config) = functions::parse(&item, context)?;
         let named = name.is_some();
-        let name = name.unwrap_or_else(|| config.kind().to_string());
+        let name = name.unwrap_or_else(|| config.default_name().to_string());
         if let Some(other) = functions.iter().position(|function| function.name == name) {
             let hint = if named {
                 ""

@@ -1,6 +1,8 @@
 //! Reading a YAML tree into types: every step knows its file, place and field path, so that
 //! whatever is wrong can be reported with all three.
 
+mod json;
+
 use super::error::{SpecError, nearest, quoted};
 use super::yaml::{Node, Value};
 use std::collections::HashSet;
@@ -117,14 +119,17 @@ impl<'a> Located<'a> {
                 "expected a list of 1 to {most} {what}, found {found}"
             )));
         }
+        Ok(self.items(items).collect())
+    }
+
+    /// The items of this list.
+    fn items(&self, items: &'a [Node]) -> impl Iterator<Item = Located<'a>> {
         let items = items.iter().enumerate();
-        Ok(items
-            .map(|(index, node)| Located {
-                path: Rc::new(Path::Item(self.path.clone(), index)),
-                node,
-                ..*self
-            })
-            .collect())
+        items.map(|(index, node)| Located {
+            path: Rc::new(Path::Item(self.path.clone(), index)),
+            node,
+            ..*self
+        })
     }
 
     /// The entries of a map, each key once.

@@ -20,7 +20,10 @@ mod yaml;
 pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
-pub use functions::{AclConfig, ForwardConfig, FunctionConfig, NatConfig, OwnFunction};
+pub use functions::{
+    AclConfig, ForwardConfig, FunctionConfig, LibraryConfig, NatConfig, OwnFunction,
+};
+pub(crate) use values::is_label;
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

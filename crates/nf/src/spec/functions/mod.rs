@@ -76,6 +76,18 @@ registry! {
     "tunnel" => tunnel::TunnelConfig as Tunnel,
     /// Rates that packets may have.
     "policer" => policer::PolicerConfig as Policer,
+    /// A function from a shared library.
+    "library" => library::LibraryConfig as Library,
+}
+
+impl FunctionConfig {
+    /// What a function is called where the spec does not say.
+    pub(crate) fn default_name(&self) -> &str {
+        match self {
+            FunctionConfig::Library(library) => library.function.name(),
+            other => other.kind(),
+        }
+    }
 }
 
 /// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.

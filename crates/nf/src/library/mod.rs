@@ -1,0 +1,19 @@
+//! Functions from shared libraries: `tailwater_nf.h` from the runtime's side.
+//!
+//! [`LibraryFunction::open`] tries a library in a child process first (`child`), so that one that crashes while it
+//! is loaded or configured gives an error and nothing worse; then loads it (`load`), and has it read its
+//! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](crate::function::NetworkFunction)
+//! that hands each batch to the library.
+//!
+//! What a library does in this process cannot be checked: who names one in a chain spec trusts it as much
+//! as this program. A library stays loaded as long as the process lives.
+
+mod child;
+mod error;
+mod function;
+mod load;
+mod shared;
+
+pub use error::LibraryError;
+pub use function::Foreign;
+pub use shared::LibraryFunction;
