@@ -13,6 +13,7 @@ use crate::scaling::helper::AuxiliaryWorker;
 use crate::scaling::server::{self, ServerConfig};
 use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
+use crate::timeline::add_reasons;
 use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
@@ -392,14 +393,21 @@ pub fn run(
     let recorded = capture.map(CaptureFile::finish).transpose();
     let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
     // Ends all flows: after they have been counted.
+    let mut last_counts = vec![0; reasons.len()];
     for chain in chains {
         // A function of a worker that died may do so again: it goes without its last words.
-        let finished = survive(|| chain.finish());
-        deaths.extend(finished.err().map(|message| (ENDS.to_owned(), message)));
+        match survive(|| chain.finish()) {
+            Ok(counts) => add_reasons(&mut last_counts, &counts),
+            Err(message) => deaths.push((ENDS.to_owned(), message)),
+        }
     }
     let recorded = recorded.and(builder.finish_exports().map_err(not_exported));
     let interrupted = stop.load(Ordering::Relaxed);
-    let packets = collector.packets(&reasons, config.not_matched);
+    let mut packets = collector.packets(&reasons, config.not_matched);
+    let named = reasons.iter().map(|reason| &reason.name);
+    for (name, count) in named.zip(last_counts).filter(|(_, count)| *count > 0) {
+        *packets.reasons.entry(name.clone()).or_default() += count;
+    }
     let sent = collector.total.last_sent.saturating_sub(start);
     let lasted = if sent > Nanos::ZERO { sent } else { elapsed };
     let seconds = lasted.as_secs_f64();

@@ -367,8 +367,16 @@ impl Chain {
     }
 
     /// Ends the run: every flow that is still there, so that functions that report flows have all of
-    /// them. For after the last packet.
-    pub fn finish(mut self) {
+    /// them. For after the last packet. Returns what was counted over it, for each of the
+    /// [`reasons`](Chain::reasons).
+    pub fn finish(mut self) -> Vec<u64> {
+        let before: Vec<u64> = self.reason_counts().collect();
+        self.end_flows();
+        let counted = self.reason_counts().zip(before);
+        counted.map(|(after, before)| after - before).collect()
+    }
+
+    fn end_flows(&mut self) {
         for stage in &mut self.stages {
             stage.function.finish();
         }
