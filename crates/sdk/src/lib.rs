@@ -65,9 +65,3 @@ pub use config::{Config, ConfigError};
 pub use export::describe;
 pub use function::{DropReason, Function, Name, State};
 pub use key::FlowKey;
-
-/// `tailwater_nf.h`, for who writes a function's folder.
-pub const HEADER: &str = include_str!("../include/tailwater_nf.h");
-
-/// `tailwater_json.h`, likewise.
-pub const JSON_HEADER: &str = include_str!("../include/tailwater_json.h");

@@ -3,7 +3,7 @@
 //! One of the few modules with `unsafe` code.
 
 use super::error::LibraryError;
-use crate::spec::is_label;
+use crate::spec::document::is_label;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -23,7 +23,6 @@ pub use error::SpecError;
 pub use functions::{
     AclConfig, ForwardConfig, FunctionConfig, LibraryConfig, NatConfig, OwnFunction,
 };
-pub(crate) use values::is_label;
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

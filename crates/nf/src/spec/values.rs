@@ -240,7 +240,7 @@ pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
 }
 
 /// Whether a text is a label as RFC 1123 has it: lower-case letters, digits and inner dashes.
-pub(crate) fn is_label(text: &str) -> bool {
+pub fn is_label(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
     bytes.len() <= LABEL_CHARACTERS
