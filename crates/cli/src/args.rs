@@ -51,6 +51,34 @@ pub enum Command {
     /// Tell whether this machine is fit for packets, and what to do about it
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Write a working function to begin with, in C or Rust
+    #[command(after_help = NEW_FUNCTION_EXAMPLES)]
+    NewFunction(NewFunctionArgs),
+}
+
+const NEW_FUNCTION_EXAMPLES: &str = "\
+Example:
+  tailwater new-function rate-limit --lang c
+      Makes the folder rate-limit: a function that builds, its tests, and a chain that runs it.
+      What is there already is left alone.";
+
+/// What `tailwater new-function` is told.
+#[derive(Debug, Args)]
+pub struct NewFunctionArgs {
+    /// Its name, which is the folder's, too: lower-case letters, digits and dashes
+    pub name: String,
+    /// The language
+    #[arg(long, value_enum)]
+    pub lang: Language,
+}
+
+/// A language that functions are written in.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Language {
+    /// C11
+    C,
+    /// Rust
+    Rust,
 }
 
 const RUN_EXAMPLES: &str = "\

@@ -8,6 +8,7 @@ mod html;
 mod input;
 mod matching;
 mod metrics;
+mod new_function;
 mod profile;
 mod progress;
 mod run;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
+        Command::NewFunction(args) => new_function::new_function(&args),
     };
     match outcome {
         Ok(code) => code,

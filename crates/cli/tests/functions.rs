@@ -1,0 +1,215 @@
+//! Functions from shared libraries: the examples built and run, skeletons that work, and errors.
+
+mod common;
+
+use common::*;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The examples' folder.
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// Runs a program, which must work, and gives what it printed.
+fn works(command: &mut Command) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let said = format!("{command:?}:\n{}\n{}", text(&stdout), text(&stderr));
+    assert!(status.success(), "{said}");
+    text(&stdout)
+}
+
+fn make(folder: &Path, target: &str) -> String {
+    works(Command::new("make").arg("-C").arg(folder).arg(target))
+}
+
+/// Cargo, for a project of its own, which needs nothing that is not there.
+fn cargo(arguments: &[&dyn AsRef<OsStr>], folder: &Path, target: &Path) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).args(["--offline", "--quiet"]);
+    works(command.current_dir(folder).env("CARGO_TARGET_DIR", target))
+}
+
+/// Copies the files of a folder, without folders in it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+fn reason(report: &serde_json::Value, name: &str) -> u64 {
+    report["packets"]["reasons"][name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn the_example_in_c() {
+    let folder = Folder::new();
+    let place = folder.path("functions/rate-limit");
+    copy(&examples().join("functions/rate-limit"), &place);
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include");
+    let build = |target: &str| {
+        let header = format!("TAILWATER={}", headers.canonicalize().unwrap().display());
+        works(
+            Command::new("make")
+                .arg("-C")
+                .arg(&place)
+                .args([target, &header]),
+        )
+    };
+    assert!(build("test").contains("all tests passed"));
+    build("rate_limit.so");
+    let chain = folder.path("chain.yaml");
+    std::fs::copy(examples().join("rate-limit.yaml"), &chain).unwrap();
+    // The spec's limit is 2,000 packets a second and a burst of 16: one flow has 1,000 in 100 ms, one has a few.
+    let mut packets: Vec<_> = (0..1000)
+        .map(|i| (i * 100_000, udp(client(1), 1000, SERVER, 53)))
+        .collect();
+    packets.extend((0..10).map(|i| (i * 10_000_000, udp(client(2), 1000, SERVER, 53))));
+    packets.sort_by_key(|(time, _)| *time);
+    let traffic = folder.capture("in.pcap", &packets);
+    let report = report(&chain, &traffic, &[]);
+    assert_identity(&report);
+    // What came in 99.9 ms at that rate, and the burst.
+    let sent = 16 + 199;
+    assert_eq!(reason(&report, "rate-limit/over-rate"), 1000 - sent);
+    assert_eq!(count(&report, "delivered"), sent + 10);
+    assert_eq!(reason(&report, "rate-limit/flows"), 2);
+    assert_eq!(reason(&report, "rate-limit/limited-flows"), 1);
+}
+
+#[test]
+fn the_example_in_rust() {
+    let folder = Folder::new();
+    let project = examples().join("functions/dns-filter");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dns-filter");
+    cargo(&[&"test", &"--locked"], &project, &target);
+    cargo(&[&"build", &"--release", &"--locked"], &project, &target);
+    let to = folder.path("functions/dns-filter/target/release");
+    copy(&target.join("release"), &to);
+    let chain = folder.path("chain.yaml");
+    std::fs::copy(examples().join("dns-filter.yaml"), &chain).unwrap();
+    let query = |name: &str, number: u8| {
+        let mut message = vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            message.push(label.len() as u8);
+            message.extend(label.bytes());
+        }
+        message.extend([0, 0, 1, 0, 1]);
+        let key = tailwater_net::FlowKey::v4(client(number), SERVER, 17, 5000, 53);
+        let frame = tailwater_net::builder::FrameBuilder::new(&key);
+        frame.payload(&message).to_vec().unwrap()
+    };
+    let names = [
+        "ads.example.com",
+        "example.org",
+        "x.tracker.test",
+        "example.com",
+    ];
+    let packets: Vec<_> = (0..400u64)
+        .map(|i| {
+            let number = (i % 4) as usize;
+            (i * 100_000, query(names[number], number as u8))
+        })
+        .chain([(50_000_000, tcp(client(9), 1, SERVER, 80))])
+        .collect();
+    let traffic = folder.capture("in.pcap", &packets);
+    let report = report(&chain, &traffic, &[]);
+    assert_identity(&report);
+    assert_eq!(reason(&report, "dns-filter/listed"), 200);
+    assert_eq!(reason(&report, "dns-filter/queries"), 400);
+    assert_eq!(count(&report, "delivered"), 201);
+}
+
+#[test]
+fn skeletons_build_and_pass_and_run() {
+    let folder = Folder::new();
+    let new = |name: &str, lang: &str| {
+        let mut command = tailwater();
+        command.args(["new-function", name, "--lang", lang]);
+        command.current_dir(&folder.0).output().unwrap()
+    };
+    let traffic = folder.capture("in.pcap", &mixture(2000));
+    let check = |name: &str| {
+        let report = report(&folder.path(name).join("chain.yaml"), &traffic, &[]);
+        assert_identity(&report);
+        // Ten flows of 200 packets each, which may have 100.
+        assert_eq!(reason(&report, &format!("{name}/too-many")), 1000);
+        assert_eq!(reason(&report, &format!("{name}/flows")), 10);
+    };
+    let written = new("my-limit", "c");
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    assert!(text(&written.stdout).contains("my-limit/function.c"));
+    let place = folder.path("my-limit");
+    assert!(make(&place, "test").contains("my-limit: all tests passed"));
+    make(&place, "my_limit.so");
+    check("my-limit");
+    // A name that is a word of the language.
+    let written = new("match", "rust");
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let place = folder.path("match");
+    let target = place.join("target");
+    cargo(&[&"test"], &place, &target);
+    cargo(&[&"build", &"--release"], &place, &target);
+    check("match");
+    // Nothing is written over.
+    let before = std::fs::read(place.join("src/lib.rs")).unwrap();
+    let again = new("match", "c");
+    assert_eq!(again.status.code(), Some(2));
+    assert_eq!(
+        text(&again.stderr),
+        "error: match is there already: nothing was written\n"
+    );
+    assert_eq!(std::fs::read(place.join("src/lib.rs")).unwrap(), before);
+    assert!(!place.join("function.c").exists());
+    for name in ["../up", "Upper", "", "9lives", "a b", "-x-"] {
+        let refused = tailwater()
+            .args(["new-function", "--lang", "c", "--", name])
+            .current_dir(&folder.0)
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{name}");
+        let told = text(&refused.stderr);
+        assert!(
+            told.starts_with("error: expected a name of lower-case"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_library_that_crashes_is_an_error_of_the_spec() {
+    let folder = Folder::new();
+    let source = folder.write(
+        "crash.c",
+        "#include <stdio.h>\n#include <stdlib.h>\n\
+         __attribute__((constructor)) static void crash(void) { puts(\"no licence\"); fflush(stdout); abort(); }\n",
+    );
+    works(
+        Command::new("cc")
+            .args(["-fPIC", "-shared", "-o"])
+            .arg(folder.path("crash.so"))
+            .arg(source),
+    );
+    let chain = folder.spec("chain.yaml", "[{library: {file: crash.so}}]", "");
+    let output = run(&[&"run", &chain]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        text(&output.stderr),
+        format!(
+            "error: {}:5:32: spec.functions[0].library.file: {} crashed (SIGABRT) while it was loaded; it said \
+             \"no licence\"\n",
+            chain.display(),
+            folder.path("crash.so").display()
+        )
+    );
+    assert!(output.stdout.is_empty());
+}
