@@ -7,6 +7,7 @@
 //! median. Instructions (where valgrind is installed) and allocations: the difference between
 //! runs on twice and once as many packets, so that set-up does not count.
 
+mod library;
 mod routes;
 
 use std::process::Command;
@@ -44,6 +45,10 @@ const CHAINS: &[&str] = &[
     "new-flows",
     "encrypt",
     "acl-urlfilter-encrypt",
+    // The interface for functions in C beside the built-in one: what is done is the same.
+    "forward-c",
+    "count",
+    "count-c",
 ];
 
 /// Encryption with a key for all to see.
@@ -62,7 +67,7 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
     let acl = "{acl: {rulesFile: rules/acl-1500.rules, format: classbench, default: allow}}";
     let nat = "{nat: {external: [203.0.113.0/28]}}";
     let functions = match chain {
-        "forward" | "forward-stateful" => "[{forward: {}}]".to_owned(),
+        "forward" | "forward-stateful" | "count" => "[{forward: {}}]".to_owned(),
         "nat" => format!("[{nat}]"),
         "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
         "acl" => format!("[{acl}]"),
@@ -87,7 +92,10 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
             "[{{tunnel: {{rules: [{{push: {{vlan: 100}}}}]}}}}, {}]",
             ip_forward()
         ),
-        other => panic!("no chain {other}"),
+        other => match library::in_c(other) {
+            Some(function) => format!("[{function}]"),
+            None => panic!("no chain {other}"),
+        },
     };
     let look_up = if chain == "forward-stateful" {
         "always"
@@ -96,8 +104,8 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
     };
     // Translated flows have a return direction each.
     let capacity = match chain {
-        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter"
-        | "policer-flows" => flows,
+        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" | "count"
+        | "count-c" | "policer-flows" => flows,
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };
@@ -114,7 +122,10 @@ fn spec(chain: &str, flows: u32) -> ChainSpec {
          slo: {{latency: 200us}}\n  functions: {functions}\n  \
          flows: {{capacity: {capacity}, lookUp: {look_up}{timeout}}}\n"
     );
-    ChainSpec::parse(&text, chain, examples.as_ref()).unwrap_or_else(|error| panic!("{error}"))
+    let spec = ChainSpec::parse(&text, chain, examples.as_ref());
+    let mut spec = spec.unwrap_or_else(|error| panic!("{error}"));
+    library::add_own(chain, &mut spec);
+    spec
 }
 
 /// Two services, for all addresses, of 16 backends.
@@ -448,7 +459,8 @@ fn main() {
                 let packets = packets
                     .parse()
                     .unwrap_or_else(|_| panic!("packets: {packets}"));
-                return one_pass(&chain, packets);
+                one_pass(&chain, packets);
+                return library::clean();
             }
             "--runs" => {
                 runs = value()
@@ -484,4 +496,5 @@ fn main() {
         }
     }
     chains.into_iter().for_each(counts);
+    library::clean();
 }

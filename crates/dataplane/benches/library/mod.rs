@@ -1,0 +1,82 @@
+//! The same function twice: in C behind the interface of `tailwater_nf.h`, and in Rust as this program's own.
+
+use bytemuck::{Pod, Zeroable};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::function::{FlowStates, NetworkFunction};
+use tailwater_nf::spec::{ChainSpec, FunctionConfig, OwnFunction};
+
+/// A chain's function in C, if it has one.
+pub fn in_c(chain: &str) -> Option<String> {
+    static FORWARD: OnceLock<PathBuf> = OnceLock::new();
+    static COUNT: OnceLock<PathBuf> = OnceLock::new();
+    let file = match chain {
+        "forward-c" => FORWARD.get_or_init(|| compile("FORWARD")),
+        "count-c" => COUNT.get_or_init(|| compile("COUNT")),
+        _ => return None,
+    };
+    Some(format!("{{library: {{file: '{}'}}}}", file.display()))
+}
+
+fn compile(which: &str) -> PathBuf {
+    let file = std::env::temp_dir().join(format!("tailwater-{}-{which}.so", std::process::id()));
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/library/functions.c");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-fPIC", "-shared", &format!("-D{which}")])
+        .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
+        .args(["-o".as_ref(), file.as_os_str(), here.as_ref()])
+        .status();
+    assert!(compiled.is_ok_and(|status| status.success()), "cc failed");
+    file
+}
+
+/// What a chain loaded stays loaded without its file.
+pub fn clean() {
+    for which in ["FORWARD", "COUNT"] {
+        let name = format!("tailwater-{}-{which}.so", std::process::id());
+        // It may not be there.
+        let _ = std::fs::remove_file(std::env::temp_dir().join(name));
+    }
+}
+
+/// Has the chain `count` count: there is no name in YAML for that.
+pub fn add_own(chain: &str, spec: &mut ChainSpec) {
+    if chain == "count" {
+        let make = || -> Box<dyn NetworkFunction> { Box::new(Count) };
+        spec.functions[0].config = FunctionConfig::Own(OwnFunction::new("Count", make));
+    }
+}
+
+/// Counts each flow's packets and bytes.
+struct Count;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Flow {
+    packets: u64,
+    bytes: u64,
+}
+
+impl NetworkFunction for Count {
+    fn kind(&self) -> &'static str {
+        "Count"
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Flow>()
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        for packet in batch.iter() {
+            let flow = flows.state::<Flow>(packet);
+            flow.packets += 1;
+            flow.bytes += packet.length() as u64;
+        }
+    }
+}
