@@ -53,8 +53,10 @@ check: ## formatting, lints, documentation
 	@tools/deps.sh build
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings
+	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	@tools/check-links.sh
 	@tools/check-shell.sh

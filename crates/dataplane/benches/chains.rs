@@ -439,7 +439,8 @@ fn instructions(chain: &str, packets: u64) -> Option<u64> {
         .output()
         .ok()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let (_, count) = text.split_once("Collected : ")?;
+    // Libraries are tried in a child process, which has a count of its own, and ends before its parent.
+    let (_, count) = text.rsplit_once("Collected : ")?;
     count.split_whitespace().next()?.parse().ok()
 }
 

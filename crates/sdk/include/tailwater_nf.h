@@ -39,7 +39,7 @@ struct tw_flow_key {
     uint64_t words[5];
 };
 
-/* Packet flags. */
+/* Packet flags, in tw_packet.flags. */
 #define TW_NEW_FLOW 1u  /* set by the runtime: the first packet of its flow that this function sees, or the first
                          * since a function in front sent the flow elsewhere. Decide, and keep it in the state. */
 #define TW_REWRITTEN 2u /* to be set by the function: it changed headers or the frame's length */
@@ -103,7 +103,7 @@ struct tw_drop_reason {
 };
 
 /* Function flags. */
-#define TW_HEADERS_ONLY 1u   /* never looks at or changes anything behind payload_offset */
+#define TW_HEADERS_ONLY 1u   /* never looks at or changes anything behind payload_offset, nor the frame's length */
 #define TW_REWRITES_FLOWS 2u /* gives packets other addresses or ports: functions behind it decide anew */
 
 /* What a library is. Tailwater copies it when it loads the library. */
