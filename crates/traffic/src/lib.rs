@@ -49,6 +49,7 @@ pub mod capture;
 pub mod convert;
 mod error;
 pub mod generate;
+pub mod impair;
 mod notice;
 mod packet;
 pub mod renumber;

@@ -14,7 +14,7 @@ mod bursty;
 mod frame;
 mod mixture;
 mod preset;
-mod random;
+pub(crate) mod random;
 #[cfg(test)]
 mod tests;
 mod uniform;

@@ -9,46 +9,46 @@ use crate::TrafficError;
 /// A seeded stream of random numbers. Logarithms and powers come from `libm`, not from the
 /// platform's C library, whose last bit differs between systems.
 #[derive(Clone, Debug)]
-pub(super) struct Random(ChaCha8Rng);
+pub(crate) struct Random(ChaCha8Rng);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Random(ChaCha8Rng::seed_from_u64(seed))
     }
 
     /// Uniform below `bound` (0 if that is 0). The bias is below `bound / 2^64`.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Uniform in `low..=high`.
-    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below((high - low).saturating_add(1))
     }
 
     /// Uniform above 0, up to and including 1, in steps of 2^-53.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// Exponential with a mean.
-    pub(super) fn exponential(&mut self, mean: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(self.unit())
     }
 
     /// Exponential with a mean, in whole nanoseconds.
-    pub(super) fn exponential_nanos(&mut self, mean: Nanos) -> Nanos {
+    pub(crate) fn exponential_nanos(&mut self, mean: Nanos) -> Nanos {
         Nanos(self.exponential(mean.0 as f64).round() as u64)
     }
 
     /// Normal with mean 0 and deviation 1 (Box and Muller).
-    pub(super) fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(self.unit()));
         radius * libm::cos(2.0 * std::f64::consts::PI * self.unit())
     }
 
     /// A length from a bounded Pareto distribution.
-    pub(super) fn length(&mut self, lengths: &HeavyTail) -> u32 {
+    pub(crate) fn length(&mut self, lengths: &HeavyTail) -> u32 {
         // The inverse of the distribution function at 1 - unit.
         let (low, high) = lengths.bounds();
         let ratio = libm::pow(low / high, lengths.shape);
@@ -57,7 +57,7 @@ impl Random {
         (length as u32).clamp(lengths.min, lengths.max)
     }
 
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
     }
 }
@@ -93,7 +93,7 @@ impl HeavyTail {
         low + longer
     }
 
-    pub(super) fn validate(&self, field: &'static str) -> Result<(), TrafficError> {
+    pub(crate) fn validate(&self, field: &'static str) -> Result<(), TrafficError> {
         let sound = (0.1..=10.0).contains(&self.shape)
             && self.min >= 1
             && self.min <= self.max
