@@ -72,7 +72,7 @@ impl Engine<'_> {
         }
         for core in &mut self.cores {
             core.since = now;
-            if let Some(claim) = &mut core.guest.claim {
+            if let Some(claim) = &mut core.claim {
                 claim.since = now;
             }
         }

@@ -1,7 +1,7 @@
 //! A core's state: what is on its way to it, what it is doing, and what is known of its load.
 
-use super::dispatch::Dispatch;
-use super::fifo::Fifo;
+use super::dispatch::{Dispatch, NONE};
+use super::fifo::{Arrived, Fifo};
 use super::tree::NEVER;
 use crate::traffic::Packet;
 use std::collections::VecDeque;
@@ -21,6 +21,20 @@ pub(crate) struct Waiting {
     pub last_functions: u8,
     /// It was kept back because its bucket or flow was on its way.
     pub kept: bool,
+}
+
+impl Waiting {
+    /// One that has come out of the ring.
+    #[inline]
+    pub fn new(arrived: &Arrived) -> Waiting {
+        Waiting {
+            packet: arrived.packet,
+            at: arrived.at,
+            slot: NONE,
+            last_functions: 0,
+            kept: false,
+        }
+    }
 }
 
 /// What a core did since somebody last asked.
@@ -70,14 +84,6 @@ impl Stats {
     }
 }
 
-/// The part of a core that helps others.
-#[derive(Debug, Default)]
-pub(crate) struct Guest {
-    /// Which core has recruited it, whose helper of which number it is, and since when.
-    pub claim: Option<Claim>,
-    pub queue: VecDeque<Waiting>,
-}
-
 /// Who has recruited a core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
@@ -101,6 +107,14 @@ pub(crate) struct Transit {
     pub kept: Vec<Waiting>,
     /// Packets of those that have come: processed first.
     pub next: VecDeque<Waiting>,
+}
+
+impl Transit {
+    /// Whether nothing is on its way, nor kept back.
+    #[inline]
+    pub fn is_still(&self) -> bool {
+        self.leaving | self.awaited == 0 && self.next.is_empty()
+    }
 }
 
 /// A core.
@@ -127,7 +141,10 @@ pub(crate) struct Core {
     /// It is to give its queue back once nothing is left.
     pub reclaim: bool,
     pub dispatch: Option<Box<Dispatch>>,
-    pub guest: Guest,
+    /// Which core has recruited it, whose helper of which number it is, and since when.
+    pub claim: Option<Claim>,
+    /// When the first packet is here, or was, of those that it was handed as a helper.
+    pub guest_at: u64,
     /// Whose turn was last.
     pub guest_last: bool,
     pub transit: Transit,
@@ -155,7 +172,8 @@ impl Core {
             owned: 0,
             reclaim: false,
             dispatch: None,
-            guest: Guest::default(),
+            claim: None,
+            guest_at: NEVER,
             guest_last: false,
             transit: Transit::default(),
             attribution: Attribution::new(slo),
@@ -175,28 +193,21 @@ impl Core {
     /// When it next has something to do; `poll` is what noticing a packet takes.
     #[inline]
     pub fn next(&self, poll: u64) -> u64 {
-        let mut next = self.watch;
+        let mut next = self.watch.min(self.guest_at);
         if self.dedicated.is_some() {
-            let used = self.dispatch.as_ref().map_or(0, |dispatch| dispatch.used());
+            let dispatch = self.dispatch.as_deref();
             if let Some(first) = self.fifo.first()
-                && self.room(used) > 0
+                && self.room(dispatch.map_or(0, Dispatch::used)) > 0
             {
                 next = next.min(first.at + poll);
             }
-            if !self.transit.next.is_empty() {
-                next = 0;
-            }
-            if let Some(dispatch) = &self.dispatch
-                && dispatch.has_work()
-            {
+            if !self.transit.next.is_empty() || dispatch.is_some_and(Dispatch::has_work) {
                 next = 0;
             }
         }
-        if let Some(first) = self.guest.queue.front() {
-            next = next.min(first.at);
-        }
-        for (at, _) in &self.transit.inbox {
-            next = next.min(*at);
+        if self.transit.awaited > 0 {
+            let inbox = self.transit.inbox.iter().map(|(at, _)| *at);
+            next = inbox.fold(next, u64::min);
         }
         if next == NEVER {
             return NEVER;
@@ -204,11 +215,11 @@ impl Core {
         next.max(self.ready)
     }
 
-    /// When the packet that has been here longest arrived, of all that are here or on their way.
+    /// When the packet that has been here longest arrived, of all that are here, on their way or with
+    /// helpers.
     pub fn oldest(&self) -> u64 {
         let ring = self.fifo.iter().map(|arrived| arrived.packet.arrival);
-        let kept = self.transit.kept.iter().chain(&self.transit.next);
-        let waiting = kept.chain(&self.guest.queue);
+        let waiting = self.transit.kept.iter().chain(&self.transit.next);
         let waiting = waiting.map(|waiting| waiting.packet.arrival);
         let own = self.dispatch.as_ref().map_or(NEVER, |d| d.oldest_active());
         ring.chain(waiting).min().unwrap_or(NEVER).min(own)

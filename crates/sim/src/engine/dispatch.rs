@@ -3,8 +3,10 @@
 
 use super::core::Waiting;
 use super::held::{Held, List};
+use super::lane::Lane;
+use super::queue::Queue;
 use super::tree::NEVER;
-use std::collections::VecDeque;
+use crate::traffic::Packet;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
 
@@ -17,30 +19,66 @@ const UNLISTED: u32 = u32::MAX;
 /// The list of queued flows is tidied when more flows than this, and more than half, have left.
 const TIDY: u32 = 64;
 
-/// A flow with packets in the system.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    pub flow: u32,
-    pub bucket: u16,
-    /// Where its packets go.
-    pub place: Place,
+/// Whether a flow can be processed elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
     /// It must be opened here.
-    bound: bool,
-    /// The helper that has the chain's last functions, and how many.
-    pub split: Option<(u8, u8)>,
-    /// Packets in the own queue.
-    pub queued: u32,
-    /// Packets that are with a helper.
-    pub away: u32,
-    /// Packets that are held until none is with the helper.
-    held: List,
-    /// Where it stands in the list of queued flows.
-    at: u32,
+    Unopened,
+    Opened,
     /// None of its packets is in the system; the number is free once it is not listed.
-    over: bool,
+    Over,
+}
+
+/// A flow with packets in the system: half a cache line. A core has fewer packets in its hands than 2^16.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+pub(crate) struct Slot {
     /// Arrival of the packet that it came with.
     since: u64,
+    pub flow: u32,
+    /// Where it stands in the list of queued flows.
+    at: u32,
+    pub bucket: u16,
+    /// Packets in the own queue.
+    queued: u16,
+    /// Packets that are with a helper.
+    away: u16,
+    /// Packets that are held until none is with the helper.
+    held: List,
+    /// Where its packets go.
+    place: Place,
+    state: State,
+    /// The helper that has the chain's last functions, and how many; none if these are 0.
+    split: (u8, u8),
 }
+
+impl Slot {
+    /// The helper that has the chain's last functions, and how many.
+    #[inline]
+    pub fn split(&self) -> Option<(u8, u8)> {
+        (self.split.1 > 0).then_some(self.split)
+    }
+
+    /// Packets in the system.
+    #[inline]
+    fn packets(&self) -> u32 {
+        u32::from(self.queued) + u32::from(self.away) + u32::from(self.held.packets)
+    }
+
+    /// Whether only this core may process its packets in the own queue.
+    #[inline]
+    fn is_for_here(&self) -> bool {
+        self.state == State::Unopened || self.split.1 > 0
+    }
+
+    /// Whether it must stay as it is.
+    #[inline]
+    fn is_bound(&self) -> bool {
+        self.state == State::Unopened || self.away > 0
+    }
+}
+
+const _: () = assert!(size_of::<Slot>() == 32, "two slots share a cache line");
 
 /// A turn of the core's loop that is not over.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +96,15 @@ pub(crate) struct Dispatch {
     /// Helpers with packets, and those recruited, as bit maps.
     pub busy: u64,
     pub recruited: u64,
-    /// Packets for each helper that have not been handed over, and which have any.
-    pub staged: Vec<Vec<Waiting>>,
+    /// By helper: the packets that it has, and those put down for it; and for which there are such.
+    pub lanes: Vec<Lane>,
     pub staging: u64,
+    /// When this core next hears of packets that are done.
+    pub receipt_at: u64,
     /// By helper: flows that are split with it. It is needed, though it may have no packets now.
     pub splits: Vec<u32>,
-    /// By helper: flows whose packets are done, and when that is known.
-    pub receipts: Vec<VecDeque<(u64, u16)>>,
+    /// All of these.
+    pub split_flows: u32,
     pub plan: Plan,
     pub boost: bool,
     pub turn: Option<Turn>,
@@ -73,8 +113,7 @@ pub(crate) struct Dispatch {
     slots: Vec<Slot>,
     free: Vec<u16>,
     active: u32,
-    queue: VecDeque<Waiting>,
-    spare: VecDeque<Waiting>,
+    queue: Queue<Waiting>,
     queued: Vec<QueuedFlow>,
     listed: Vec<u16>,
     left: u32,
@@ -109,10 +148,11 @@ impl Dispatch {
             helpers: vec![Helper::default(); cores.len()],
             busy: 0,
             recruited: 0,
-            staged: vec![Vec::new(); cores.len()],
+            lanes: cores.iter().map(|_| Lane::default()).collect(),
             staging: 0,
+            receipt_at: NEVER,
             splits: vec![0; cores.len()],
-            receipts: vec![VecDeque::new(); cores.len()],
+            split_flows: 0,
             cores,
             plan: Plan::default(),
             boost: false,
@@ -121,8 +161,7 @@ impl Dispatch {
             slots: Vec::new(),
             free: Vec::new(),
             active: 0,
-            queue: VecDeque::new(),
-            spare: VecDeque::new(),
+            queue: Queue::default(),
             queued: Vec::new(),
             listed: Vec::new(),
             left: 0,
@@ -146,6 +185,11 @@ impl Dispatch {
     #[inline]
     pub fn has_work(&self) -> bool {
         self.turn.is_some() || !self.queue.is_empty()
+    }
+
+    #[inline]
+    pub fn queue_is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     /// Whether no packet waits or is with a helper.
@@ -184,47 +228,47 @@ impl Dispatch {
 
     /// When the oldest packet arrived that a flow in the system came with.
     pub fn oldest_active(&self) -> u64 {
-        let active = self.slots.iter().filter(|slot| !slot.over);
+        let active = self.slots.iter().filter(|slot| slot.state != State::Over);
         active.map(|slot| slot.since).min().unwrap_or(NEVER)
     }
 
     /// By flow, the packets in the own queue, with helpers and held.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
-        let queued = |slot: &Slot| {
-            (
-                slot.bucket,
-                slot.flow,
-                slot.queued + slot.away + slot.held.packets,
-            )
-        };
-        self.slots.iter().filter(|slot| !slot.over).map(queued)
+        let queued = |slot: &Slot| (slot.bucket, slot.flow, slot.packets());
+        self.slots
+            .iter()
+            .filter(|slot| slot.state != State::Over)
+            .map(queued)
     }
 
     /// Arrival of the first packet in the own queue.
     pub fn oldest(&self) -> Option<Nanos> {
-        let first = self.queue.front()?;
+        let first = self.queue.first()?;
         Some(Nanos(first.packet.arrival))
     }
 
-    /// A flow has come into the system, with the packet that is to be sorted next.
+    /// A flow has come into the system, with a packet that is to be sorted next.
     #[inline]
-    pub fn open(&mut self, waiting: &Waiting, place: Place, bound: bool) -> u16 {
+    pub fn open(&mut self, packet: &Packet, place: Place, bound: bool) -> u16 {
         if self.left > TIDY.max(self.here.flows) {
             self.tidy();
         }
         self.active += 1;
         let slot = Slot {
-            flow: waiting.packet.flow,
-            bucket: waiting.packet.bucket() as u16,
-            place,
-            bound,
-            split: None,
+            since: packet.arrival,
+            flow: packet.flow,
+            at: UNLISTED,
+            bucket: packet.bucket() as u16,
             queued: 0,
             away: 0,
             held: List::EMPTY,
-            at: UNLISTED,
-            over: false,
-            since: waiting.packet.arrival,
+            place,
+            state: if bound {
+                State::Unopened
+            } else {
+                State::Opened
+            },
+            split: (0, 0),
         };
         match self.free.pop() {
             Some(number) => {
@@ -272,11 +316,11 @@ impl Dispatch {
         self.here.packets += 1;
         slot.queued += 1;
         self.queued[slot.at as usize] = QueuedFlow {
-            packets: slot.queued,
-            bound: slot.bound || slot.away > 0,
+            packets: slot.queued.into(),
+            bound: slot.is_bound(),
         };
-        self.bound += u32::from(slot.bound || slot.split.is_some());
-        self.queue.push_back(waiting);
+        self.bound += u32::from(slot.is_for_here());
+        self.queue.push(waiting);
     }
 
     /// Holds a packet until those of its flow have left the helper.
@@ -298,7 +342,7 @@ impl Dispatch {
     /// The first packet that is held of a flow, and how many there are.
     pub fn first_held(&self, number: u16) -> (Waiting, u32) {
         let list = &self.slots[usize::from(number)].held;
-        (self.held.first(list), list.packets)
+        (self.held.first(list), list.packets.into())
     }
 
     /// Lets a flow whose packets were held go to its new place. Returns how many they were.
@@ -312,7 +356,7 @@ impl Dispatch {
         slot.place = place;
         self.waiting.flows -= 1;
         let mut list = std::mem::replace(&mut slot.held, List::EMPTY);
-        let packets = list.packets;
+        let packets = u32::from(list.packets);
         self.waiting.packets -= packets;
         while let Some(waiting) = self.held.pop(&mut list) {
             match place.as_helper() {
@@ -324,7 +368,7 @@ impl Dispatch {
     }
 
     /// Puts a packet down for a helper.
-    #[inline]
+    #[inline(always)]
     pub fn stage(&mut self, helper: usize, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
         assert!(
@@ -337,7 +381,7 @@ impl Dispatch {
         self.away += 1;
         self.busy |= 1 << helper;
         self.staging |= 1 << helper;
-        self.staged[helper].push(waiting);
+        self.lanes[helper].put(waiting);
     }
 
     /// The flows in the own queue, up to date.
@@ -347,7 +391,7 @@ impl Dispatch {
         }
         for (number, queued) in self.listed.iter().zip(&mut self.queued) {
             let slot = &self.slots[usize::from(*number)];
-            queued.bound = slot.bound || slot.away > 0;
+            queued.bound = slot.is_bound();
         }
     }
 
@@ -381,7 +425,7 @@ impl Dispatch {
             let slot = &mut self.slots[usize::from(number)];
             if slot.queued == 0 {
                 slot.at = UNLISTED;
-                if slot.over {
+                if slot.state == State::Over {
                     self.free.push(number);
                 }
                 continue;
@@ -399,10 +443,14 @@ impl Dispatch {
     pub fn split(&mut self, listed: usize, helper: usize, last_functions: usize) {
         let slot = &mut self.slots[usize::from(self.listed[listed])];
         assert!(!self.queued[listed].bound, "a flow that is bound is split");
-        match slot.split.replace((helper as u8, last_functions as u8)) {
+        match slot.split() {
             Some((before, _)) => self.splits[usize::from(before)] -= 1,
-            None => self.bound += slot.queued,
+            None => {
+                self.bound += u32::from(slot.queued);
+                self.split_flows += 1;
+            }
         }
+        slot.split = (helper as u8, last_functions as u8);
         self.splits[helper] += 1;
     }
 
@@ -414,12 +462,14 @@ impl Dispatch {
             "a flow that is bound is moved"
         );
         slot.place = place;
-        if let Some((before, _)) = slot.split.take() {
+        if let Some((before, _)) = slot.split() {
+            slot.split = (0, 0);
             self.splits[usize::from(before)] -= 1;
-            self.bound -= slot.queued;
+            self.split_flows -= 1;
+            self.bound -= u32::from(slot.queued);
         }
         self.here.flows -= 1;
-        self.here.packets -= slot.queued;
+        self.here.packets -= u32::from(slot.queued);
         slot.queued = 0;
         self.queued[listed].packets = 0;
         self.left += 1;
@@ -428,18 +478,18 @@ impl Dispatch {
     /// Puts the packets of flows that moved down for their helpers. Returns how many.
     pub fn move_staged(&mut self) -> u64 {
         let mut queue = std::mem::take(&mut self.queue);
-        let mut stay = std::mem::take(&mut self.spare);
         let mut moved = 0;
-        for waiting in queue.drain(..) {
-            match self.slots[usize::from(waiting.slot)].place.as_helper() {
-                None => stay.push_back(waiting),
+        queue.retain(
+            |waiting| match self.slots[usize::from(waiting.slot)].place.as_helper() {
+                None => true,
                 Some(helper) => {
-                    self.stage(helper, waiting);
+                    self.stage(helper, *waiting);
                     moved += 1;
+                    false
                 }
-            }
-        }
-        (self.queue, self.spare) = (stay, queue);
+            },
+        );
+        self.queue = queue;
         moved
     }
 
@@ -447,7 +497,8 @@ impl Dispatch {
     /// [done](Dispatch::done_here).
     pub fn take(&mut self, most: usize, batch: &mut Vec<Waiting>) {
         let count = most.min(self.queue.len());
-        batch.extend(self.queue.drain(..count));
+        batch.extend_from_slice(&self.queue.as_slice()[..count]);
+        self.queue.take(count);
     }
 
     /// A packet of the own queue has been processed; if its flow is split, it is to go on. Returns the
@@ -457,15 +508,15 @@ impl Dispatch {
         let slot = &mut self.slots[usize::from(number)];
         slot.queued -= 1;
         self.here.packets -= 1;
-        self.bound -= u32::from(slot.bound || slot.split.is_some());
-        self.queued[slot.at as usize].packets = slot.queued;
+        self.bound -= u32::from(slot.is_for_here());
+        self.queued[slot.at as usize].packets = slot.queued.into();
         if slot.queued > 0 {
             return None;
         }
         self.here.flows -= 1;
         self.left += 1;
         // Opened by now.
-        slot.bound = false;
+        slot.state = State::Opened;
         self.forget(number)
     }
 
@@ -495,13 +546,14 @@ impl Dispatch {
 
     fn forget(&mut self, number: u16) -> Option<u32> {
         let slot = &mut self.slots[usize::from(number)];
-        if slot.queued + slot.away + slot.held.packets > 0 {
+        if slot.packets() > 0 {
             return None;
         }
         self.active -= 1;
-        slot.over = true;
-        if let Some((helper, _)) = slot.split {
+        slot.state = State::Over;
+        if let Some((helper, _)) = slot.split() {
             self.splits[usize::from(helper)] -= 1;
+            self.split_flows -= 1;
         }
         if slot.at == UNLISTED {
             self.free.push(number);

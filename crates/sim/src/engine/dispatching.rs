@@ -6,7 +6,8 @@ use super::check::Segment;
 use super::core::{Claim, Waiting};
 use super::dispatch::{Dispatch, NONE, Turn};
 use super::meter::{Sent, flow_hash};
-use super::turn::{spend_at, work};
+use super::tree::NEVER;
+use super::turn::{note_queue, spend_at, work};
 use crate::chain::{Work, random, spend};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Loads, Notice, Place};
@@ -27,18 +28,32 @@ impl Engine<'_> {
     /// A turn, or what is left of one.
     pub(super) fn turn(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.turn.take();
+        let alone = before.is_none() && dispatch.is_quiet() && dispatch.recruited == 0;
+        if alone && self.straight(number, tenant, now) {
+            return;
+        }
         let turn = before.unwrap_or(Turn {
             began: now,
             looked_up: 0,
         });
-        let more = self.gather(number, tenant, now, dispatch.used());
-        let received = self.batch.len();
-        let straight = before.is_none() && !more;
-        if straight && dispatch.is_quiet() && dispatch.recruited == 0 {
-            self.whole(number, tenant, now, false);
-            return;
-        }
-        let mut time = self.distribute(number, tenant, dispatch, now);
+        let (received, more) = match self.cores[number].transit.is_still() {
+            true => self.receive(number, tenant, dispatch, now),
+            false => {
+                let more = self.gather(number, tenant, now, dispatch.used());
+                if alone && !more {
+                    self.whole(number, tenant, now, false);
+                    return;
+                }
+                let batch = std::mem::take(&mut self.batch);
+                self.distribute(number, tenant, dispatch, now, batch.iter().copied());
+                let received = batch.len();
+                self.batch = batch;
+                (received, more)
+            }
+        };
+        let costs = &self.tenants[tenant].costs;
+        let picos = costs.receive(received as u64);
+        let mut time = now + spend(&mut self.cores[number].carry, picos);
         time = self.collect(number, tenant, dispatch, (now, time));
         let looked_up = turn.looked_up + received;
         let room = self.cores[number].room(dispatch.used());
@@ -71,26 +86,63 @@ impl Engine<'_> {
         }
     }
 
-    /// Sorts the batch to the places of its flows. Returns when that is done.
+    /// Takes what has arrived out of the ring, to the places of its flows. Returns how many packets that
+    /// were, and whether more wait.
+    fn receive(
+        &mut self,
+        number: usize,
+        tenant: usize,
+        dispatch: &mut Dispatch,
+        now: u64,
+    ) -> (usize, bool) {
+        self.overflow(number, tenant, now);
+        let core = &mut self.cores[number];
+        let room = core.room(dispatch.used());
+        // Nobody else looks at this ring meanwhile.
+        let mut fifo = std::mem::take(&mut core.fifo);
+        let arrived = fifo.arrived(now, room.min(self.tenants[tenant].costs.most));
+        let count = arrived.len();
+        self.distribute(
+            number,
+            tenant,
+            dispatch,
+            now,
+            arrived.iter().map(Waiting::new),
+        );
+        fifo.take(count);
+        let more = fifo.has_more(now, 0);
+        let core = &mut self.cores[number];
+        core.fifo = fifo;
+        core.stats.received += count as u64;
+        if more {
+            note_queue(core, now);
+        }
+        (count, more)
+    }
+
+    /// Sorts packets to the places of their flows.
+    #[inline]
     fn distribute(
         &mut self,
         number: usize,
         tenant: usize,
         dispatch: &mut Dispatch,
         now: u64,
-    ) -> u64 {
-        let received = self.batch.len() as u64;
-        if received == 0 {
-            return now;
+        packets: impl ExactSizeIterator<Item = Waiting>,
+    ) {
+        if packets.len() == 0 {
+            return;
         }
         self.see_claims(number, dispatch);
         let held = dispatch.held().packets;
-        let mut batch = std::mem::take(&mut self.batch);
-        for waiting in batch.drain(..) {
+        let opens_at_home = self.tenants[tenant].costs.opens_at_home;
+        let mut slots = std::mem::take(&mut self.tenants[tenant].slots);
+        for waiting in packets {
             let packet = waiting.packet;
-            let mut slot = self.tenants[tenant].slots[packet.flow as usize];
+            let known = &mut slots[packet.flow as usize];
+            let mut slot = *known;
             if slot == NONE {
-                let bound = packet.is_first() && self.tenants[tenant].costs.opens_at_home;
+                let bound = packet.is_first() && opens_at_home;
                 let place = match bound {
                     true => Place::HERE,
                     false => {
@@ -103,18 +155,13 @@ impl Engine<'_> {
                         self.place(number, tenant, dispatch, flowlet, now)
                     }
                 };
-                slot = dispatch.open(&waiting, place, bound);
-                self.tenants[tenant].slots[packet.flow as usize] = slot;
+                slot = dispatch.open(&packet, place, bound);
+                *known = slot;
             }
             dispatch.sort(Waiting { slot, ..waiting });
         }
-        self.batch = batch;
-        let tenant = &mut self.tenants[tenant];
-        tenant.decisions.packets_held += u64::from(dispatch.held().packets - held);
-        now + spend(
-            &mut self.cores[number].carry,
-            tenant.costs.receive(received),
-        )
+        self.tenants[tenant].slots = slots;
+        self.tenants[tenant].decisions.packets_held += u64::from(dispatch.held().packets - held);
     }
 
     /// Where the packets of a flow go that may go anywhere.
@@ -139,13 +186,18 @@ impl Engine<'_> {
     }
 
     /// Tells a dispatcher which helpers are taken, if that has changed.
+    #[inline]
     fn see_claims(&self, number: usize, dispatch: &mut Dispatch) {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
-        if dispatch.seen_claims == claims {
-            return;
+        if dispatch.seen_claims != claims {
+            dispatch.seen_claims = claims;
+            self.look_for_taken(dispatch);
         }
-        dispatch.seen_claims = claims;
+    }
+
+    #[cold]
+    fn look_for_taken(&self, dispatch: &mut Dispatch) {
         for (helper, core) in dispatch.helpers.iter_mut().zip(&dispatch.cores) {
             helper.taken = !helper.recruited && !self.is_free(usize::from(*core));
         }
@@ -154,10 +206,11 @@ impl Engine<'_> {
     /// Whether a core can be recruited.
     fn is_free(&self, number: usize) -> bool {
         let core = &self.cores[number];
-        core.guest.claim.is_none() && core.dedicated.is_none()
+        core.claim.is_none() && core.dedicated.is_none()
     }
 
     /// Makes sure that a helper works for a dispatcher. Whether it does.
+    #[inline]
     fn recruit(
         &mut self,
         number: usize,
@@ -166,10 +219,20 @@ impl Engine<'_> {
         helper: usize,
         now: u64,
     ) -> bool {
+        dispatch.helpers[helper].recruited || self.claim(number, tenant, dispatch, helper, now)
+    }
+
+    /// Has a helper work for a dispatcher, if it is free. Whether it does.
+    #[cold]
+    fn claim(
+        &mut self,
+        number: usize,
+        tenant: usize,
+        dispatch: &mut Dispatch,
+        helper: usize,
+        now: u64,
+    ) -> bool {
         let known = &mut dispatch.helpers[helper];
-        if known.recruited {
-            return true;
-        }
         let guest = usize::from(dispatch.cores[helper]);
         if !self.is_free(guest) {
             known.taken = true;
@@ -178,7 +241,7 @@ impl Engine<'_> {
         known.recruited = true;
         dispatch.recruited |= 1 << helper;
         let (core, server) = (self.cores[number].node, self.cores[number].server);
-        self.cores[guest].guest.claim = Some(Claim {
+        self.cores[guest].claim = Some(Claim {
             dispatcher: number as u16,
             helper: helper as u16,
             since: now,
@@ -202,7 +265,7 @@ impl Engine<'_> {
         dispatch.helpers[helper].recruited = false;
         dispatch.recruited &= !(1 << helper);
         let guest = usize::from(dispatch.cores[helper]);
-        let claim = self.cores[guest].guest.claim.take();
+        let claim = self.cores[guest].claim.take();
         let since = claim.map_or(now, |claim| claim.since);
         self.servers[usize::from(self.cores[number].server)].claims += 1;
         if self.cores[guest].dedicated.is_none() {
@@ -222,13 +285,26 @@ impl Engine<'_> {
         dispatch: &mut Dispatch,
         (now, time): (u64, u64),
     ) -> u64 {
+        if dispatch.receipt_at > now {
+            return time;
+        }
+        let told = self.hear(number, tenant, dispatch, now);
+        let mut picos = self.tenants[tenant].costs.receipts(told);
+        if !dispatch.free_to_go.is_empty() {
+            picos += self.place_held(number, tenant, dispatch, now);
+        }
+        time + spend(&mut self.cores[number].carry, picos)
+    }
+
+    /// Hears of the packets that helpers have done. Returns how many.
+    fn hear(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut told = 0;
+        dispatch.receipt_at = NEVER;
         for helper in bits(dispatch.busy) {
-            while let Some(&(at, slot)) = dispatch.receipts[helper].front()
-                && at <= now
-            {
-                dispatch.receipts[helper].pop_front();
-                told += 1;
+            let heard = dispatch.lanes[helper].heard(now);
+            told += heard as u64;
+            for at in 0..heard {
+                let slot = dispatch.lanes[helper].slot(at);
                 if let Some(flow) = dispatch.done_by(slot, helper, now) {
                     self.tenants[tenant].slots[flow as usize] = NONE;
                 }
@@ -237,12 +313,11 @@ impl Engine<'_> {
                     self.left_unit(number, usize::from(known.bucket), known.flow, now);
                 }
             }
+            let lane = &mut dispatch.lanes[helper];
+            lane.forget(heard);
+            dispatch.receipt_at = dispatch.receipt_at.min(lane.receipt_at());
         }
-        let mut picos = self.tenants[tenant].costs.receipts(told);
-        if !dispatch.free_to_go.is_empty() {
-            picos += self.place_held(number, tenant, dispatch, now);
-        }
-        time + spend(&mut self.cores[number].carry, picos)
+        told
     }
 
     /// Places flows that have left a helper, with what was held of them. Returns what that takes.
@@ -335,34 +410,31 @@ impl Engine<'_> {
         mut time: u64,
     ) -> u64 {
         for helper in bits(std::mem::take(&mut dispatch.staging)) {
-            let mut staged = std::mem::take(&mut dispatch.staged[helper]);
-            let picos = self.tenants[tenant].costs.hand_over(staged.len() as u64);
-            time += spend(&mut self.cores[number].carry, picos);
-            self.tenants[tenant].decisions.packets_handed += staged.len() as u64;
+            let lane = &mut dispatch.lanes[helper];
+            let packets = lane.put_down() as u64;
+            let tenant = &mut self.tenants[tenant];
+            time += spend(
+                &mut self.cores[number].carry,
+                tenant.costs.hand_over(packets),
+            );
+            tenant.decisions.packets_handed += packets;
+            let mut here = time + self.timing.hand_over;
+            if lane.is_busy() {
+                lane.hand_over(here);
+                continue;
+            }
             let core = usize::from(dispatch.cores[helper]);
             let guest = &mut self.cores[core];
-            let mut here = time + self.timing.hand_over;
-            let sleeps = guest.guest.queue.is_empty() && time > guest.ready + self.timing.spin;
-            if sleeps && guest.dedicated.is_none() {
+            if time > guest.ready + self.timing.spin && guest.dedicated.is_none() {
                 let asleep = time - guest.ready - self.timing.spin;
-                let (tenant, seed) = (&self.tenants[tenant], (core as u64) << 48);
+                let seed = (core as u64) << 48;
                 let drawn = random(tenant.seed ^ seed, tenant.decisions.packets_handed);
                 let wake = tenant.costs.wake(asleep, drawn).unwrap_or(self.timing.wake);
                 here = here.max(time + wake);
                 guest.attribution.woke(Nanos(wake));
             }
-            // What was handed over before is there before.
-            here = guest
-                .guest
-                .queue
-                .back()
-                .map_or(here, |last| last.at.max(here));
-            let waiting = staged.drain(..).map(|waiting| Waiting {
-                at: here,
-                ..waiting
-            });
-            guest.guest.queue.extend(waiting);
-            dispatch.staged[helper] = staged;
+            lane.hand_over(here);
+            guest.guest_at = here;
             self.schedule(core);
         }
         time
@@ -376,18 +448,19 @@ impl Engine<'_> {
         dispatch: &mut Dispatch,
         (now, began): (u64, u64),
     ) {
+        if dispatch.queue_is_empty() {
+            return;
+        }
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         dispatch.take(self.tenants[tenant].costs.most, &mut batch);
-        if batch.is_empty() {
-            self.batch = batch;
-            return;
-        }
         let mut split = false;
-        for waiting in &mut batch {
-            if let Some((_, last_functions)) = dispatch.slot(waiting.slot).split {
-                waiting.last_functions = last_functions;
-                split = true;
+        if dispatch.split_flows > 0 {
+            for waiting in &mut batch {
+                if let Some((_, last_functions)) = dispatch.slot(waiting.slot).split() {
+                    waiting.last_functions = last_functions;
+                    split = true;
+                }
             }
         }
         let work = self.work_here(tenant, &batch);
@@ -400,10 +473,10 @@ impl Engine<'_> {
         self.process(number, tenant, (now, picos), &batch, more);
         let mut end = self.cores[number].ready;
         for waiting in &batch {
-            if let Some((helper, _)) = dispatch.slot(waiting.slot).split {
+            let split = waiting.last_functions > 0;
+            if split && let Some((helper, _)) = dispatch.slot(waiting.slot).split() {
                 dispatch.stage(usize::from(helper), *waiting);
             }
-            let split = waiting.last_functions > 0;
             if let Some(flow) = dispatch.done_here(waiting.slot) {
                 self.tenants[tenant].slots[flow as usize] = NONE;
             }
@@ -423,37 +496,36 @@ impl Engine<'_> {
 
     /// A batch of what others handed over.
     pub(super) fn help(&mut self, number: usize, now: u64) {
-        let core = &mut self.cores[number];
-        let Some(claim) = core.guest.claim else {
+        let Some(claim) = self.cores[number].claim else {
             unreachable!("a core is let go when nothing is left")
         };
         let dispatcher = usize::from(claim.dispatcher);
-        let Some((owner, _)) = self.cores[dispatcher].dedicated else {
+        let owner = &mut self.cores[dispatcher];
+        let (Some((tenant, _)), Some(mut dispatch)) = (owner.dedicated, owner.dispatch.take())
+        else {
             unreachable!("who recruits has a queue until it has let all helpers go")
         };
-        let tenant = &mut self.tenants[usize::from(owner)];
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.clear();
+        let helper = usize::from(claim.helper);
+        let lane = &mut dispatch.lanes[helper];
+        let tenant = &mut self.tenants[usize::from(tenant)];
         let core = &mut self.cores[number];
-        let arrived = core.guest.queue.iter().take(tenant.costs.most);
-        let count = arrived.take_while(|waiting| waiting.at <= now).count();
-        batch.extend(core.guest.queue.drain(..count));
-        let more = core.guest.queue.front().is_some_and(|w| w.at <= now);
+        let batch = lane.arrived(now, tenant.costs.most);
+        let count = batch.len();
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut tenant.warmth);
         let mut picos = tenant.costs.help(work, claim.other_node);
-        if batch.iter().any(|waiting| waiting.last_functions > 0) {
-            picos -= left_out(&tenant.costs, &batch, true).min(picos);
+        if dispatch.split_flows > 0 {
+            picos -= left_out(&tenant.costs, batch, true).min(picos);
         }
-        if more {
-            for waiting in &batch {
+        if lane.has_more(now, count) {
+            for waiting in batch {
                 let hash = flow_hash(waiting.packet.flow);
                 core.attribution.served(hash, Nanos(now));
             }
         }
         let end = spend_at(tenant, core, number, picos, now);
         if let Some(check) = &mut tenant.check {
-            for waiting in &batch {
+            for waiting in batch {
                 let holds = tenant.steering.holds(dispatcher, &waiting.packet);
                 assert!(holds, "core {dispatcher} hands over what is not its own");
                 let flow = (waiting.packet.flow, waiting.packet.arrival);
@@ -472,18 +544,16 @@ impl Engine<'_> {
         });
         tenant.meter.sent(&core.attribution, packets, now, end);
         tenant.worked += end - now;
-        core.stats.batch(batch.len(), end - now);
+        core.stats.batch(count, end - now);
         core.ready = end;
-        if core.guest.queue.is_empty() {
+        let told = end + self.timing.receipt;
+        lane.finish(count, told);
+        core.guest_at = lane.next();
+        if !lane.is_busy() {
             core.attribution.idle();
         }
-        let told = end + self.timing.receipt;
-        let helper = usize::from(claim.helper);
-        if let Some(dispatch) = &mut self.cores[dispatcher].dispatch {
-            let receipts = batch.iter().map(|waiting| (told, waiting.slot));
-            dispatch.receipts[helper].extend(receipts);
-        }
-        self.batch = batch;
+        dispatch.receipt_at = dispatch.receipt_at.min(told);
+        self.cores[dispatcher].dispatch = Some(dispatch);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A core's receive queue: packets that are on their way to it, in order.
 
+use super::queue::Queue;
 use crate::traffic::Packet;
 
 /// A packet, and when it is at the core's NIC.
@@ -13,45 +14,39 @@ pub(crate) struct Arrived {
 /// ones are on their way. What finds the ring full is lost, which is told when somebody looks: between
 /// two looks nothing leaves the ring, so it comes to the same.
 #[derive(Debug, Default)]
-pub(crate) struct Fifo {
-    packets: Vec<Arrived>,
-    head: usize,
-}
-
-/// Taken packets are kept until there are so many, and half of all.
-const SLACK: usize = 1024;
+pub(crate) struct Fifo(Queue<Arrived>);
 
 impl Fifo {
     #[inline]
     pub(crate) fn push(&mut self, packet: Arrived) {
-        self.packets.push(packet);
+        self.0.push(packet);
     }
 
     /// How many are here and on their way.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.packets.len() - self.head
+        self.0.len()
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == self.packets.len()
+        self.0.is_empty()
     }
 
     #[inline]
     pub(crate) fn first(&self) -> Option<&Arrived> {
-        self.packets.get(self.head)
+        self.0.first()
     }
 
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arrived> {
-        self.packets[self.head..].iter()
+        self.0.as_slice().iter()
     }
 
     /// The first that have arrived by `now`, up to `most`.
     #[inline]
     pub(crate) fn arrived(&self, now: u64, most: usize) -> &[Arrived] {
-        let packets = &self.packets[self.head..];
+        let packets = self.0.as_slice();
         let packets = &packets[..packets.len().min(most)];
         let count = packets
             .iter()
@@ -60,40 +55,37 @@ impl Fifo {
         &packets[..count]
     }
 
+    /// Whether more than `count` have arrived by `now`.
+    #[inline]
+    pub(crate) fn has_more(&self, now: u64, count: usize) -> bool {
+        self.0.get(count).is_some_and(|packet| packet.at <= now)
+    }
+
     /// How many have arrived by `now`.
     #[inline]
     pub(crate) fn waiting(&self, now: u64) -> usize {
-        let packets = &self.packets[self.head..];
-        packets.partition_point(|packet| packet.at <= now)
+        self.0.as_slice().partition_point(|packet| packet.at <= now)
     }
 
     /// Takes the first `count`.
     #[inline]
     pub(crate) fn take(&mut self, count: usize) {
-        self.head += count;
-        if self.head == self.packets.len() {
-            self.packets.clear();
-            self.head = 0;
-        } else if self.head >= SLACK && 2 * self.head >= self.packets.len() {
-            self.packets.drain(..self.head);
-            self.head = 0;
-        }
+        self.0.take(count);
     }
 
     /// Throws away what has arrived by `now` and found `ring` packets waiting. Nothing was taken since
     /// the first of them arrived.
     #[inline]
     pub(crate) fn overflow(&mut self, now: u64, ring: usize, lost: impl FnMut(Arrived)) {
-        let beyond = self.packets.get(self.head + ring);
-        if beyond.is_some_and(|packet| packet.at <= now) {
+        if self.has_more(now, ring) {
             self.drop_beyond(now, ring, lost);
         }
     }
 
     #[cold]
     fn drop_beyond(&mut self, now: u64, ring: usize, lost: impl FnMut(Arrived)) {
-        let range = self.head + ring..self.head + self.waiting(now);
-        self.packets.drain(range).for_each(lost);
+        let waiting = self.waiting(now);
+        self.0.cut(ring..waiting).for_each(lost);
     }
 }
 
@@ -130,17 +122,5 @@ mod tests {
         fifo.take(2);
         fifo.overflow(9, 2, |_| unreachable!("there is room"));
         assert_eq!(fifo.len(), 1);
-    }
-
-    #[test]
-    fn taken_packets_are_given_back() {
-        let mut fifo = fifo(&(0..10 * SLACK as u64).collect::<Vec<_>>());
-        for _ in 0..8 * SLACK {
-            fifo.take(1);
-        }
-        assert_eq!(fifo.first().map(|packet| packet.at), Some(8 * SLACK as u64));
-        assert!(fifo.packets.len() <= 4 * SLACK);
-        fifo.take(2 * SLACK);
-        assert!(fifo.is_empty() && fifo.packets.is_empty());
     }
 }

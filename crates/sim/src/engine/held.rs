@@ -2,15 +2,15 @@
 
 use super::core::Waiting;
 
-/// No place.
-const NONE: u32 = u32::MAX;
+/// No place: fewer packets are in a core's hands.
+const NONE: u16 = u16::MAX;
 
 /// A list: the places of its first and last packet, and how many there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
-    first: u32,
-    last: u32,
-    pub packets: u32,
+    first: u16,
+    last: u16,
+    pub packets: u16,
 }
 
 impl List {
@@ -24,8 +24,8 @@ impl List {
 /// The packets of all lists, each with the place of the next in its list, or of the next that is free.
 #[derive(Debug)]
 pub(crate) struct Held {
-    places: Vec<(Waiting, u32)>,
-    free: u32,
+    places: Vec<(Waiting, u16)>,
+    free: u16,
 }
 
 impl Default for Held {
@@ -43,17 +43,17 @@ impl Held {
         let at = match self.free {
             NONE => {
                 self.places.push((waiting, NONE));
-                self.places.len() as u32 - 1
+                self.places.len() as u16 - 1
             }
             at => {
-                let place = &mut self.places[at as usize];
+                let place = &mut self.places[usize::from(at)];
                 self.free = std::mem::replace(place, (waiting, NONE)).1;
                 at
             }
         };
         match list.packets {
             0 => list.first = at,
-            _ => self.places[list.last as usize].1 = at,
+            _ => self.places[usize::from(list.last)].1 = at,
         }
         list.last = at;
         list.packets += 1;
@@ -61,14 +61,14 @@ impl Held {
 
     /// The first packet of a list that has one.
     pub fn first(&self, list: &List) -> Waiting {
-        self.places[list.first as usize].0
+        self.places[usize::from(list.first)].0
     }
 
     /// Takes the first packet out of a list.
     pub fn pop(&mut self, list: &mut List) -> Option<Waiting> {
         list.packets = list.packets.checked_sub(1)?;
         let at = list.first;
-        let (waiting, next) = &mut self.places[at as usize];
+        let (waiting, next) = &mut self.places[usize::from(at)];
         list.first = std::mem::replace(next, self.free);
         self.free = at;
         Some(*waiting)

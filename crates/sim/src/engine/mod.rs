@@ -25,8 +25,10 @@ mod dispatch;
 mod dispatching;
 mod fifo;
 mod held;
+mod lane;
 mod meter;
 mod moves;
+mod queue;
 mod tenant;
 mod tree;
 mod turn;
@@ -180,6 +182,9 @@ pub(crate) struct Engine<'r> {
     known_oldest: u64,
     chunks: u32,
 }
+
+/// Packets that arrive before cores work that are looked at in turn: so few that they are in a cache then.
+const PART: usize = 1024;
 
 /// Chunks after which it is looked again how old the oldest packet is.
 const LOOK_AFTER: u32 = 4;
@@ -403,12 +408,15 @@ impl<'r> Engine<'r> {
     pub fn take(&mut self, chunk: Chunk<'_>) {
         let mut starts = chunk.starts.iter();
         let mut rest = chunk.packets;
-        while let Some(last) = rest.last() {
-            let arrived = self.arrive(rest, &mut starts);
-            let last = last.arrival;
+        while !rest.is_empty() {
+            let part = match self.dispatchers {
+                0 => rest,
+                _ => &rest[..rest.len().min(PART)],
+            };
+            let arrived = self.arrive(part, &mut starts);
             rest = &rest[arrived..];
-            if rest.is_empty() {
-                self.run_until(last);
+            if arrived == part.len() {
+                self.run_until(part[arrived - 1].arrival);
             } else {
                 self.run_until(self.control_at);
                 self.do_control();
@@ -560,7 +568,7 @@ impl<'r> Engine<'r> {
             if let Some((tenant, _)) = core.dedicated {
                 self.tenants[usize::from(tenant)].dedicated += end.saturating_sub(core.since);
             }
-            if let Some(claim) = core.guest.claim
+            if let Some(claim) = core.claim
                 && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
             {
                 let since = end.saturating_sub(claim.since);

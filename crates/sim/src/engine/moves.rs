@@ -40,7 +40,7 @@ impl Engine<'_> {
     /// A core that gets a queue while it helps goes on until its packets are gone, but is no helper
     /// more: it counts as a core with a queue.
     fn counts_once(&mut self, number: usize, now: u64) {
-        let Some(claim) = &mut self.cores[number].guest.claim else {
+        let Some(claim) = &mut self.cores[number].claim else {
             return;
         };
         let since = std::mem::replace(&mut claim.since, NEVER);
@@ -316,7 +316,7 @@ impl Engine<'_> {
         self.servers[server].claims += 1;
         self.tenants[tenant].cores -= 1;
         // It may help on.
-        match &mut core.guest.claim {
+        match &mut core.claim {
             Some(claim) => claim.since = time,
             None => self.usage.end(number, time),
         }

@@ -3,7 +3,6 @@
 use super::Engine;
 use super::check::Segment;
 use super::core::{Core, Waiting};
-use super::dispatch::NONE;
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
 use super::tenant::{Tenant, Warmth};
@@ -53,7 +52,7 @@ pub(super) fn spend_at(
 
 /// Notes how long a core's ring is, now and then.
 #[inline]
-fn note_queue(core: &mut Core, now: u64) {
+pub(super) fn note_queue(core: &mut Core, now: u64) {
     if core.batches.is_multiple_of(16) {
         let waiting = core.fifo.waiting(now).min(core.ring) as u32;
         core.stats.longest_queue = core.stats.longest_queue.max(waiting);
@@ -76,7 +75,7 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
     }
     let packets = batch.iter().map(|arrived| &arrived.packet);
     let work = work(packets, &mut tenant.warmth);
-    let more = core.fifo.len() > count && core.fifo.arrived(now, count + 1).len() > count;
+    let more = core.fifo.has_more(now, count);
     let picos = tenant.costs.whole(work, more);
     let first = batch[0].packet.arrival;
     if more {
@@ -92,6 +91,8 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
     let sent = |arrived: &'_ Arrived| (arrived.packet, arrived.at);
     if let Some(check) = &mut tenant.check {
         for (packet, _) in batch.iter().map(sent) {
+            let holds = tenant.steering.holds(number, &packet);
+            assert!(holds, "core {number} processes what is not its own");
             let flow = (packet.flow, packet.arrival);
             check.processed(flow, Segment::Whole, number, (now, end));
         }
@@ -115,6 +116,20 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
 }
 
 impl Engine<'_> {
+    /// A batch straight from the ring, if that is all that waits and nothing is on its way: what a core
+    /// does whose helpers have nothing to do. Whether it was so.
+    #[inline]
+    pub(super) fn straight(&mut self, number: usize, tenant: usize, now: u64) -> bool {
+        let core = &mut self.cores[number];
+        let most = self.tenants[tenant].costs.most.min(core.buffers);
+        if !core.transit.is_still() || core.fifo.has_more(now, most) {
+            return false;
+        }
+        direct(core, &mut self.tenants[tenant], number, now);
+        core.through = now;
+        true
+    }
+
     /// Lets a core do what is next.
     pub(super) fn step(&mut self, number: usize, now: u64) {
         self.cores[number].watch = NEVER;
@@ -122,8 +137,7 @@ impl Engine<'_> {
             self.adopt(number, now);
         }
         let core = &mut self.cores[number];
-        let guest = core.guest.queue.front().is_some_and(|w| w.at <= now);
-        if guest && (core.dedicated.is_none() || !core.guest_last) {
+        if core.guest_at <= now && (core.dedicated.is_none() || !core.guest_last) {
             core.guest_last = true;
             self.help(number, now);
         } else if let Some((tenant, _)) = core.dedicated {
@@ -145,7 +159,7 @@ impl Engine<'_> {
     /// A turn without helpers.
     fn plain(&mut self, number: usize, tenant: usize, now: u64) {
         let core = &mut self.cores[number];
-        if core.transit.leaving == 0 && core.transit.awaited == 0 && core.transit.next.is_empty() {
+        if core.transit.is_still() {
             if !direct(core, &mut self.tenants[tenant], number, now) {
                 core.through = now;
             }
@@ -173,28 +187,21 @@ impl Engine<'_> {
         let room = core.room(used).min(most).saturating_sub(self.batch.len());
         let arrived = core.fifo.arrived(now, room);
         let count = arrived.len();
-        let waiting = |arrived: &Arrived| Waiting {
-            packet: arrived.packet,
-            at: arrived.at,
-            slot: NONE,
-            last_functions: 0,
-            kept: false,
-        };
         if core.transit.awaited == 0 {
-            self.batch.extend(arrived.iter().map(waiting));
+            self.batch.extend(arrived.iter().map(Waiting::new));
         } else {
             for arrived in arrived {
                 if tenant.steering.holds(number, &arrived.packet) {
-                    self.batch.push(waiting(arrived));
+                    self.batch.push(Waiting::new(arrived));
                 } else {
-                    core.transit.kept.push(waiting(arrived));
+                    core.transit.kept.push(Waiting::new(arrived));
                     tenant.decisions.kept_back += 1;
                 }
             }
         }
         core.fifo.take(count);
         core.stats.received += count as u64;
-        let more = core.fifo.first().is_some_and(|first| first.at <= now);
+        let more = core.fifo.has_more(now, 0);
         if more {
             note_queue(core, now);
         }
@@ -202,11 +209,17 @@ impl Engine<'_> {
     }
 
     /// Loses what found the ring full.
+    #[inline]
     pub(super) fn overflow(&mut self, number: usize, tenant: usize, now: u64) {
-        let core = &mut self.cores[number];
-        if core.fifo.len() <= core.ring {
-            return;
+        let core = &self.cores[number];
+        if core.fifo.has_more(now, core.ring) {
+            self.lose(number, tenant, now);
         }
+    }
+
+    #[cold]
+    fn lose(&mut self, number: usize, tenant: usize, now: u64) {
+        let core = &mut self.cores[number];
         let mut lost = std::mem::take(&mut self.lost);
         let ring = core.ring;
         core.fifo

@@ -133,7 +133,7 @@ impl Engine<'_> {
                 let waiting = (core.fifo.len() + in_hands + kept) as u64;
                 counts.longest_queue = counts.longest_queue.max(waiting);
             }
-            if let Some(claim) = core.guest.claim
+            if let Some(claim) = core.claim
                 && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
             {
                 counts[usize::from(tenant)].helpers += 1;

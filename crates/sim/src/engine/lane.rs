@@ -1,0 +1,169 @@
+//! What a core has with one of its helpers: packets in the order in which they were put down for it.
+//!
+//! In front are those that the helper is done with and the core has not heard of, then those that it
+//! has been handed, last those that are only put down. None is copied from one to the next.
+
+use super::core::Waiting;
+use super::queue::Queue;
+use super::tree::NEVER;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    packets: Queue<Waiting>,
+    /// The first so many are done; their `at` is when the core hears of it.
+    done: usize,
+    /// So many are done, or are with the helper; their `at` is when they are there.
+    handed: usize,
+}
+
+impl Lane {
+    /// Puts a packet down.
+    #[inline]
+    pub fn put(&mut self, waiting: Waiting) {
+        self.packets.push(waiting);
+    }
+
+    /// How many are put down and not handed over.
+    #[inline]
+    pub fn put_down(&self) -> usize {
+        self.packets.len() - self.handed
+    }
+
+    /// Hands over what is put down: it is there at `here`, or with what was handed over before.
+    #[inline]
+    pub fn hand_over(&mut self, here: u64) {
+        let (before, put_down) = self.packets.as_mut_slice().split_at_mut(self.handed);
+        let last = match self.handed > self.done {
+            true => before.last().map_or(0, |last| last.at),
+            false => 0,
+        };
+        for waiting in put_down {
+            waiting.at = here.max(last);
+        }
+        self.handed = self.packets.len();
+    }
+
+    /// Whether the helper has any that it is not done with.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.handed > self.done
+    }
+
+    /// When the first is there, or was, that the helper is not done with.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        match self.is_busy() {
+            true => self.packets.get(self.done).map_or(NEVER, |first| first.at),
+            false => NEVER,
+        }
+    }
+
+    /// The first that are with the helper by `now`, up to `most`.
+    #[inline]
+    pub fn arrived(&self, now: u64, most: usize) -> &[Waiting] {
+        let most = self.handed.min(self.done.saturating_add(most));
+        let packets = &self.packets.as_slice()[self.done..most];
+        let count = packets.iter().position(|packet| packet.at > now);
+        &packets[..count.unwrap_or(packets.len())]
+    }
+
+    /// Whether more than `count` are with the helper by `now`.
+    #[inline]
+    pub fn has_more(&self, now: u64, count: usize) -> bool {
+        let next = self.done + count;
+        let next = self.packets.get(next).filter(|_| next < self.handed);
+        next.is_some_and(|packet| packet.at <= now)
+    }
+
+    /// The helper is done with the first `count`, of which the core hears at a time.
+    #[inline]
+    pub fn finish(&mut self, count: usize, told: u64) {
+        let done = self.done + count;
+        for waiting in &mut self.packets.as_mut_slice()[self.done..done] {
+            waiting.at = told;
+        }
+        self.done = done;
+    }
+
+    /// When the core hears of the first that is done.
+    #[inline]
+    pub fn receipt_at(&self) -> u64 {
+        match self.done {
+            0 => NEVER,
+            _ => self.packets.first().map_or(NEVER, |first| first.at),
+        }
+    }
+
+    /// Of how many packets the core has heard by `now`.
+    #[inline]
+    pub fn heard(&self, now: u64) -> usize {
+        let done = &self.packets.as_slice()[..self.done];
+        let count = done.iter().position(|packet| packet.at > now);
+        count.unwrap_or(done.len())
+    }
+
+    /// The number of the flow of the packet that has `before` in front of it.
+    #[inline]
+    pub fn slot(&self, before: usize) -> u16 {
+        self.packets.as_slice()[before].slot
+    }
+
+    /// Forgets the first `count` packets, which are done.
+    #[inline]
+    pub fn forget(&mut self, count: usize) {
+        self.packets.take(count);
+        self.done -= count;
+        self.handed -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(lane: &mut Lane, slots: std::ops::Range<u16>) {
+        for slot in slots {
+            lane.put(Waiting {
+                slot,
+                at: 1,
+                ..Waiting::default()
+            });
+        }
+    }
+
+    #[test]
+    fn packets_are_put_down_handed_over_done_and_heard_of() {
+        let mut lane = Lane::default();
+        put(&mut lane, 0..3);
+        assert_eq!((lane.put_down(), lane.next()), (3, NEVER));
+        assert!(lane.arrived(100, 9).is_empty() && !lane.is_busy());
+        lane.hand_over(20);
+        put(&mut lane, 3..5);
+        assert_eq!((lane.put_down(), lane.next()), (2, 20));
+        // What comes later is not there sooner.
+        lane.hand_over(10);
+        put(&mut lane, 5..6);
+        assert_eq!(lane.arrived(19, 9).len(), 0);
+        assert_eq!(
+            (lane.arrived(20, 9).len(), lane.arrived(20, 2).len()),
+            (5, 2)
+        );
+        assert!(lane.has_more(20, 4) && !lane.has_more(20, 5) && !lane.has_more(19, 0));
+        assert_eq!(lane.receipt_at(), NEVER);
+        lane.finish(4, 50);
+        assert_eq!((lane.receipt_at(), lane.next()), (50, 20));
+        lane.finish(1, 60);
+        assert_eq!((lane.next(), lane.is_busy()), (NEVER, false));
+        assert_eq!((lane.heard(49), lane.heard(50), lane.heard(60)), (0, 4, 5));
+        assert_eq!((lane.slot(0), lane.slot(3)), (0, 3));
+        lane.forget(4);
+        assert_eq!(
+            (lane.heard(50), lane.slot(0), lane.receipt_at()),
+            (0, 4, 60)
+        );
+        // What is done holds nothing up.
+        lane.hand_over(30);
+        assert_eq!((lane.next(), lane.put_down()), (30, 0));
+    }
+}
