@@ -6,6 +6,9 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TRAFFIC ?= bursty
 MINUTES ?= 10
 
+# What the feature `dpdk` changes.
+WITH_DPDK = -p tailwater-dpdk --features tailwater-dpdk/dpdk
+
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
@@ -36,8 +39,9 @@ else
 endif
 
 test: ## all tests, and why any were skipped
-	@tools/deps.sh build test
+	@tools/deps.sh build test ports
 	@tools/test.sh
+	@tools/with-dpdk.sh tools/test.sh $(WITH_DPDK)
 	@tools/loom.sh
 
 soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round
@@ -50,14 +54,16 @@ loom: ## model checks of what hands packets between cores; `test` runs them, too
 
 # Fuzz targets run with nightly and sanitizers; here they are only kept compiling.
 check: ## formatting, lints, documentation
-	@tools/deps.sh build
+	@tools/deps.sh build ports
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@tools/with-dpdk.sh cargo clippy --locked --all-targets $(WITH_DPDK) -- -D warnings
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+	@RUSTDOCFLAGS="-D warnings" tools/with-dpdk.sh cargo doc --locked --no-deps $(WITH_DPDK)
 	@tools/check-links.sh
 	@tools/check-shell.sh
 

@@ -7,8 +7,9 @@
 #   build   a C linker, CA certificates, Rust: needed for anything
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets
 #   bench   valgrind: instruction counts; zstd: packed rule sets
+#   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, tcpreplay: its tests end to end
 #
-# What `test` and `bench` name is good to have: without it, what needs it is left out and says so.
+# What `test`, `bench` and `ports` name is good to have: without it, what needs it is left out and says so.
 #
 # Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
@@ -101,7 +102,19 @@ optional() {
         say "going on without ${missing[*]}: what needs it is skipped"
 }
 
-[ $# -gt 0 ] || set -- build test bench
+# DPDK's headers, and programs whose packages have other names.
+ports() {
+    local missing=()
+    have pkg-config || missing+=(pkg-config)
+    pkg-config --exists libdpdk 2>/dev/null || missing+=(libdpdk-dev)
+    have ip || missing+=(iproute2)
+    have ping || missing+=(iputils-ping)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: what needs it is skipped"
+    optional curl iperf3 tcpreplay ethtool
+}
+
+[ $# -gt 0 ] || set -- build test bench ports
 for group in "$@"; do
     case $group in
     build)
@@ -110,6 +123,7 @@ for group in "$@"; do
         ;;
     test) optional tshark zstd ;;
     bench) optional valgrind zstd ;;
-    *) fail "there is no group $group: the groups are build, test, bench" ;;
+    ports) ports ;;
+    *) fail "there is no group $group: the groups are build, test, bench, ports" ;;
     esac
 done

@@ -2,7 +2,7 @@
 # Runs all tests and says for each skipped one why: a test without what it needs (a program, data)
 # passes, and prints a line that starts with "skipped". The test runner would hide that line.
 #
-# usage: tools/test.sh [arguments of cargo test]
+# usage: tools/test.sh [arguments of cargo test, -p PACKAGE among them if not all are meant]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,4 +32,9 @@ only_skips() {
     done
 }
 
-cargo test --locked --workspace --no-fail-fast "$@" -- --show-output 2>&1 | only_skips
+case " $* " in
+*' -p '*) packages=() ;;
+*) packages=(--workspace) ;;
+esac
+
+cargo test --locked "${packages[@]}" --no-fail-fast "$@" -- --show-output 2>&1 | only_skips

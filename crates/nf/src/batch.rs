@@ -88,6 +88,26 @@ impl Slot {
 }
 
 impl Packet {
+    /// One that starts there in its buffer, and of which nothing else is known.
+    #[inline(always)]
+    fn new(incoming: &Incoming, start: u16) -> Packet {
+        Packet {
+            arrival: incoming.arrival,
+            rss_hash: incoming.rss_hash,
+            verdict: Verdict::Forward,
+            headers: Headers::default(),
+            flow: FlowIndex::NONE,
+            settled: false,
+            rekeyed: false,
+            segment: 0,
+            opened: false,
+            number: 0,
+            rest: incoming.rest,
+            start,
+            length: incoming.length as u16,
+        }
+    }
+
     /// The frame's length in bytes (without frame check sequence).
     #[inline]
     pub fn length(&self) -> usize {
@@ -153,6 +173,12 @@ impl Batch {
         }
     }
 
+    /// Where the packets' buffers lie.
+    #[inline]
+    pub fn memory(&self) -> &BufferMemory {
+        &self.memory
+    }
+
     /// How many packets are in the batch.
     #[inline]
     pub fn len(&self) -> usize {
@@ -198,34 +224,64 @@ impl Batch {
         self.packets.extend(buffers.map(move |mut buffer| {
             let room = &mut memory.bytes_mut(&mut buffer)[HEADROOM..];
             let most = room.len().min(MAX_FRAME);
-            let Incoming {
-                length,
-                arrival,
-                rss_hash,
-                rest,
-            } = write(room);
+            let incoming = write(room);
+            let length = incoming.length;
             assert!(
                 length <= most,
                 "a frame of {length} bytes in a buffer for {most}"
             );
-            let packet = Packet {
-                arrival,
-                rss_hash,
-                verdict: Verdict::Forward,
-                headers: Headers::default(),
-                flow: FlowIndex::NONE,
-                settled: false,
-                rekeyed: false,
-                segment: 0,
-                opened: false,
-                number: 0,
-                rest,
-                start: HEADROOM as u16,
-                length: length as u16,
-            };
+            let packet = Packet::new(&incoming, HEADROOM as u16);
             Slot { packet, buffer }
         }));
         self.packets.len() - before
+    }
+
+    /// Adds a packet that a device wrote into `buffer`, from `start` on.
+    ///
+    /// # Panics
+    /// If the batch is full, the buffer of another pool, or the packet longer than it.
+    #[inline]
+    pub fn receive(&mut self, buffer: Buffer, start: u16, incoming: &Incoming) {
+        assert!(self.room() > 0, "the batch is full");
+        assert!(self.memory.owns(&buffer), "a buffer of another pool");
+        let (length, bytes) = (incoming.length, self.memory.buffer_bytes());
+        assert!(
+            length <= MAX_FRAME && usize::from(start) + length <= bytes,
+            "a frame of {length} bytes from {start} on in a buffer of {bytes}"
+        );
+        let packet = Packet::new(incoming, start);
+        self.packets.push(Slot { packet, buffer });
+    }
+
+    /// Takes every packet's buffer away, for a device that is to send it: `to` gets the buffer, and where
+    /// in it the frame starts and how long it is. What is known of the packets stays; frames are beyond
+    /// reach.
+    ///
+    /// # Panics
+    /// If it has been done before.
+    #[inline]
+    pub fn hand_over(&mut self, mut to: impl FnMut(Buffer, u16, u16)) {
+        for Slot { packet, buffer } in &mut self.packets {
+            assert!(self.memory.owns(buffer), "a buffer of another pool");
+            to(buffer.take_away(), packet.start, packet.length);
+        }
+    }
+
+    /// Takes the packets at these places, which rise, out of the batch: a device did not send them.
+    #[cold]
+    pub fn take_out(&mut self, places: &[u16]) {
+        let (mut place, mut next) = (0, places.iter());
+        let mut unsent = next.next();
+        let gone = self.packets.extract_if(.., |_| {
+            let out = unsent == Some(&place);
+            if out {
+                unsent = next.next();
+            }
+            place += 1;
+            out
+        });
+        self.dropped
+            .extend(gone.map(|slot| (slot.buffer, slot.packet.number)));
     }
 
     /// Adds a packet with a copy of `frame`; `false` if the batch is full or the pool empty.
@@ -537,6 +593,45 @@ mod tests {
         assert_eq!(batch.frame(2), b"Three");
         batch.release(&mut pool);
         assert_eq!((batch.len(), pool.available()), (0, 8));
+    }
+
+    #[test]
+    fn a_device_takes_buffers_away_and_sends_some() {
+        let (mut pool, mut batch) = batch(&[b"a", b"bb", b"ccc"]);
+        let mut taken = Vec::new();
+        batch.hand_over(|buffer, start, length| taken.push((buffer, start, length)));
+        assert_eq!(taken.iter().map(|t| t.2).collect::<Vec<_>>(), [1, 2, 3]);
+        batch.take_out(&[0, 2]);
+        assert_eq!((batch.len(), batch.packet(0).length()), (1, 2));
+        assert_eq!(batch.in_hand(), 3);
+        for (buffer, start, length) in taken {
+            let incoming = Incoming {
+                length: usize::from(length) - 1,
+                arrival: Nanos(1),
+                rss_hash: 2,
+                rest: 0,
+            };
+            let mut other = Batch::new(&pool, 1);
+            other.receive(buffer, start + 1, &incoming);
+            assert_eq!(other.frame(0).len(), usize::from(length) - 1);
+            other.release(&mut pool);
+        }
+        assert_eq!(pool.available(), 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame of 10 bytes from")]
+    fn a_packet_beyond_its_buffer_is_refused() {
+        let mut pool = BufferPool::new(1, 64).unwrap();
+        let (mut batch, bytes) = (Batch::new(&pool, 1), pool.memory().buffer_bytes());
+        let incoming = Incoming {
+            length: 10,
+            arrival: Nanos::ZERO,
+            rss_hash: 0,
+            rest: 0,
+        };
+        let buffer = pool.take().unwrap();
+        batch.receive(buffer, bytes as u16 - 9, &incoming);
     }
 
     #[test]

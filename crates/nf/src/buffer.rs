@@ -12,6 +12,9 @@ pub const HEADROOM: usize = 128;
 /// The longest frame any buffer holds: lengths and header offsets are 16 bits wide.
 pub const MAX_FRAME: usize = 65_535;
 
+/// The number of no pool: a handle with it reaches no memory.
+const SENT: u16 = u16::MAX;
+
 /// A buffer. Whoever holds the handle owns the memory: handles are made by a
 /// [`BufferPool`] only, once for each buffer, and cannot be copied.
 #[derive(Debug)]
@@ -37,6 +40,23 @@ impl Buffer {
     pub(crate) fn from_parts(index: u32, pool: u16) -> Buffer {
         Buffer { index, pool }
     }
+
+    /// Takes the buffer away. What is left can only be given to its pool, which then knows that the
+    /// buffer went elsewhere: to look at its bytes is to look into another pool.
+    #[inline]
+    pub(crate) fn take_away(&mut self) -> Buffer {
+        let sent = Buffer {
+            index: self.index,
+            pool: SENT,
+        };
+        std::mem::replace(self, sent)
+    }
+
+    /// Whether the buffer was [taken away](Buffer::take_away).
+    #[inline]
+    pub(crate) fn is_away(&self) -> bool {
+        self.pool == SENT
+    }
 }
 
 /// The shape of a pool's region: what is needed to find a buffer's bytes.
@@ -45,6 +65,8 @@ pub struct BufferMemory {
     region: Arc<Region>,
     /// Bytes from one buffer to the next.
     stride: usize,
+    /// Bytes in a buffer; what is between buffers is the region's owner's.
+    bytes: usize,
     count: u32,
     pool: u16,
 }
@@ -56,6 +78,12 @@ impl BufferMemory {
         buffer.pool == self.pool
     }
 
+    /// Whether both are the same buffers.
+    #[inline]
+    pub fn is(&self, other: &BufferMemory) -> bool {
+        self.pool == other.pool
+    }
+
     /// The pool's number.
     pub(crate) fn pool(&self) -> u16 {
         self.pool
@@ -64,7 +92,36 @@ impl BufferMemory {
     /// Bytes in a buffer, headroom included.
     #[inline]
     pub fn buffer_bytes(&self) -> usize {
-        self.stride
+        self.bytes
+    }
+
+    /// `count` buffers of `bytes` each, headroom included, which start `stride` bytes apart in a region
+    /// that is lent. Which of them are whose, its owner says.
+    ///
+    /// # Errors
+    /// After 65,535 pools.
+    ///
+    /// # Panics
+    /// If they do not lie in the region one behind the other.
+    pub fn lent(
+        region: Region,
+        count: u32,
+        [stride, bytes]: [usize; 2],
+    ) -> io::Result<BufferMemory> {
+        let last = (count as usize).saturating_sub(1).checked_mul(stride);
+        let end = last.and_then(|last| last.checked_add(bytes));
+        assert!(
+            HEADROOM < bytes && bytes <= stride && end.is_some_and(|end| end <= region.len()),
+            "{count} buffers of {bytes} bytes, {stride} apart, in {} bytes",
+            region.len()
+        );
+        Ok(BufferMemory {
+            region: Arc::new(region),
+            stride,
+            bytes,
+            count,
+            pool: number_of_pool()?,
+        })
     }
 
     /// The memory of one buffer, headroom included.
@@ -92,6 +149,7 @@ impl BufferMemory {
         BufferView {
             base: self.region.base(),
             stride: self.stride,
+            bytes: self.bytes,
             count: self.count,
             pool: self.pool,
             memory: PhantomData,
@@ -105,6 +163,7 @@ impl BufferMemory {
 pub(crate) struct BufferView<'m> {
     base: *mut u8,
     stride: usize,
+    bytes: usize,
     count: u32,
     pool: u16,
     memory: PhantomData<&'m BufferMemory>,
@@ -120,7 +179,7 @@ impl<'m> BufferView<'m> {
         // SAFETY: the pool made this handle, so `index < count` and the range lies in the region,
         // which the borrowed memory keeps alive and whose bytes are initialised. The handle is the
         // only one for this buffer, and is borrowed shared: nobody writes meanwhile.
-        unsafe { std::slice::from_raw_parts(self.start(buffer), self.stride) }
+        unsafe { std::slice::from_raw_parts(self.start(buffer), self.bytes) }
     }
 
     /// As [`BufferMemory::bytes_mut`].
@@ -131,7 +190,7 @@ impl<'m> BufferView<'m> {
     {
         // SAFETY: as in `bytes`; the only handle of this buffer is borrowed exclusively for as long
         // as the slice lives, and buffers do not overlap.
-        unsafe { std::slice::from_raw_parts_mut(self.start(buffer), self.stride) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(buffer), self.bytes) }
     }
 
     /// The first byte of a buffer's memory.
@@ -147,15 +206,34 @@ impl<'m> BufferView<'m> {
 }
 
 /// The free buffers of one region. Last in, first out: the buffer used last is the warmest.
+///
+/// Or one worker's part in a region that is [lent](BufferPool::lent) by a device, which keeps the free
+/// buffers itself: here are those that are on their way back to it.
 #[derive(Debug)]
 pub struct BufferPool {
     memory: BufferMemory,
     free: Vec<u32>,
     exhausted: u64,
+    lent: Option<Lent>,
+}
+
+/// How many buffers a worker has of a device.
+#[derive(Debug)]
+struct Lent {
+    /// Claimed, and neither given back nor sent.
+    held: usize,
+    /// How many it may hold.
+    most: usize,
 }
 
 /// Each pool has a number of its own, so that a buffer is never read through another's region.
 static POOLS: AtomicU16 = AtomicU16::new(0);
+
+fn number_of_pool() -> io::Result<u16> {
+    POOLS
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1))
+        .map_err(|_| io::Error::other("more than 65,535 buffer pools"))
+}
 
 impl BufferPool {
     /// A pool of `count` buffers that hold frames of up to `frame_bytes`.
@@ -168,20 +246,81 @@ impl BufferPool {
     pub fn new(count: u32, frame_bytes: usize) -> io::Result<BufferPool> {
         let lines = (HEADROOM + frame_bytes.clamp(CACHE_LINE, MAX_FRAME)).div_ceil(CACHE_LINE);
         let stride = (lines | 1) * CACHE_LINE;
-        let pool = POOLS
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1))
-            .map_err(|_| io::Error::other("more than 65,535 buffer pools"))?;
+        let pool = number_of_pool()?;
         let region = Arc::new(Region::zeroed(count as usize * stride)?);
         Ok(BufferPool {
             memory: BufferMemory {
                 region,
                 stride,
+                bytes: stride,
                 count,
                 pool,
             },
             free: (0..count).rev().collect(),
             exhausted: 0,
+            lent: None,
         })
+    }
+
+    /// A worker's part in memory that a device lends: it may hold up to `most` buffers. It has none
+    /// at first; the device's side [claims](BufferPool::claim) those in which packets have come.
+    pub fn lent(memory: BufferMemory, most: usize) -> BufferPool {
+        BufferPool {
+            free: Vec::with_capacity(memory.count as usize),
+            memory,
+            exhausted: 0,
+            lent: Some(Lent { held: 0, most }),
+        }
+    }
+
+    /// A buffer that the device has handed over. Only for a pool of [lent](BufferPool::lent) buffers.
+    ///
+    /// # Safety
+    /// Nobody else uses the buffer: neither has the device kept it, nor is there another handle, of this
+    /// pool or another one of the same memory.
+    ///
+    /// # Panics
+    /// If there is no buffer of that index.
+    #[inline]
+    pub unsafe fn claim(&mut self, index: u32) -> Buffer {
+        assert!(index < self.memory.count, "a buffer of another pool");
+        if let Some(lent) = &mut self.lent {
+            lent.held += 1;
+        }
+        Buffer {
+            index,
+            pool: self.memory.pool,
+        }
+    }
+
+    /// Lets a buffer go to another pool of the same memory, which [admits](BufferPool::admit) it.
+    ///
+    /// # Panics
+    /// If the buffer is of other memory.
+    #[inline]
+    pub fn dismiss(&mut self, buffer: &Buffer) {
+        assert!(self.memory.owns(buffer), "a buffer of another pool");
+        if let Some(lent) = &mut self.lent {
+            lent.held -= 1;
+        }
+    }
+
+    /// Takes a buffer over that another pool of the same memory [let go](BufferPool::dismiss).
+    ///
+    /// # Panics
+    /// If the buffer is of other memory.
+    #[inline]
+    pub fn admit(&mut self, buffer: &Buffer) {
+        assert!(self.memory.owns(buffer), "a buffer of another pool");
+        if let Some(lent) = &mut self.lent {
+            lent.held += 1;
+        }
+    }
+
+    /// The buffers that were given back, for the device: they are its own from now on.
+    #[inline]
+    pub fn returned(&mut self) -> impl ExactSizeIterator<Item = u32> {
+        self.free.drain(..)
     }
 
     /// Where the pool's buffers lie.
@@ -193,10 +332,13 @@ impl BufferPool {
     #[inline]
     pub fn take(&mut self) -> Option<Buffer> {
         match self.free.pop() {
-            Some(index) => Some(Buffer {
-                index,
-                pool: self.memory.pool,
-            }),
+            Some(index) => {
+                self.hold(1);
+                Some(Buffer {
+                    index,
+                    pool: self.memory.pool,
+                })
+            }
             None => {
                 self.exhausted += 1;
                 None
@@ -209,6 +351,7 @@ impl BufferPool {
     pub fn take_many(&mut self, count: usize) -> impl ExactSizeIterator<Item = Buffer> {
         let there = count.min(self.free.len());
         self.exhausted += u64::from(there < count);
+        self.hold(there);
         let pool = self.memory.pool;
         self.free
             .drain(self.free.len() - there..)
@@ -221,9 +364,31 @@ impl BufferPool {
     /// If the buffer is of another pool.
     #[inline]
     pub fn give(&mut self, buffer: Buffer) {
+        if self.lent.is_some() {
+            return self.give_lent(buffer);
+        }
         assert!(self.memory.owns(&buffer), "a buffer of another pool");
         // Never grows: there are only as many handles as the vector's first capacity.
         self.free.push(buffer.index);
+    }
+
+    /// As [`give`](BufferPool::give), of a buffer that may have been sent.
+    fn give_lent(&mut self, buffer: Buffer) {
+        if let Some(lent) = &mut self.lent {
+            lent.held -= 1;
+        }
+        if !buffer.is_away() {
+            assert!(self.memory.owns(&buffer), "a buffer of another pool");
+            self.free.push(buffer.index);
+        }
+    }
+
+    /// Counts buffers of a device that are in use again.
+    #[inline]
+    fn hold(&mut self, buffers: usize) {
+        if let Some(lent) = &mut self.lent {
+            lent.held += buffers;
+        }
     }
 
     /// Gives many back.
@@ -232,6 +397,9 @@ impl BufferPool {
     /// If one is of another pool.
     #[inline]
     pub fn give_all(&mut self, buffers: impl Iterator<Item = Buffer>) {
+        if self.lent.is_some() {
+            return buffers.for_each(|buffer| self.give_lent(buffer));
+        }
         let memory = &self.memory;
         self.free.extend(buffers.map(|buffer| {
             assert!(memory.owns(&buffer), "a buffer of another pool");
@@ -239,12 +407,15 @@ impl BufferPool {
         }));
     }
 
-    /// How many buffers are free.
+    /// How many buffers are free, or how many more of a device's a worker may hold.
     pub fn available(&self) -> usize {
-        self.free.len()
+        match &self.lent {
+            None => self.free.len(),
+            Some(lent) => lent.most.saturating_sub(lent.held),
+        }
     }
 
-    /// How many buffers there are.
+    /// How many buffers there are in the pool's memory.
     pub fn capacity(&self) -> usize {
         self.memory.count as usize
     }
@@ -284,6 +455,61 @@ mod tests {
             assert_eq!(stride / CACHE_LINE % 2, 1);
             assert!(stride >= HEADROOM + frame);
         }
+    }
+
+    /// Memory of four buffers, 64 bytes of a device's own in front of each.
+    fn of_a_device() -> BufferMemory {
+        let mut memory = vec![0u64; 4 * 64].into_boxed_slice();
+        let base = memory.as_mut_ptr().cast::<u8>().wrapping_add(64);
+        // SAFETY: the slice is the region's from now on, and lies where it did.
+        let region = unsafe { Region::lent(base, 4 * 512 - 64, Box::new(memory)) };
+        BufferMemory::lent(region, 4, [512, 448]).unwrap()
+    }
+
+    #[test]
+    fn buffers_that_are_lent_go_back_or_are_sent() {
+        let memory = of_a_device();
+        let (mut pool, mut other) = (
+            BufferPool::lent(memory.clone(), 2),
+            BufferPool::lent(memory.clone(), 2),
+        );
+        assert_eq!((pool.available(), pool.capacity()), (2, 4));
+        assert!(pool.take().is_none());
+        // SAFETY: there is no device, and these are the only handles.
+        let [mut kept, mut sent] = unsafe { [pool.claim(3), pool.claim(1)] };
+        assert_eq!(memory.bytes(&kept).len(), 448);
+        memory.bytes_mut(&mut kept).fill(7);
+        assert_eq!(pool.available(), 0);
+        assert_eq!(sent.take_away().index(), 1);
+        pool.give_all([sent].into_iter());
+        // One goes through another worker, and back to the device from there.
+        pool.dismiss(&kept);
+        other.admit(&kept);
+        other.give(kept);
+        assert_eq!([pool.available(), other.available()], [2, 2]);
+        assert_eq!(other.returned().collect::<Vec<_>>(), [3]);
+        assert_eq!(pool.returned().len(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "another pool")]
+    fn nobody_reads_what_was_sent() {
+        let memory = of_a_device();
+        let mut pool = BufferPool::lent(memory.clone(), 1);
+        // SAFETY: there is no device, and this is the only handle.
+        let mut buffer = unsafe { pool.claim(0) };
+        let _ = buffer.take_away();
+        memory.bytes(&buffer);
+    }
+
+    #[test]
+    #[should_panic(expected = "5 buffers of 448 bytes, 512 apart")]
+    fn buffers_lie_in_what_is_lent() {
+        let mut memory = vec![0u64; 4 * 64].into_boxed_slice();
+        let base = memory.as_mut_ptr().cast();
+        // SAFETY: as above.
+        let region = unsafe { Region::lent(base, 4 * 512, Box::new(memory)) };
+        let _ = BufferMemory::lent(region, 5, [512, 448]);
     }
 
     #[test]

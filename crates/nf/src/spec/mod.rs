@@ -14,6 +14,7 @@ mod error;
 mod files;
 mod functions;
 mod located;
+mod port_name;
 mod values;
 mod yaml;
 
@@ -23,6 +24,7 @@ pub use error::SpecError;
 pub use functions::{
     AclConfig, ForwardConfig, FunctionConfig, LibraryConfig, NatConfig, OwnFunction,
 };
+pub use port_name::{PortName, PortNameError};
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

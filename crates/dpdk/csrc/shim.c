@@ -1,0 +1,475 @@
+/* DPDK behind plain functions: the data path is inline code in DPDK's headers, which only C can call. */
+
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_cycles.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
+#include <rte_memzone.h>
+#include <rte_version.h>
+
+/* The most packets of one call. */
+#define MOST 256u
+
+/* As crates/dpdk/src/ffi.rs has them. */
+_Static_assert(sizeof(struct tw_pool) == 56, "pool");
+_Static_assert(sizeof(struct tw_port_info) == 64, "info");
+_Static_assert(sizeof(struct tw_port_config) == 24, "config");
+_Static_assert(sizeof(struct tw_link) == 8, "link");
+_Static_assert(sizeof(struct tw_stats) == 48, "stats");
+_Static_assert(sizeof(struct tw_received) == 16, "received");
+_Static_assert(sizeof(struct tw_sending) == 8, "sending");
+
+/* The newest of what DPDK and its drivers said: they tell causes nowhere else. */
+static char said[4096];
+static size_t said_bytes;
+static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ssize_t hear(void *cookie, const char *text, size_t bytes)
+{
+    (void)cookie;
+    size_t keep = RTE_MIN(bytes, sizeof(said) / 2);
+    pthread_mutex_lock(&said_lock);
+    if (said_bytes + keep > sizeof(said)) {
+        size_t rest = RTE_MIN(said_bytes, sizeof(said) - keep);
+        memmove(said, said + said_bytes - rest, rest);
+        said_bytes = rest;
+    }
+    memcpy(said + said_bytes, text + bytes - keep, keep);
+    said_bytes += keep;
+    pthread_mutex_unlock(&said_lock);
+    return bytes;
+}
+
+/* Moves what was said since the last call, cut to `size` bytes; returns how many. */
+size_t tw_log(char *into, size_t size)
+{
+    pthread_mutex_lock(&said_lock);
+    size_t bytes = RTE_MIN(size, said_bytes);
+    memcpy(into, said + said_bytes - bytes, bytes);
+    said_bytes = 0;
+    pthread_mutex_unlock(&said_lock);
+    return bytes;
+}
+
+const char *tw_version(void)
+{
+    return rte_version();
+}
+
+int tw_eal_start(int argc, char **argv)
+{
+    cookie_io_functions_t functions = {.write = hear};
+    FILE *log = fopencookie(NULL, "w", functions);
+    if (log != NULL) {
+        setvbuf(log, NULL, _IONBF, 0);
+        rte_openlog_stream(log);
+    }
+    /* EAL pins the calling thread, which is not its own here. */
+    cpu_set_t cores;
+    int known = pthread_getaffinity_np(pthread_self(), sizeof(cores), &cores);
+    int result = rte_eal_init(argc, argv);
+    int error = rte_errno;
+    if (known == 0)
+        pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores);
+    return result < 0 ? -(error != 0 ? error : EINVAL) : 0;
+}
+
+int tw_thread_enter(void)
+{
+    return rte_thread_register() < 0 ? -rte_errno : 0;
+}
+
+void tw_thread_leave(void)
+{
+    rte_thread_unregister();
+}
+
+struct found {
+    uint8_t *first;
+    uint64_t stride;
+    uint32_t seen;
+    int linear;
+};
+
+static void look(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
+{
+    struct found *found = opaque;
+    (void)mempool;
+    if (index == 0)
+        found->first = object;
+    found->linear &= (uint8_t *)object == found->first + index * found->stride;
+    found->seen++;
+}
+
+int tw_pool_create(const char *name, uint32_t count, uint32_t bytes, uint32_t cache, int socket,
+                   struct tw_pool *pool)
+{
+    struct rte_pktmbuf_pool_private private = {.mbuf_data_room_size = bytes};
+    unsigned element = sizeof(struct rte_mbuf) + bytes;
+    struct rte_mempool *mempool;
+    const struct rte_memzone *zone = NULL;
+    char zone_name[RTE_MEMZONE_NAMESIZE];
+    int error = 0;
+
+    /* Without holes at pages' ends, so that a buffer is found by its number. Its memory is in one
+     * piece for devices, too, as that of the zone is. */
+    mempool = rte_mempool_create_empty(name, count, element, cache, sizeof(private), socket,
+                                       RTE_MEMPOOL_F_NO_IOVA_CONTIG | RTE_MEMPOOL_F_NO_SPREAD);
+    if (mempool == NULL)
+        return -rte_errno;
+    error = rte_mempool_set_ops_byname(mempool, rte_mbuf_best_mempool_ops(), NULL);
+    if (error != 0)
+        goto failed;
+    rte_pktmbuf_pool_init(mempool, &private);
+
+    uint64_t stride = mempool->header_size + mempool->elt_size + mempool->trailer_size;
+    snprintf(zone_name, sizeof(zone_name), "%s_zone", name);
+    zone = rte_memzone_reserve_aligned(zone_name, stride * count + RTE_MEMPOOL_ALIGN, socket,
+                                       RTE_MEMZONE_IOVA_CONTIG, RTE_CACHE_LINE_SIZE);
+    if (zone == NULL) {
+        error = -rte_errno;
+        goto failed;
+    }
+    memset(zone->addr, 0, zone->len);
+    int populated = rte_mempool_populate_iova(mempool, zone->addr, zone->iova, zone->len, NULL, NULL);
+    struct found found = {.stride = stride, .linear = 1};
+    if (populated > 0)
+        rte_mempool_obj_iter(mempool, look, &found);
+    if (populated != (int)count || found.seen != count || !found.linear) {
+        error = populated < 0 ? populated : -EINVAL;
+        goto failed;
+    }
+    rte_mempool_obj_iter(mempool, rte_pktmbuf_init, NULL);
+
+    /* The inverse of the stride's odd part modulo 2^32, by Newton's method: five bits are right at first. */
+    uint32_t shift = __builtin_ctzll(stride);
+    uint32_t odd = (uint32_t)(stride >> shift), inverse = 3 * odd ^ 2;
+    for (int i = 0; i < 3; i++)
+        inverse *= 2 - odd * inverse;
+    *pool = (struct tw_pool){
+        .mempool = mempool,
+        .zone = zone,
+        .base = found.first + sizeof(struct rte_mbuf),
+        .stride = stride,
+        .bytes = bytes,
+        .shift = shift,
+        .inverse = inverse,
+        .count = count,
+    };
+    return 0;
+
+failed:
+    rte_mempool_free(mempool);
+    if (zone != NULL)
+        rte_memzone_free(zone);
+    return error;
+}
+
+void tw_pool_free(struct tw_pool *pool)
+{
+    rte_mempool_free(pool->mempool);
+    rte_memzone_free(pool->zone);
+}
+
+uint32_t tw_pool_available(const struct tw_pool *pool)
+{
+    return rte_mempool_avail_count(pool->mempool);
+}
+
+int tw_probe(const char *device, uint16_t *port)
+{
+    struct rte_dev_iterator iterator;
+    uint16_t id;
+    int error = rte_dev_probe(device);
+    if (error != 0)
+        return error;
+    RTE_ETH_FOREACH_MATCHING_DEV(id, device, &iterator) {
+        *port = id;
+        rte_eth_iterator_cleanup(&iterator);
+        return 0;
+    }
+    return -ENODEV;
+}
+
+int tw_port_info(uint16_t port, struct tw_port_info *info)
+{
+    struct rte_eth_dev_info device;
+    struct rte_ether_addr mac = {0};
+    int error = rte_eth_dev_info_get(port, &device);
+    if (error != 0)
+        return error;
+    memset(info, 0, sizeof(*info));
+    snprintf(info->driver, sizeof(info->driver), "%s", device.driver_name);
+    info->rss_types = device.flow_type_rss_offloads;
+    info->max_rx_queues = device.max_rx_queues;
+    info->max_tx_queues = device.max_tx_queues;
+    info->reta_size = device.reta_size;
+    info->hash_key_bytes = device.hash_key_size;
+    info->socket = rte_eth_dev_socket_id(port);
+    info->gives_hash = (device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH) != 0;
+    if (rte_eth_dev_get_mtu(port, &info->mtu) != 0)
+        info->mtu = RTE_ETHER_MTU;
+    if (rte_eth_macaddr_get(port, &mac) == 0)
+        memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
+    return 0;
+}
+
+int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct tw_pool *pool)
+{
+    struct rte_eth_dev_info device;
+    int error = rte_eth_dev_info_get(port, &device);
+    if (error != 0)
+        return error;
+    struct rte_eth_conf conf = {0};
+    uint64_t types = device.flow_type_rss_offloads;
+    if (config->rx_queues > 1 && types != 0) {
+        conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+        /* As the software hash: addresses, and the ports of what is no fragment. */
+        conf.rx_adv_conf.rss_conf.rss_hf =
+            types & (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP);
+        conf.rx_adv_conf.rss_conf.rss_key = (uint8_t *)(uintptr_t)config->hash_key;
+        conf.rx_adv_conf.rss_conf.rss_key_len = config->hash_key_bytes;
+        conf.rxmode.offloads |= device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
+    }
+    /* All buffers are of one pool, in one piece, and used once. */
+    conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+    error = rte_eth_dev_configure(port, config->rx_queues, config->tx_queues, &conf);
+    if (error != 0)
+        return error;
+    error = rte_eth_dev_adjust_nb_rx_tx_desc(port, &config->rx_ring, &config->tx_ring);
+    if (error != 0)
+        return error;
+    int socket = rte_eth_dev_socket_id(port);
+    for (uint16_t queue = 0; queue < config->rx_queues && error == 0; queue++) {
+        struct rte_eth_rxconf rx = device.default_rxconf;
+        rx.offloads = conf.rxmode.offloads;
+        error = rte_eth_rx_queue_setup(port, queue, config->rx_ring, socket, &rx, pool->mempool);
+    }
+    for (uint16_t queue = 0; queue < config->tx_queues && error == 0; queue++) {
+        struct rte_eth_txconf tx = device.default_txconf;
+        tx.offloads = conf.txmode.offloads;
+        error = rte_eth_tx_queue_setup(port, queue, config->tx_ring, socket, &tx);
+    }
+    return error;
+}
+
+int tw_port_start(uint16_t port)
+{
+    return rte_eth_dev_start(port);
+}
+
+void tw_port_close(uint16_t port)
+{
+    struct rte_eth_dev_info device;
+    struct rte_device *parent = NULL;
+    if (rte_eth_dev_info_get(port, &device) == 0)
+        parent = (struct rte_device *)(uintptr_t)device.device;
+    /* Some drivers cannot stop twice or not at all; closing is what counts. */
+    (void)rte_eth_dev_stop(port);
+    (void)rte_eth_dev_close(port);
+    if (parent != NULL)
+        (void)rte_dev_remove(parent);
+}
+
+static int gone(uint16_t port, enum rte_eth_event_type event, void *removed, void *unused)
+{
+    (void)port;
+    (void)event;
+    (void)unused;
+    __atomic_store_n((uint8_t *)removed, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+int tw_port_watch(uint16_t port, uint8_t *removed)
+{
+    return rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RMV, gone, removed);
+}
+
+void tw_port_unwatch(uint16_t port, uint8_t *removed)
+{
+    (void)rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_RMV, gone, removed);
+}
+
+int tw_port_promiscuous(uint16_t port, int on)
+{
+    return on ? rte_eth_promiscuous_enable(port) : rte_eth_promiscuous_disable(port);
+}
+
+int tw_port_set_mtu(uint16_t port, uint16_t mtu)
+{
+    return rte_eth_dev_set_mtu(port, mtu);
+}
+
+int tw_port_link(uint16_t port, struct tw_link *link)
+{
+    struct rte_eth_link found;
+    int error = rte_eth_link_get_nowait(port, &found);
+    if (error == 0) {
+        link->up = found.link_status == RTE_ETH_LINK_UP;
+        link->mbps = found.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : found.link_speed;
+    }
+    return error;
+}
+
+int tw_port_stats(uint16_t port, struct tw_stats *stats)
+{
+    struct rte_eth_stats found;
+    int error = rte_eth_stats_get(port, &found);
+    if (error == 0)
+        *stats = (struct tw_stats){
+            .received = found.ipackets,
+            .sent = found.opackets,
+            .missed = found.imissed,
+            .receive_errors = found.ierrors,
+            .no_buffer = found.rx_nombuf,
+            .send_errors = found.oerrors,
+        };
+    return error;
+}
+
+/* One of the extended statistics; ENOENT if the port has none of the name. */
+static int by_name(uint16_t port, const char *direction, uint16_t queue, uint64_t *value)
+{
+    char name[RTE_ETH_XSTATS_NAME_SIZE];
+    uint64_t id;
+    snprintf(name, sizeof(name), "%s_q%u_packets", direction, queue);
+    int error = rte_eth_xstats_get_id_by_name(port, name, &id);
+    if (error != 0)
+        return -ENOENT;
+    return rte_eth_xstats_get_by_id(port, &id, value, 1) == 1 ? 0 : -ENOENT;
+}
+
+int tw_port_queue_stats(uint16_t port, uint16_t queue, uint64_t *received, uint64_t *sent)
+{
+    int error = by_name(port, "rx", queue, received);
+    return error != 0 ? error : by_name(port, "tx", queue, sent);
+}
+
+/* The most entries of a table. */
+#define MOST_ENTRIES 4096
+#define GROUP RTE_ETH_RETA_GROUP_SIZE
+
+int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size)
+{
+    struct rte_eth_rss_reta_entry64 entries[MOST_ENTRIES / GROUP] = {0};
+    if (size > MOST_ENTRIES)
+        return -EINVAL;
+    for (uint16_t i = 0; i < size; i++) {
+        entries[i / GROUP].mask |= UINT64_C(1) << (i % GROUP);
+        entries[i / GROUP].reta[i % GROUP] = queues[i];
+    }
+    return rte_eth_dev_rss_reta_update(port, entries, size);
+}
+
+int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size)
+{
+    struct rte_eth_rss_reta_entry64 entries[MOST_ENTRIES / GROUP] = {0};
+    if (size > MOST_ENTRIES)
+        return -EINVAL;
+    for (uint16_t i = 0; i < size; i++)
+        entries[i / GROUP].mask |= UINT64_C(1) << (i % GROUP);
+    int error = rte_eth_dev_rss_reta_query(port, entries, size);
+    for (uint16_t i = 0; i < size && error == 0; i++)
+        queues[i] = entries[i / GROUP].reta[i % GROUP];
+    return error;
+}
+
+static inline struct rte_mbuf *mbuf_of(const struct tw_pool *pool, uint32_t index)
+{
+    return (struct rte_mbuf *)(pool->base + index * pool->stride) - 1;
+}
+
+uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+                    struct tw_received *into, uint16_t most, uint64_t *unusable)
+{
+    struct rte_mbuf *mbufs[MOST];
+    uint16_t count = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, MOST));
+    uint16_t usable = 0;
+    for (uint16_t i = 0; i < count; i++)
+        rte_prefetch0(rte_pktmbuf_mtod(mbufs[i], void *));
+    for (uint16_t i = 0; i < count; i++) {
+        struct rte_mbuf *mbuf = mbufs[i];
+        uint64_t offset = (uint8_t *)(mbuf + 1) - pool->base;
+        /* In several pieces, of another pool, or with other users: nothing that a chain could work on. */
+        if (unlikely(mbuf->nb_segs != 1 || offset >= pool->count * pool->stride ||
+                     rte_mbuf_refcnt_read(mbuf) != 1)) {
+            rte_pktmbuf_free(mbuf);
+            *unusable += 1;
+            continue;
+        }
+        mbuf->port = port;
+        into[usable++] = (struct tw_received){
+            .index = (uint32_t)(offset >> pool->shift) * pool->inverse,
+            .hash = mbuf->hash.rss,
+            .start = mbuf->data_off,
+            .length = mbuf->data_len,
+            .has_hash = (mbuf->ol_flags & RTE_MBUF_F_RX_RSS_HASH) != 0,
+            .port = port,
+        };
+    }
+    return usable;
+}
+
+void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
+                void **mbufs, uint16_t *ports)
+{
+    for (uint16_t i = 0; i < count; i++) {
+        struct rte_mbuf *mbuf = mbuf_of(pool, packets[i].index);
+        mbuf->data_off = packets[i].start;
+        mbuf->data_len = packets[i].length;
+        mbuf->pkt_len = packets[i].length;
+        mbuf->ol_flags = 0;
+        ports[i] = mbuf->port;
+        mbufs[i] = mbuf;
+    }
+}
+
+uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
+{
+    return rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+}
+
+void tw_give_up(void **mbufs, uint16_t count)
+{
+    rte_pktmbuf_free_bulk((struct rte_mbuf **)mbufs, count);
+}
+
+void tw_give_back(const struct tw_pool *pool, const uint32_t *indexes, uint32_t count)
+{
+    void *mbufs[MOST];
+    while (count > 0) {
+        uint32_t part = RTE_MIN(count, MOST);
+        for (uint32_t i = 0; i < part; i++)
+            mbufs[i] = mbuf_of(pool, indexes[i]);
+        rte_mempool_put_bulk(pool->mempool, mbufs, part);
+        indexes += part;
+        count -= part;
+    }
+}
+
+int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count)
+{
+    struct rte_mbuf *mbufs[MOST];
+    if (count > MOST)
+        return -EINVAL;
+    int error = rte_pktmbuf_alloc_bulk(pool->mempool, mbufs, count);
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        uint64_t offset = (uint8_t *)(mbufs[i] + 1) - pool->base;
+        indexes[i] = (uint32_t)(offset >> pool->shift) * pool->inverse;
+    }
+    return error;
+}

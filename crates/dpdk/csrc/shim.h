@@ -1,0 +1,117 @@
+/*
+ * What the Rust side sees of DPDK: plain structs and functions, no macros and no inline code.
+ * crates/dpdk/src/ffi.rs declares the same; both check the sizes.
+ */
+#ifndef TAILWATER_SHIM_H
+#define TAILWATER_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Buffers: one piece of memory, in which mbufs lie one stride apart. */
+struct tw_pool {
+    void *mempool;
+    const void *zone;
+    /* The first buffer's first byte, headroom included. */
+    uint8_t *base;
+    uint64_t stride;
+    /* Bytes in a buffer, headroom included. */
+    uint64_t bytes;
+    /* From an offset, which is a multiple of the stride, to an index: shift, then multiply. */
+    uint32_t shift;
+    uint32_t inverse;
+    uint32_t count;
+};
+
+struct tw_port_info {
+    char driver[32];
+    uint64_t rss_types;
+    uint16_t max_rx_queues;
+    uint16_t max_tx_queues;
+    uint16_t reta_size;
+    uint16_t hash_key_bytes;
+    uint16_t mtu;
+    int16_t socket;
+    /* Whether the port puts the RSS hash on packets. */
+    uint8_t gives_hash;
+    uint8_t mac[6];
+};
+
+struct tw_port_config {
+    uint16_t rx_queues;
+    uint16_t tx_queues;
+    /* Descriptors wanted; what the port can is written here. */
+    uint16_t rx_ring;
+    uint16_t tx_ring;
+    uint16_t hash_key_bytes;
+    const uint8_t *hash_key;
+};
+
+struct tw_link {
+    uint32_t mbps;
+    uint8_t up;
+};
+
+struct tw_stats {
+    uint64_t received;
+    uint64_t sent;
+    /* Lost by the device for want of descriptors, in errors, and for want of buffers. */
+    uint64_t missed;
+    uint64_t receive_errors;
+    uint64_t no_buffer;
+    uint64_t send_errors;
+};
+
+/* A packet that came. */
+struct tw_received {
+    uint32_t index;
+    uint32_t hash;
+    uint16_t start;
+    uint16_t length;
+    uint16_t has_hash;
+    uint16_t port;
+};
+
+/* A packet that is to go. */
+struct tw_sending {
+    uint32_t index;
+    uint16_t start;
+    uint16_t length;
+};
+
+int tw_eal_start(int argc, char **argv);
+size_t tw_log(char *into, size_t size);
+const char *tw_version(void);
+int tw_thread_enter(void);
+void tw_thread_leave(void);
+
+int tw_pool_create(const char *name, uint32_t count, uint32_t bytes, uint32_t cache, int socket,
+                   struct tw_pool *pool);
+void tw_pool_free(struct tw_pool *pool);
+uint32_t tw_pool_available(const struct tw_pool *pool);
+
+int tw_probe(const char *device, uint16_t *port);
+int tw_port_info(uint16_t port, struct tw_port_info *info);
+int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct tw_pool *pool);
+int tw_port_start(uint16_t port);
+void tw_port_close(uint16_t port);
+int tw_port_watch(uint16_t port, uint8_t *removed);
+void tw_port_unwatch(uint16_t port, uint8_t *removed);
+int tw_port_promiscuous(uint16_t port, int on);
+int tw_port_set_mtu(uint16_t port, uint16_t mtu);
+int tw_port_link(uint16_t port, struct tw_link *link);
+int tw_port_stats(uint16_t port, struct tw_stats *stats);
+int tw_port_queue_stats(uint16_t port, uint16_t queue, uint64_t *received, uint64_t *sent);
+int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size);
+int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size);
+
+uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+                    struct tw_received *into, uint16_t most, uint64_t *unusable);
+void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
+                void **mbufs, uint16_t *ports);
+uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
+void tw_give_up(void **mbufs, uint16_t count);
+void tw_give_back(const struct tw_pool *pool, const uint32_t *indexes, uint32_t count);
+int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count);
+
+#endif

@@ -1,0 +1,157 @@
+//! The shim's functions and structs, as `csrc/shim.h` has them.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// Buffers in one piece of memory.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) mempool: *mut c_void,
+    pub(crate) zone: *const c_void,
+    pub(crate) base: *mut u8,
+    pub(crate) stride: u64,
+    pub(crate) bytes: u64,
+    pub(crate) shift: u32,
+    pub(crate) inverse: u32,
+    pub(crate) count: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Info {
+    pub(crate) driver: [u8; 32],
+    pub(crate) rss_types: u64,
+    pub(crate) max_rx_queues: u16,
+    pub(crate) max_tx_queues: u16,
+    pub(crate) reta_size: u16,
+    pub(crate) hash_key_bytes: u16,
+    pub(crate) mtu: u16,
+    pub(crate) socket: i16,
+    pub(crate) gives_hash: u8,
+    pub(crate) mac: [u8; 6],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) rx_queues: u16,
+    pub(crate) tx_queues: u16,
+    pub(crate) rx_ring: u16,
+    pub(crate) tx_ring: u16,
+    pub(crate) hash_key_bytes: u16,
+    pub(crate) hash_key: *const u8,
+}
+
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) mbps: u32,
+    pub(crate) up: u8,
+}
+
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) missed: u64,
+    pub(crate) receive_errors: u64,
+    pub(crate) no_buffer: u64,
+    pub(crate) send_errors: u64,
+}
+
+/// A packet that came.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) index: u32,
+    pub(crate) hash: u32,
+    pub(crate) start: u16,
+    pub(crate) length: u16,
+    pub(crate) has_hash: u16,
+    pub(crate) port: u16,
+}
+
+/// A packet that is to go.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sending {
+    pub(crate) index: u32,
+    pub(crate) start: u16,
+    pub(crate) length: u16,
+}
+
+// As the shim has them.
+const _: () = {
+    assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
+    assert!(size_of::<Config>() == 24 && size_of::<Link>() == 8);
+    assert!(size_of::<Stats>() == 48);
+    assert!(size_of::<Received>() == 16 && size_of::<Sending>() == 8);
+};
+
+unsafe extern "C" {
+    pub(crate) fn tw_eal_start(argc: c_int, argv: *mut *mut c_char) -> c_int;
+    pub(crate) fn tw_log(into: *mut c_char, size: usize) -> usize;
+    pub(crate) fn tw_version() -> *const c_char;
+    pub(crate) fn tw_thread_enter() -> c_int;
+    pub(crate) fn tw_thread_leave();
+
+    pub(crate) fn tw_pool_create(
+        name: *const c_char,
+        count: u32,
+        bytes: u32,
+        cache: u32,
+        socket: c_int,
+        pool: *mut Pool,
+    ) -> c_int;
+    pub(crate) fn tw_pool_free(pool: *mut Pool);
+    pub(crate) fn tw_pool_available(pool: *const Pool) -> u32;
+
+    pub(crate) fn tw_probe(device: *const c_char, port: *mut u16) -> c_int;
+    pub(crate) fn tw_port_info(port: u16, info: *mut Info) -> c_int;
+    pub(crate) fn tw_port_configure(port: u16, config: *mut Config, pool: *const Pool) -> c_int;
+    pub(crate) fn tw_port_start(port: u16) -> c_int;
+    pub(crate) fn tw_port_close(port: u16);
+    pub(crate) fn tw_port_watch(port: u16, removed: *mut u8) -> c_int;
+    pub(crate) fn tw_port_unwatch(port: u16, removed: *mut u8);
+    pub(crate) fn tw_port_promiscuous(port: u16, on: c_int) -> c_int;
+    pub(crate) fn tw_port_set_mtu(port: u16, mtu: u16) -> c_int;
+    pub(crate) fn tw_port_link(port: u16, link: *mut Link) -> c_int;
+    pub(crate) fn tw_port_stats(port: u16, stats: *mut Stats) -> c_int;
+    pub(crate) fn tw_port_queue_stats(
+        port: u16,
+        queue: u16,
+        received: *mut u64,
+        sent: *mut u64,
+    ) -> c_int;
+    pub(crate) fn tw_port_set_reta(port: u16, queues: *const u16, size: u16) -> c_int;
+    pub(crate) fn tw_port_reta(port: u16, queues: *mut u16, size: u16) -> c_int;
+
+    pub(crate) fn tw_receive(
+        pool: *const Pool,
+        port: u16,
+        queue: u16,
+        into: *mut Received,
+        most: u16,
+        unusable: *mut u64,
+    ) -> u16;
+    pub(crate) fn tw_prepare(
+        pool: *const Pool,
+        packets: *const Sending,
+        count: u16,
+        mbufs: *mut *mut c_void,
+        ports: *mut u16,
+    );
+    pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut c_void, count: u16) -> u16;
+    pub(crate) fn tw_give_up(mbufs: *mut *mut c_void, count: u16);
+    pub(crate) fn tw_give_back(pool: *const Pool, indexes: *const u32, count: u32);
+    pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;
+}
+
+/// What DPDK said since the last call, the newest lines: it tells causes nowhere else.
+pub(crate) fn said() -> String {
+    let mut text = [0u8; 2048];
+    // SAFETY: the shim writes up to so many bytes, and says how many.
+    let bytes = unsafe { tw_log(text.as_mut_ptr().cast(), text.len()) };
+    String::from_utf8_lossy(&text[..bytes.min(text.len())]).into_owned()
+}

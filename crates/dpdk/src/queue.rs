@@ -1,0 +1,265 @@
+//! Queues of ports: bursts in and out, without a copy.
+//!
+//! One of the few modules with `unsafe` code. Each queue is used by one thread at a time, which is what DPDK
+//! asks for: there is one value for it, whose methods that touch the device take `&mut self`.
+
+use crate::ffi;
+use crate::mempool::Mempool;
+use crate::port::{Port, Shared};
+use std::ffi::c_void;
+use std::sync::Arc;
+use tailwater_nf::batch::{Batch, MAX_BATCH};
+use tailwater_nf::buffer::{Buffer, BufferPool};
+
+/// A packet that came, in its buffer.
+#[derive(Debug)]
+pub struct Arrived {
+    /// The buffer; it belongs to the pool's part that was received with.
+    pub buffer: Buffer,
+    /// Where in it the frame starts.
+    pub start: u16,
+    /// The frame's length in bytes.
+    pub length: u16,
+    /// The RSS hash, if the port computed one.
+    pub hash: Option<u32>,
+}
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct RxQueue {
+    port: Arc<Shared>,
+    queue: u16,
+    mempool: Mempool,
+    received: Box<[ffi::Received; MAX_BATCH]>,
+    returned: Vec<u32>,
+    unusable: u64,
+}
+
+impl RxQueue {
+    pub(crate) fn new(port: Arc<Shared>, queue: u16, mempool: Mempool) -> RxQueue {
+        RxQueue {
+            port,
+            queue,
+            returned: Vec::with_capacity(mempool.capacity() as usize),
+            mempool,
+            received: Box::new([ffi::Received::default(); MAX_BATCH]),
+            unusable: 0,
+        }
+    }
+
+    /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold; tells each one,
+    /// in order. Returns how many, those that were unusable among them. What was given back to `part` goes
+    /// back to the device first.
+    ///
+    /// # Panics
+    /// If `part` is of another pool.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        part: &mut BufferPool,
+        most: usize,
+        mut each: impl FnMut(Arrived),
+    ) -> usize {
+        self.mempool.settle(part, &mut self.returned);
+        let most = most.min(part.available()).min(MAX_BATCH);
+        if most == 0 {
+            return 0;
+        }
+        let before = self.unusable;
+        // SAFETY: the port runs and has this queue, of which this is the only user; `received` has room for
+        // `MAX_BATCH`, and `most` is no more.
+        let count = unsafe {
+            ffi::tw_receive(
+                self.mempool.as_ptr(),
+                self.port.id(),
+                self.queue,
+                self.received.as_mut_ptr(),
+                most as u16,
+                &mut self.unusable,
+            )
+        };
+        for packet in &self.received[..usize::from(count)] {
+            // SAFETY: the device has handed this buffer over, with nobody else using it: the shim
+            // has looked at its count of users, and at whose it is.
+            let buffer = unsafe { part.claim(packet.index) };
+            each(Arrived {
+                buffer,
+                start: packet.start,
+                length: packet.length,
+                hash: (packet.has_hash != 0).then_some(packet.hash),
+            });
+        }
+        usize::from(count) + (self.unusable - before) as usize
+    }
+
+    /// Packets so far that no chain can work on: in several buffers, or in buffers of others. They are lost.
+    pub fn unusable(&self) -> u64 {
+        self.unusable
+    }
+}
+
+/// Where packets go that came from a port.
+#[derive(Debug)]
+struct Way {
+    /// The port they came from; `None` for all others.
+    from: Option<u16>,
+    to: Arc<Shared>,
+    queue: u16,
+    places: Vec<u16>,
+    mbufs: Vec<*mut c_void>,
+}
+
+/// Transmit queues, one a port: packets go where the port that they came from says.
+#[derive(Debug)]
+pub struct TxQueue {
+    mempool: Mempool,
+    ways: Vec<Way>,
+    packets: Vec<ffi::Sending>,
+    mbufs: Box<[*mut c_void; MAX_BATCH]>,
+    ports: Box<[u16; MAX_BATCH]>,
+    unsent: Vec<u16>,
+}
+
+// SAFETY: the pointers are to mbufs of a burst, and are left over from the last one: none is used before it is
+// written anew.
+unsafe impl Send for TxQueue {}
+
+/// How often in a row a device may take nothing before what is left is lost.
+const TRIES: u32 = 256;
+
+impl TxQueue {
+    pub(crate) fn new(mempool: Mempool, to: Arc<Shared>, queue: u16) -> TxQueue {
+        TxQueue {
+            mempool,
+            ways: vec![Way::new(None, to, queue)],
+            packets: Vec::with_capacity(MAX_BATCH),
+            mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
+            ports: Box::new([0; MAX_BATCH]),
+            unsent: Vec::with_capacity(MAX_BATCH),
+        }
+    }
+
+    /// Has packets that came from the port `from` sent where `other` sends, and all others where this one
+    /// does.
+    ///
+    /// # Panics
+    /// If the two are of different pools.
+    pub fn join(mut self, from: &Port, other: TxQueue) -> TxQueue {
+        assert!(
+            self.mempool.memory().is(other.mempool.memory()),
+            "queues of different pools"
+        );
+        for way in other.ways {
+            self.ways
+                .insert(0, Way::new(Some(from.id()), way.to, way.queue));
+        }
+        self
+    }
+
+    /// Sends the packets of the batch, whose buffers go to the device. What it does not take, being full, leaves
+    /// the batch, and is lost. Returns how many.
+    ///
+    /// # Panics
+    /// If the batch is of another pool.
+    #[inline]
+    pub fn transmit(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            return 0;
+        }
+        assert!(
+            batch.memory().is(self.mempool.memory()),
+            "a batch of another pool"
+        );
+        let packets = &mut self.packets;
+        packets.clear();
+        batch.hand_over(|buffer, start, length| {
+            packets.push(ffi::Sending {
+                index: buffer.index(),
+                start,
+                length,
+            });
+        });
+        let count = packets.len();
+        // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
+        // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than `MAX_BATCH`
+        // packets, for which there is room.
+        unsafe {
+            ffi::tw_prepare(
+                self.mempool.as_ptr(),
+                packets.as_ptr(),
+                count as u16,
+                self.mbufs.as_mut_ptr(),
+                self.ports.as_mut_ptr(),
+            );
+        }
+        self.unsent.clear();
+        if let [way] = &mut *self.ways {
+            let sent = way.to.send(way.queue, &mut self.mbufs[..count]);
+            self.unsent.extend(sent as u16..count as u16);
+        } else {
+            self.divide(count);
+        }
+        if !self.unsent.is_empty() {
+            batch.take_out(&self.unsent);
+        }
+        self.unsent.len()
+    }
+
+    /// Sends each packet its way.
+    fn divide(&mut self, count: usize) {
+        for place in 0..count {
+            let from = self.ports[place];
+            let way = self
+                .ways
+                .iter_mut()
+                .find(|w| w.from.is_none_or(|f| f == from));
+            let Some(way) = way else {
+                unreachable!("the last way is for all others");
+            };
+            way.places.push(place as u16);
+            way.mbufs.push(self.mbufs[place]);
+        }
+        for way in &mut self.ways {
+            let sent = way.to.send(way.queue, &mut way.mbufs);
+            self.unsent.extend(&way.places[sent..]);
+            way.places.clear();
+            way.mbufs.clear();
+        }
+        self.unsent.sort_unstable();
+    }
+}
+
+impl Way {
+    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16) -> Way {
+        Way {
+            from,
+            to,
+            queue,
+            places: Vec::with_capacity(MAX_BATCH),
+            mbufs: Vec::with_capacity(MAX_BATCH),
+        }
+    }
+}
+
+impl Shared {
+    /// Sends mbufs that are the caller's; frees those that the device does not take. Returns how many it took.
+    #[inline]
+    fn send(&self, queue: u16, mbufs: &mut [*mut c_void]) -> usize {
+        let (mut sent, mut tries) = (0, 0);
+        while sent < mbufs.len() && tries < TRIES {
+            let rest = &mut mbufs[sent..];
+            // SAFETY: the port runs and has this queue, whose only user calls; the mbufs have been prepared,
+            // and are nobody else's.
+            let taken =
+                unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
+            sent += usize::from(taken);
+            tries = if taken == 0 { tries + 1 } else { 0 };
+        }
+        let rest = &mut mbufs[sent..];
+        if !rest.is_empty() {
+            // SAFETY: the device did not take these: they are still the caller's, and go back to the pool.
+            unsafe { ffi::tw_give_up(rest.as_mut_ptr(), rest.len() as u16) };
+        }
+        sent
+    }
+}

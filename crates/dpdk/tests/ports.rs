@@ -1,0 +1,319 @@
+//! Ports without privileges: virtual devices that need neither root nor huge pages.
+#![cfg(feature = "dpdk")]
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tailwater_dpdk::{
+    Device, DpdkError, Eal, EalConfig, HugePages, Mempool, Port, PortConfig, Registered, RxQueue,
+    TxQueue,
+};
+use tailwater_net::Nanos;
+use tailwater_nf::batch::{Batch, Incoming};
+use tailwater_nf::buffer::BufferPool;
+use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
+
+/// Devices are found and started one at a time, as a program does.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn eal() -> Eal {
+    let config = EalConfig {
+        huge_pages: HugePages::No,
+        memory: 128 << 20,
+        ..EalConfig::default()
+    };
+    Eal::start(&config).unwrap()
+}
+
+fn find(name: &str) -> Result<Device, DpdkError> {
+    Device::find(eal(), &name.parse().unwrap())
+}
+
+/// A port with as many queues each way.
+fn port(name: &str, queues: u16, pool: &Mempool) -> (Port, Vec<RxQueue>, Vec<TxQueue>) {
+    let config = PortConfig {
+        rx_queues: queues,
+        tx_queues: queues,
+        ..PortConfig::default()
+    };
+    find(name).unwrap().start(&config, pool).unwrap()
+}
+
+/// What a worker does with what came.
+fn receive(queue: &mut RxQueue, part: &mut BufferPool, batch: &mut Batch) -> usize {
+    queue.receive(part, batch.room(), |packet| {
+        let incoming = Incoming {
+            length: usize::from(packet.length),
+            arrival: Nanos::ZERO,
+            rss_hash: packet.hash.unwrap_or(0),
+            rest: 0,
+        };
+        batch.receive(packet.buffer, packet.start, &incoming);
+    })
+}
+
+/// `count` packets, the first byte of each its number.
+fn fill(pool: &Mempool, part: &mut BufferPool, batch: &mut Batch, count: usize) {
+    assert_eq!(pool.fill(part, count), count);
+    for i in 0..count {
+        let frame = [i as u8; 100];
+        assert!(batch.push(part, &frame[..60 + i % 40], Nanos::ZERO, 0));
+    }
+}
+
+#[test]
+fn versions_are_known() {
+    assert!(tailwater_dpdk::version().starts_with("DPDK 2"));
+    assert!(!eal().huge_pages());
+    let pci = EalConfig {
+        pci: vec!["0000:00:00.0".to_owned()],
+        ..EalConfig::default()
+    };
+    let error = Eal::start(&pci).unwrap_err().to_string();
+    assert!(error.contains("runs already"), "{error}");
+}
+
+#[test]
+fn frames_go_out_and_come_back_in_their_buffers() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
+    let (ring, mut rx, mut tx) = port("net_ring0", 1, &pool);
+    let mut part = pool.part(256);
+    let (mut out, mut back) = (Batch::new(&part, 32), Batch::new(&part, 32));
+    fill(&pool, &mut part, &mut out, 32);
+    let before: Vec<*const u8> = (0..32).map(|i| out.frame(i).as_ptr()).collect();
+    // A header more in front, and one less.
+    assert!(out.grow_front(3, 14).is_some());
+    out.packet_mut(3).1[..14].fill(99);
+    assert_eq!(tx[0].transmit(&mut out), 0);
+    assert_eq!((out.len(), part.available()), (32, 256 - 32));
+    out.release(&mut part);
+    assert_eq!(part.available(), 256);
+
+    assert_eq!(receive(&mut rx[0], &mut part, &mut back), 32);
+    for (i, before) in before.iter().enumerate() {
+        let frame = back.frame(i);
+        let pushed = if i == 3 { 14 } else { 0 };
+        assert_eq!(frame.len(), 60 + i % 40 + pushed);
+        assert_eq!(frame[pushed..][..10], [i as u8; 10]);
+        assert_eq!(frame.as_ptr().wrapping_add(pushed), *before, "a copy");
+    }
+    assert_eq!(back.frame(3)[..14], [99; 14]);
+    back.release(&mut part);
+    let stats = ring.stats().unwrap();
+    assert_eq!((stats.received, stats.sent), (32, 32));
+    // What was released is free as soon as the device is asked again.
+    assert_eq!(receive(&mut rx[0], &mut part, &mut back), 0);
+    assert_eq!(pool.available(), pool.capacity());
+}
+
+#[test]
+fn what_a_device_does_not_take_leaves_the_batch() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 4096, 1518, -1).unwrap();
+    let (_ring, mut rx, mut tx) = port("net_ring1", 1, &pool);
+    let mut part = pool.part(4096);
+    let mut batch = Batch::new(&part, 256);
+    let (mut sent, mut unsent) = (0, 0);
+    for _ in 0..8 {
+        fill(&pool, &mut part, &mut batch, 256);
+        unsent += tx[0].transmit(&mut batch);
+        sent += batch.len();
+        batch.release(&mut part);
+    }
+    // The ring of the driver's holds 1,023.
+    assert_eq!((sent, unsent), (1023, 2048 - 1023));
+    let mut received = 0;
+    while receive(&mut rx[0], &mut part, &mut batch) > 0 {
+        received += batch.len();
+        batch.release(&mut part);
+    }
+    assert_eq!(received, sent);
+    rx[0].receive(&mut part, 1, |_| panic!("nothing is left"));
+    assert_eq!(pool.available(), pool.capacity());
+}
+
+#[test]
+fn a_worker_holds_no_more_than_its_part() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
+    let (_null, mut rx, _) = port("net_null0", 1, &pool);
+    let mut part = pool.part(40);
+    let mut held = Vec::new();
+    let mut receive =
+        |part: &mut BufferPool| rx[0].receive(part, 32, |packet| held.push(packet.buffer));
+    assert_eq!([(); 3].map(|()| receive(&mut part)), [32, 8, 0]);
+    part.give_all(held.drain(..10));
+    let mut more = Vec::new();
+    assert_eq!(
+        rx[0].receive(&mut part, 32, |packet| more.push(packet.buffer)),
+        10
+    );
+    part.give_all(held.into_iter().chain(more));
+    assert_eq!(part.available(), 40);
+}
+
+#[test]
+fn both_directions_share_a_pool_and_a_batch() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 2048, 1518, -1).unwrap();
+    let (a, mut rx_a, mut tx_a) = port("net_ring2", 1, &pool);
+    let (b, mut rx_b, mut tx_b) = port("net_ring3", 1, &pool);
+    let mut part = pool.part(1024);
+    let mut batch = Batch::new(&part, 64);
+    fill(&pool, &mut part, &mut batch, 20);
+    assert_eq!(tx_a[0].transmit(&mut batch), 0);
+    batch.release(&mut part);
+    fill(&pool, &mut part, &mut batch, 12);
+    assert_eq!(tx_b[0].transmit(&mut batch), 0);
+    batch.release(&mut part);
+    // What came from A goes to B, and the other way round, out of one batch.
+    assert_eq!(receive(&mut rx_a[0], &mut part, &mut batch), 20);
+    assert_eq!(receive(&mut rx_b[0], &mut part, &mut batch), 12);
+    let mut both = tx_b.remove(0).join(&b, tx_a.remove(0));
+    assert_eq!(both.transmit(&mut batch), 0);
+    batch.release(&mut part);
+    assert_eq!([&a, &b].map(|port| port.stats().unwrap().sent), [32, 32]);
+    assert_eq!(receive(&mut rx_a[0], &mut part, &mut batch), 12);
+    assert_eq!(receive(&mut rx_b[0], &mut part, &mut batch), 20);
+    assert_eq!(batch.frame(12 + 19)[0], 19);
+    batch.release(&mut part);
+}
+
+#[test]
+fn captures_go_through_pcap_devices() {
+    let _alone = alone();
+    let folder = std::env::temp_dir().join(format!("tailwater-dpdk-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [from, to]: [PathBuf; 2] = ["in.pcap", "out.pcap"].map(|name| folder.join(name));
+    let frames: Vec<Vec<u8>> = (0..500u16)
+        .map(|i| (0..60 + i).map(|byte| (byte ^ i) as u8).collect())
+        .collect();
+    let mut writer = PcapWriter::create(&from).unwrap();
+    for (i, data) in frames.iter().enumerate() {
+        let (timestamp, wire_length) = (Nanos::from_micros(i as u64), data.len() as u32);
+        writer
+            .write(&Packet {
+                timestamp,
+                data,
+                wire_length,
+            })
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    let name = format!(
+        "net_pcap0,rx_pcap={},tx_pcap={}",
+        from.display(),
+        to.display()
+    );
+    let pool = Mempool::new(eal(), 2048, 1518, -1).unwrap();
+    {
+        let (pcap, mut rx, mut tx) = port(&name, 1, &pool);
+        let mut part = pool.part(256);
+        let mut batch = Batch::new(&part, 32);
+        while receive(&mut rx[0], &mut part, &mut batch) > 0 {
+            assert_eq!(tx[0].transmit(&mut batch), 0);
+            batch.release(&mut part);
+        }
+        assert_eq!(pcap.stats().unwrap().sent, 500);
+    }
+    let mut reader = CaptureReader::open(&to, &ReadOptions::default()).unwrap();
+    for frame in &frames {
+        assert_eq!(reader.next_packet().unwrap().unwrap().data, frame);
+    }
+    assert!(reader.next_packet().unwrap().is_none());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_table_is_read_back_as_it_was_written() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
+    let (null, _rx, _tx) = port("net_null1", 2, &pool);
+    let size = null.info().reta_size;
+    assert!(size > 0 && null.rx_queues() == 2);
+    for shift in [0, 1] {
+        let table: Vec<u16> = (0..size).map(|i| (i + shift) % 2).collect();
+        null.set_reta(&table).unwrap();
+        assert_eq!(null.reta().unwrap(), table);
+    }
+    assert!(null.set_reta(&[0; 3]).is_err());
+    let (ring, ..) = port("net_ring4", 1, &pool);
+    let error = ring.set_reta(&[]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+}
+
+#[test]
+fn ports_have_links_and_names_and_are_used_once() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
+    let (null, ..) = port("net_null2", 1, &pool);
+    assert!(null.link().unwrap().up && !null.has_gone());
+    assert_eq!(null.name().to_string(), "net_null2");
+    assert_eq!(null.info().driver, "net_null");
+    let error = find("net_null2,size=100").unwrap_err().to_string();
+    assert!(error.contains("a port can be used once"), "{error}");
+    drop(null);
+    // Free again, once nobody has its queues.
+    assert!(find("net_null2").is_ok());
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let _alone = alone();
+    let error = |name: &str| find(name).unwrap_err().to_string();
+    for (name, what) in [
+        ("net_nul0", "DPDK has no driver \"net_nul\""),
+        (
+            "net_af_packet0,iface=nowhere0",
+            "there is no interface \"nowhere0\"",
+        ),
+        ("ffff:ff:1f.7", "there is no such PCI device"),
+        ("net_pcap9,rx_pcap=/nowhere.pcap", "DPDK cannot use it"),
+        ("net_ring9,nodeaction=wrong", "DPDK cannot use it"),
+    ] {
+        let error = error(name);
+        assert!(error.contains(what) && error.contains(name), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let pool = Mempool::new(eal(), 256, 1518, -1).unwrap();
+    let config = PortConfig {
+        tx_queues: 2000,
+        ..PortConfig::default()
+    };
+    let refused = find("net_null3").unwrap().start(&config, &pool);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("use fewer cores"), "{error}");
+    // It is not left in use.
+    assert!(find("net_null3").is_ok());
+    let error = Mempool::new(eal(), 1 << 20, 9000, -1)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("no memory for 1048576 buffers"), "{error}");
+}
+
+#[test]
+fn bursts_allocate_nothing() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
+    let (_ring, mut rx, mut tx) = port("net_ring5", 1, &pool);
+    let (_null, mut null, _) = port("net_null4", 1, &pool);
+    let _registered = Registered::this_thread();
+    let mut part = pool.part(512);
+    let mut batch = Batch::new(&part, 32);
+    let mut packets = 0;
+    let mut go = || {
+        for _ in 0..100 {
+            packets += receive(&mut null[0], &mut part, &mut batch);
+            tx[0].transmit(&mut batch);
+            batch.release(&mut part);
+            packets += receive(&mut rx[0], &mut part, &mut batch);
+            batch.release(&mut part);
+        }
+    };
+    go();
+    let allocations = allocation_counter::measure(go).count_total;
+    assert_eq!((allocations, packets), (0, 2 * 2 * 100 * 32));
+}
