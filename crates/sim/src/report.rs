@@ -138,6 +138,10 @@ pub struct SimReport {
     pub duration_s: f64,
     /// The run's seed.
     pub seed: u64,
+    /// The run was ended when it was certain that a chain misses its objective, as [was asked
+    /// for](crate::RunOptions::until_missed): everything is of the packets until then. Written only if so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missed: bool,
 }
 
 /// One chain's results.

@@ -57,6 +57,10 @@ pub struct RunOptions {
     pub together: bool,
     /// Also tells of each chain's [`Burst`](crate::report::Burst), if its policy has a core mapper.
     pub bursts: bool,
+    /// Ends the run as soon as it is certain that a chain misses its objective: more packets are late than
+    /// all that come may have. Then the report is of the packets until then, and [says
+    /// so](SimReport::missed). Only of recorded packets it is known how many come.
+    pub until_missed: bool,
 }
 
 impl RunOptions {
@@ -76,7 +80,7 @@ impl RunOptions {
 }
 
 impl Default for RunOptions {
-    /// Seed 1, windows of 10 ms, reported from the first packet on, no checks, no bursts.
+    /// Seed 1, windows of 10 ms, reported from the first packet to the last, no checks, no bursts.
     fn default() -> Self {
         RunOptions {
             seed: 1,
@@ -85,6 +89,7 @@ impl Default for RunOptions {
             check: false,
             together: false,
             bursts: false,
+            until_missed: false,
         }
     }
 }
@@ -191,8 +196,8 @@ pub fn simulate_with(
     }
     let most = longest(options.window);
     let mut traffic = Merged::new(feeds);
-    let mut interrupted = false;
-    loop {
+    let (mut interrupted, mut missed) = (false, false);
+    while !missed {
         let oldest = engine.oldest_known();
         let chunk = traffic.next(oldest)?;
         let Some(last) = chunk.packets.last() else {
@@ -209,6 +214,9 @@ pub fn simulate_with(
             interrupted = true;
             break;
         }
+        missed = options.until_missed
+            && traffic.has_more()
+            && engine.is_missed(|chain| traffic.rest(chain));
     }
     let end = engine.drain();
     if end <= warm_up.0 && warm_up > Nanos::ZERO && !interrupted {
@@ -239,7 +247,7 @@ pub fn simulate_with(
             traffic,
             policy,
             slo_us: slo.as_micros_f64(),
-            slo_met: late * 100 <= offered,
+            slo_met: is_met(late, offered),
             latency_us: Latencies::of(&histogram),
             latency_distribution: DistributionPoint::all(&histogram),
             latency: histogram,
@@ -275,7 +283,13 @@ pub fn simulate_with(
         cores: rack_cores,
         duration_s: Nanos(reported).as_secs_f64(),
         seed: options.seed,
+        missed,
     })
+}
+
+/// Whether a chain meets its objective that was offered so many packets, of which so many were late.
+pub(crate) fn is_met(late: u64, offered: u64) -> bool {
+    late * 100 <= offered
 }
 
 /// A chain made ready. Of each server it may have a share of the cores.
@@ -353,6 +367,17 @@ impl<'w, 'a> Merged<'w, 'a> {
             packets: Vec::new(),
             starts: Vec::new(),
         }
+    }
+
+    /// How many packets of a chain are to come, if that is known.
+    pub fn rest(&self, chain: usize) -> Option<u64> {
+        let read = self.read[chain].0.len() as u64;
+        Some(self.feeds[chain].rest()? + read)
+    }
+
+    /// Whether packets are to come, or nobody knows.
+    pub fn has_more(&self) -> bool {
+        (0..self.feeds.len()).any(|chain| self.rest(chain) != Some(0))
     }
 
     pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {

@@ -407,6 +407,16 @@ impl<'w, 'a> Feed<'w, 'a> {
         }
     }
 
+    /// How many packets are to come, if that is known.
+    pub fn rest(&self) -> Option<u64> {
+        match self {
+            Feed::Recorded {
+                recording, packets, ..
+            } => Some((recording.packets.len() - packets) as u64),
+            Feed::Streamed(_) => None,
+        }
+    }
+
     /// The next packets; none at the end. No packet older than `oldest` is left in the system.
     pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
         match self {

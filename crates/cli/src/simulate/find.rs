@@ -81,6 +81,9 @@ pub struct Tried {
     pub value: f64,
     /// Whether all chains met their objectives.
     pub holds: bool,
+    /// Whether all packets were simulated. If not, it was certain before that it does not hold, and what
+    /// each chain came to is of the packets until then.
+    pub complete: bool,
     /// What each chain came to; none if there can be no such run.
     pub chains: Vec<TriedChain>,
 }
@@ -125,6 +128,8 @@ impl Searches<'_> {
             search::Goal::Rate => job.rate = value,
             search::Goal::Slo => job.slo = Some(self.axis.objective(number)),
         }
+        // If not even the easiest holds, it is told what that comes to.
+        job.until_missed = number != self.axis.easiest;
         job
     }
 
@@ -143,6 +148,7 @@ impl Searches<'_> {
         };
         let chains = report.as_ref().map_or_else(Vec::new, chains);
         let holds = report.is_some() && chains.iter().all(|chain| chain.slo_met);
+        let complete = report.is_none_or(|report| !report.missed);
         let value = self.axis.value(number);
         let tried = search.tried.lock();
         let mut tried = tried.unwrap_or_else(PoisonError::into_inner);
@@ -151,6 +157,7 @@ impl Searches<'_> {
             Tried {
                 value,
                 holds,
+                complete,
                 chains,
             },
         );

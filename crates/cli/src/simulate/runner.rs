@@ -35,6 +35,8 @@ pub struct Job {
     pub servers: Option<usize>,
     /// So many times as fast as the rack says.
     pub rate: f64,
+    /// It may end as soon as it is certain that a chain misses its objective.
+    pub until_missed: bool,
 }
 
 /// The most servers that a rack may have, if further ones are as its last.
@@ -54,6 +56,7 @@ impl Job {
             seed,
             servers: None,
             rate: 1.0,
+            until_missed: false,
         }
     }
 
@@ -126,13 +129,13 @@ impl Identified {
         Ok(hash)
     }
 
-    /// A hash of all that determines a run.
+    /// A hash of all that determines a run; `missed`: which was ended before all packets had come.
     fn key(
         &self,
         job: &Job,
         spec: &RackSpec,
         sources: &[Source],
-        bursts: bool,
+        (bursts, missed): (bool, bool),
     ) -> Result<String, CliError> {
         let mut hash = self.program;
         // Writing into a hash cannot fail.
@@ -142,6 +145,9 @@ impl Identified {
             if let Some(path) = source.capture() {
                 let _ = writeln!(hash, "{}", self.capture(path)?);
             }
+        }
+        if missed {
+            let _ = writeln!(hash, "until missed");
         }
         Ok(hash.to_string())
     }
@@ -192,7 +198,7 @@ impl Runner {
         let mut count = 0;
         for job in jobs.iter().filter(|job| !job.is_bound()) {
             let spec = self.rack(job);
-            let key = finished.key(job, &spec, &self.sources(&spec)?, self.bursts)?;
+            let key = finished.key(job, &spec, &self.sources(&spec)?, (self.bursts, false))?;
             count += usize::from(finished.runs.has(&key));
         }
         Ok(Some(count))
@@ -249,14 +255,20 @@ impl Runner {
             let report = self.simulate(job, &spec, sources)?;
             return Ok(report.map(Outcome::Run));
         };
-        let key = finished.key(job, &spec, &sources, self.bursts)?;
-        if let Some(report) = finished.runs.get(&key)? {
-            self.parts.fetch_add(WHOLE, Ordering::Relaxed);
-            return Ok(Some(Outcome::Run(report)));
+        let key = |missed| finished.key(job, &spec, &sources, (self.bursts, missed));
+        // A whole run says what one says that was ended, too.
+        let keys = [key(false)?, key(true)?];
+        for key in &keys[..1 + usize::from(job.until_missed)] {
+            if let Some(report) = finished.runs.get(key)? {
+                self.parts.fetch_add(WHOLE, Ordering::Relaxed);
+                return Ok(Some(Outcome::Run(report)));
+            }
         }
         let report = self.simulate(job, &spec, sources)?;
         if let Some(report) = &report {
-            finished.runs.add(&key, report)?;
+            finished
+                .runs
+                .add(&keys[usize::from(report.missed)], report)?;
         }
         Ok(report.map(Outcome::Run))
     }
@@ -306,7 +318,11 @@ impl Runner {
             });
         }
         let mut progress = self.progress(&packets);
-        let report = simulate_with(&spec.rack, chains, &self.options(spec), |time| {
+        let options = RunOptions {
+            until_missed: job.until_missed,
+            ..self.options(spec)
+        };
+        let report = simulate_with(&spec.rack, chains, &options, |time| {
             progress.tell(time.0);
             !self.stop.load(Ordering::Relaxed)
         });

@@ -129,7 +129,8 @@ fn infeasible(answers: &Answers, seed: &OfSeed, easiest: &Tried) -> String {
     };
     let late = easiest.chains.iter().filter(|chain| !chain.slo_met);
     let late = late.map(|chain| {
-        let all = seed.tried.iter().flat_map(|tried| &tried.chains);
+        let complete = seed.tried.iter().filter(|tried| tried.complete);
+        let all = complete.flat_map(|tried| &tried.chains);
         let same = all.filter(|other| other.chain == chain.chain);
         let least = same.map(|other| other.p99_us).fold(f64::INFINITY, f64::min);
         let lost = match chain.loss_rate {
@@ -138,7 +139,7 @@ fn infeasible(answers: &Answers, seed: &OfSeed, easiest: &Tried) -> String {
         };
         format!(
             "with {bound}, chain {} has p99 {:.2} us and loss {lost} for an SLO of {} us; the lowest p99 of \
-             all that was tried is {least:.2} us",
+             all whole runs is {least:.2} us",
             chain.chain, chain.p99_us, chain.slo_us
         )
     });

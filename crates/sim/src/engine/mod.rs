@@ -478,6 +478,19 @@ impl<'r> Engine<'r> {
         }
     }
 
+    /// Whether it is certain that a chain misses its objective, of which no more packets come than `rest`
+    /// says.
+    pub fn is_missed(&self, rest: impl Fn(usize) -> Option<u64>) -> bool {
+        let missed = |(number, tenant): (usize, &Tenant)| {
+            let (window, total) = (&tenant.meter.window, &tenant.meter.total);
+            let late: u64 = window.late.iter().chain(&total.late).sum();
+            let offered = window.offered + total.offered;
+            rest(number).is_some_and(|rest| !crate::simulation::is_met(late, offered + rest))
+        };
+        // Packets of the warm-up do not count.
+        self.last_arrival >= self.warm_up && self.tenants.iter().enumerate().any(missed)
+    }
+
     /// Packets that have arrived, and neither left nor got lost.
     fn inside(&self) -> u64 {
         self.tenants
