@@ -8,6 +8,7 @@
 //!
 //! | | |
 //! |---|---|
+//! | `run` | time passes |
 //! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
 //! | `turn` | a core without helpers |
 //! | `dispatching`, `dispatch` | one with helpers, and the helpers |
@@ -29,6 +30,7 @@ mod lane;
 mod meter;
 mod moves;
 mod queue;
+mod run;
 mod tenant;
 mod tree;
 mod turn;
@@ -38,8 +40,8 @@ mod watch;
 use crate::chain::Costs;
 use crate::policies::Steered;
 use crate::rack::Rack;
-use crate::report::{Burst, Loss};
-use crate::traffic::{Chunk, Packet};
+use crate::report::Burst;
+use crate::traffic::Packet;
 use check::Checker;
 use core::Core;
 use meter::Meter;
@@ -58,9 +60,6 @@ use usage::Usage;
 use watch::Watch;
 
 pub(crate) use meter::Counts;
-
-/// How long after the last arrival packets are still processed.
-const DRAIN: u64 = 10_000_000_000;
 
 /// For how long a controller remembers a silent flow.
 const MEMORY: u64 = 1_000_000_000;
@@ -182,12 +181,6 @@ pub(crate) struct Engine<'r> {
     known_oldest: u64,
     chunks: u32,
 }
-
-/// Packets that arrive before cores work that are looked at in turn: so few that they are in a cache then.
-const PART: usize = 1024;
-
-/// Chunks after which it is looked again how old the oldest packet is.
-const LOOK_AFTER: u32 = 4;
 
 impl<'r> Engine<'r> {
     /// A rack with these chains. It has been [checked](Rack::check).
@@ -404,177 +397,6 @@ impl<'r> Engine<'r> {
         }
     }
 
-    /// Lets the packets of a chunk arrive, and the cores work meanwhile.
-    pub fn take(&mut self, chunk: Chunk<'_>) {
-        let mut starts = chunk.starts.iter();
-        let mut rest = chunk.packets;
-        while !rest.is_empty() {
-            let part = match self.dispatchers {
-                0 => rest,
-                _ => &rest[..rest.len().min(PART)],
-            };
-            let arrived = self.arrive(part, &mut starts);
-            rest = &rest[arrived..];
-            if arrived == part.len() {
-                self.run_until(part[arrived - 1].arrival);
-            } else {
-                self.run_until(self.control_at);
-                self.do_control();
-            }
-        }
-        self.bound();
-    }
-
-    /// Every queue loses what it has no room for: nothing is taken from it before now.
-    fn bound(&mut self) {
-        for number in 0..self.cores.len() {
-            let core = &self.cores[number];
-            if let Some((tenant, _)) = core.dedicated
-                && core.fifo.len() > core.ring
-            {
-                self.overflow(
-                    number,
-                    usize::from(tenant),
-                    self.last_arrival.saturating_sub(1),
-                );
-            }
-        }
-    }
-
-    /// Lets everything end that is under way. Returns when the last packet had left, or the last
-    /// arrived.
-    pub fn drain(&mut self) -> u64 {
-        self.draining = true;
-        let limit = self.last_arrival.saturating_add(DRAIN);
-        // Where nobody looked, cores would go on to the next control.
-        let mut looked = false;
-        while looked || self.inside() > 0 {
-            let next = self.next_control().min(limit);
-            self.run_until(next);
-            looked = matches!(self.controls.peek(), Some(Due(_, Control::Watch)));
-            if next == limit || !looked && self.inside() == 0 {
-                break;
-            }
-            self.do_control();
-        }
-        for tenant in &mut self.tenants {
-            let inside = inside(&tenant.meter);
-            (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
-        }
-        self.end()
-    }
-
-    /// When the last packet so far had left, or arrived.
-    fn end(&self) -> u64 {
-        let sent = self.tenants.iter().map(|tenant| tenant.meter.last_sent);
-        sent.fold(self.last_arrival, u64::max)
-    }
-
-    /// Until when a core counts as used that is given up `now`: no longer than the run lasts.
-    fn used_until(&self, now: u64) -> u64 {
-        match self.draining && self.inside() == 0 {
-            true => now.min(self.end()),
-            false => now,
-        }
-    }
-
-    /// Whether it is certain that a chain misses its objective, of which no more packets come than `rest`
-    /// says.
-    pub fn is_missed(&self, rest: impl Fn(usize) -> Option<u64>) -> bool {
-        let missed = |(number, tenant): (usize, &Tenant)| {
-            let (window, total) = (&tenant.meter.window, &tenant.meter.total);
-            let late: u64 = window.late.iter().chain(&total.late).sum();
-            let offered = window.offered + total.offered;
-            rest(number).is_some_and(|rest| !crate::simulation::is_met(late, offered + rest))
-        };
-        // Packets of the warm-up do not count.
-        self.last_arrival >= self.warm_up && self.tenants.iter().enumerate().any(missed)
-    }
-
-    /// Packets that have arrived, and neither left nor got lost.
-    fn inside(&self) -> u64 {
-        self.tenants
-            .iter()
-            .map(|tenant| inside(&tenant.meter))
-            .sum()
-    }
-
-    /// Lets the cores work until a time.
-    fn run_until(&mut self, until: u64) {
-        if self.dispatchers == 0 && self.moving == 0 && self.resumed == 0 && !self.together {
-            self.scheduled = false;
-            for number in 0..self.cores.len() {
-                self.run_alone(number, until);
-            }
-            return;
-        }
-        if !self.scheduled {
-            self.scheduled = true;
-            (0..self.cores.len()).for_each(|core| self.schedule(core));
-        }
-        loop {
-            let (core, time) = self.tree.first();
-            if time >= until {
-                return;
-            }
-            self.step(core, time);
-        }
-    }
-
-    /// Lets one core work by itself.
-    fn run_alone(&mut self, number: usize, until: u64) {
-        let core = &mut self.cores[number];
-        let Some((tenant, _)) = core.dedicated else {
-            return;
-        };
-        let tenant = &mut self.tenants[usize::from(tenant)];
-        while let Some(first) = core.fifo.first() {
-            let now = core.ready.max(first.at + self.timing.poll);
-            if now >= until {
-                return;
-            }
-            turn::direct(core, tenant, number, now);
-        }
-    }
-
-    /// Notes when a core has its next turn.
-    #[inline]
-    fn schedule(&mut self, number: usize) {
-        if !self.scheduled {
-            return;
-        }
-        let next = self.cores[number].next(self.timing.poll);
-        if next != self.tree.time(number) {
-            self.tree.set(number, next);
-        }
-    }
-
-    /// When the oldest packet in the system arrived.
-    fn oldest(&self) -> u64 {
-        let rows = self
-            .tenants
-            .iter()
-            .filter_map(|tenant| match &tenant.steering {
-                Steering::Buckets(steering) => steering.ingress.as_ref(),
-                Steering::Flows(_) => None,
-            });
-        let held = rows.flat_map(|ingress| &ingress.pending);
-        let held = held.filter_map(|row| row.packets.first());
-        let held = held.map(|packet| packet.arrival).min().unwrap_or(NEVER);
-        let cores = self.cores.iter().map(Core::oldest).min();
-        cores.unwrap_or(NEVER).min(held).min(self.last_arrival)
-    }
-
-    /// No packet that arrived before this is in the system any more.
-    pub fn oldest_known(&mut self) -> u64 {
-        self.chunks += 1;
-        if self.chunks >= LOOK_AFTER {
-            self.chunks = 0;
-            self.known_oldest = self.oldest();
-        }
-        self.known_oldest
-    }
-
     /// Ends the run at a time. Returns each tenant, and the active cores in each epoch.
     pub fn finish(mut self, end: u64) -> (Vec<Finished>, Vec<u16>) {
         for core in &self.cores {
@@ -617,12 +439,6 @@ fn in_turn(servers: &[Vec<u16>]) -> Vec<u16> {
     let most = servers.iter().map(Vec::len).max().unwrap_or(0);
     let rounds = (0..most).flat_map(|core| servers.iter().filter_map(move |own| own.get(core)));
     rounds.copied().collect()
-}
-
-fn inside(meter: &Meter) -> u64 {
-    let (window, total) = (&meter.window, &meter.total);
-    let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
-    (window.offered + total.offered) - out(window) - out(total)
 }
 
 /// What is left of a tenant.

@@ -4,7 +4,8 @@
 //! What is kept is bounded: the last steps, and those around the busiest millisecond so far. Which one that
 //! is depends on the traffic alone, so that all policies are shown in the same burst.
 
-use super::{Control, Engine, inside};
+use super::run::inside;
+use super::{Control, Engine};
 use crate::chain::COUNTED;
 use crate::report::{Burst, BurstStep};
 use std::collections::VecDeque;

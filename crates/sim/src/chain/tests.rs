@@ -1,0 +1,123 @@
+use super::*;
+
+#[test]
+fn time_is_neither_lost_nor_made() {
+    let mut carry = 0;
+    let spent: u64 = (0..10_000).map(|_| spend(&mut carry, 333)).sum();
+    assert_eq!(spent, 3_330);
+}
+
+#[test]
+fn jitter_leaves_the_mean() {
+    let jitter = Jitter::log_normal(0.5).unwrap();
+    let draws = 1 << 16;
+    let sum: u64 = (0..draws)
+        .map(|i| jitter.apply(100_000, random(7, i)))
+        .sum();
+    let mean = sum / draws;
+    assert!((98_500..101_500).contains(&mean), "{mean}");
+    assert_eq!(Jitter::log_normal(0.0).unwrap().apply(12_345, 9), 12_345);
+    assert!(Jitter::log_normal(f64::NAN).is_none());
+}
+
+#[test]
+fn wrong_costs_name_their_field() {
+    let costs = ServiceCosts {
+        packet: -1.0,
+        ..ServiceCosts::default()
+    };
+    let error = ChainModel::new("x", costs).compile().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "costs.packet: expected nanoseconds from 0 to 1e9, found -1"
+    );
+    let nothing = ChainModel::new("x", ServiceCosts::default());
+    assert_eq!(nothing.compile().unwrap_err(), ChainError::Nothing);
+    let part = ChainModel {
+        receive_packet: 20.0,
+        ..ChainModel::new(
+            "x",
+            ServiceCosts {
+                packet: 10.0,
+                ..ServiceCosts::default()
+            },
+        )
+    };
+    assert!(matches!(part.compile(), Err(ChainError::Part { .. })));
+}
+
+#[test]
+fn a_profile_says_what_lies_between_cores() {
+    let wake = |asleep, p50, p90, p99| Wake {
+        asleep,
+        p50,
+        p90,
+        p99,
+    };
+    let profile = CapacityProfile {
+        costs: Some(ServiceCosts {
+            packet: 100.0,
+            ..ServiceCosts::default()
+        }),
+        details: Some(DetailedCosts {
+            cold_after: 64,
+            cold_batch: 50.0,
+            cold_packet: 7.0,
+            receive_packet: 500.0,
+            ring_packet: 3.0,
+            wakes: vec![wake(1_000, 10, 20, 30), wake(9_000, 100, 200, 300)],
+            ..DetailedCosts::default()
+        }),
+        ..CapacityProfile::default()
+    };
+    let model = ChainModel::from_profile(&profile).unwrap();
+    // Receiving is a part of the packet.
+    assert_eq!(model.receive_packet, 100.0);
+    let costs = model.compile().unwrap();
+    let work = |cold| Work {
+        packets: 4,
+        cold,
+        ..Work::default()
+    };
+    assert_eq!(costs.whole(work(0), false), 400_000);
+    assert_eq!(costs.whole(work(0), true), 412_000);
+    assert_eq!(costs.whole(work(2), false), 464_000);
+    // Half of all wake-ups take no longer than the median, none longer than what was seen.
+    let drawn = |asleep, share: f64| costs.wake(asleep, (share * 2_f64.powi(64)) as u64);
+    assert_eq!(drawn(500, 0.3), Some(10));
+    // Between them it is drawn evenly, in whole nanoseconds.
+    assert_eq!(drawn(8_999, 0.7), Some(14));
+    assert_eq!(drawn(9_000, 0.5), Some(100));
+    assert_eq!(drawn(u64::MAX, 0.999), Some(300));
+    let old = CapacityProfile {
+        details: None,
+        ..profile
+    };
+    let costs = ChainModel::from_profile(&old).unwrap().compile().unwrap();
+    assert_eq!(costs.wake(500, 0), None);
+}
+
+#[test]
+fn parts_of_a_split_add_up() {
+    let mut model = ChainModel::new(
+        "x",
+        ServiceCosts {
+            batch: 320.0,
+            packet: 100.0,
+            ..ServiceCosts::default()
+        },
+    );
+    model.splits.push(SplitCost {
+        last_functions: 1,
+        first: 0.25,
+        last: 0.75,
+    });
+    let costs = model.compile().unwrap();
+    let work = Work {
+        packets: 8,
+        ..Work::default()
+    };
+    assert_eq!(costs.left_out(work, 1, false), 600_000);
+    assert_eq!(costs.left_out(work, 1, true), 200_000);
+    assert_eq!(costs.whole(work, false), 1_120_000);
+}
