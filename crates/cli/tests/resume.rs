@@ -3,19 +3,9 @@
 mod common;
 
 use common::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-/// A rack with a chain on a capture and one on a preset.
-fn rack(folder: &Folder) -> PathBuf {
-    folder.capture("in.pcap", &mixture(300));
-    let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {name: test}\nspec:\n  \
-                servers: [{count: 2, cores: 8}]\n  duration: 20ms\n  chains:\n    \
-                - {name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: in.pcap}}\n    \
-                - {name: b, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}\n";
-    folder.write("rack.yaml", text)
-}
 
 /// Six runs.
 const SWEEP: [&str; 6] = [
@@ -58,7 +48,7 @@ fn without_resuming(rack: &Path) -> String {
 #[test]
 fn a_killed_sweep_goes_on_and_comes_to_the_same() {
     let folder = Folder::new();
-    let (rack, file) = (rack(&folder), folder.path("runs.jsonl"));
+    let (rack, file) = (folder.rack(), folder.path("runs.jsonl"));
     let whole = without_resuming(&rack);
     let mut child = simulate(&rack, &file)
         .stdout(Stdio::null())
@@ -97,7 +87,7 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
 #[test]
 fn runs_of_other_racks_packets_and_objectives_are_others() {
     let folder = Folder::new();
-    let (rack, file) = (rack(&folder), folder.path("runs.jsonl"));
+    let (rack, file) = (folder.rack(), folder.path("runs.jsonl"));
     // The beginning of the first line is what a kill at the worst moment leaves.
     std::fs::write(&file, "{\"tail").unwrap();
     let (whole, said) = done(simulate(&rack, &file));
@@ -124,7 +114,7 @@ fn runs_of_other_racks_packets_and_objectives_are_others() {
 #[test]
 fn other_files_are_refused_and_left_alone() {
     let folder = Folder::new();
-    let (rack, file) = (rack(&folder), folder.path("runs.jsonl"));
+    let (rack, file) = (folder.rack(), folder.path("runs.jsonl"));
     let refused = |file: &Path, expected: &str| {
         let output = simulate(&rack, file).output().unwrap();
         let stderr = text(&output.stderr);

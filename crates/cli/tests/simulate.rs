@@ -20,13 +20,9 @@ fn rack(folder: &Folder, more: &str) -> PathBuf {
     folder.write("rack.yaml", text)
 }
 
+/// What a simulation prints, without any notice.
 fn simulated(rack: &Path, more: &[&str]) -> String {
-    let output = tailwater()
-        .arg("simulate")
-        .arg(rack)
-        .args(more)
-        .output()
-        .unwrap();
+    let output = simulation(rack, more);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert_eq!(stderr, "");
@@ -327,36 +323,17 @@ fn flags_replace_what_the_rack_says() {
     assert_eq!(chain["slo_us"], 300.0);
 }
 
-/// One line that starts with `error: ` and holds `expected`; exit code 2.
-fn refused(rack: &Path, more: &[&str], expected: &str) {
-    let output = tailwater()
-        .arg("simulate")
-        .arg(rack)
-        .args(more)
-        .output()
-        .unwrap();
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("error: "), "{stderr}");
-    assert!(
-        stderr.contains(expected),
-        "{expected} is not there: {stderr}"
-    );
-    assert!(output.stdout.is_empty());
-}
-
 #[test]
-fn wrong_input_is_refused() {
+fn wrong_input_is_refused_simulation() {
     let folder = Folder::new();
-    refused(
+    refused_simulation(
         &rack(&folder, "  sed: 1\n"),
         &[],
         "rack.yaml:12:3: spec.sed: expected one of the fields servers, switch, timing, ingress, \
          chains, policies, duration, warmUp, window, seed, found \"sed\"; did you mean \"seed\"?",
     );
     let warm = rack(&folder, "  warmUp: 10ms\n");
-    refused(
+    refused_simulation(
         &warm,
         &["--duration", "5ms"],
         "spec.warmUp: expected less than the 5ms in which packets arrive, found 10ms",
@@ -364,17 +341,17 @@ fn wrong_input_is_refused() {
     let capture = folder.capture("short.pcap", &mixture(10));
     // How long a whole capture is, is known only in the end.
     let whole = std::fs::read_to_string(rack(&folder, "  warmUp: 10s\n")).unwrap();
-    refused(
+    refused_simulation(
         &folder.write("rack.yaml", whole.replace("  duration: 20ms\n", "")),
         &["--traffic", capture.to_str().unwrap(), "--policy", "static"],
         "spec.warmUp: expected less time than packets arrive",
     );
-    refused(
+    refused_simulation(
         &folder.path("missing.yaml"),
         &[],
         "missing.yaml: cannot be read",
     );
-    refused(
+    refused_simulation(
         &folder.forward(),
         &[],
         "kind: expected Rack, found \"Chain\"",
@@ -401,17 +378,17 @@ fn wrong_input_is_refused() {
         (["--policy", "static,static"], "found static twice"),
         (["--output", "xml"], "--output"),
     ] {
-        refused(&good, &more, expected);
+        refused_simulation(&good, &more, expected);
     }
     let empty = folder.write("empty.pcap", "");
-    refused(&good, &["--traffic", empty.to_str().unwrap()], "empty.pcap");
+    refused_simulation(&good, &["--traffic", empty.to_str().unwrap()], "empty.pcap");
     // More chains than a server has cores.
     let text = std::fs::read_to_string(&good).unwrap();
     let text = text.replace("{count: 2, cores: 8}", "{cores: 1}");
     let second =
         "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 1}, traffic: {source: as}}\n";
     let crowded = folder.write("crowded.yaml", text + second);
-    refused(
+    refused_simulation(
         &crowded,
         &[],
         "a core for each on every server; found 2 chains",
@@ -442,11 +419,7 @@ fn an_interrupted_comparison_tells_what_is_done() {
         assert!(child.try_wait().unwrap().is_none(), "it ended too early");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(kill.unwrap().success());
-    let output = child.wait_with_output().unwrap();
+    let output = interrupt(child);
     assert_eq!(output.status.code(), Some(0));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["interrupted"], true);

@@ -27,13 +27,7 @@ fn slow(folder: &Folder) -> PathBuf {
 }
 
 fn printed(rack: &Path, more: &[&str]) -> String {
-    let mut command = tailwater();
-    let output = command
-        .arg("simulate")
-        .arg(rack)
-        .args(more)
-        .output()
-        .unwrap();
+    let output = simulation(rack, more);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     text(&output.stdout)
@@ -100,37 +94,37 @@ fn answer(search: &Value) -> f64 {
     search["answer"].as_f64().unwrap()
 }
 
+/// What was found with the first seed, and the next harder value that was tried.
+fn answer_and_harder(found: &Value) -> (f64, f64) {
+    let seed = &found["searches"][0]["seeds"][0];
+    let answer = seed["value"].as_f64().unwrap();
+    let tried = seed["tried"].as_array().unwrap();
+    let place = tried.iter().position(|one| one["value"] == answer).unwrap();
+    (answer, tried[place - 1]["value"].as_f64().unwrap())
+}
+
+fn assert_step(ratio: f64) {
+    assert!((1.005..1.02).contains(&ratio), "{ratio}");
+}
+
 /// The answer holds, and the next harder value that was tried does not, as plain simulations say, too.
 #[test]
 fn rates_and_objectives_are_found_to_a_step() {
     let folder = Folder::new();
     let rack = slow(&folder);
     let text = std::fs::read_to_string(&rack).unwrap();
+    // Where an objective is looked for, a harder one is shorter.
     let found = document(&rack, &["--find", "slo"]);
-    let seed = &found["searches"][0]["seeds"][0];
-    let answer = seed["value"].as_f64().unwrap();
-    let tried = seed["tried"].as_array().unwrap();
-    let place = tried.iter().position(|one| one["value"] == answer).unwrap();
-    let harder = tried[place - 1]["value"].as_f64().unwrap();
-    assert!(
-        (1.005..1.02).contains(&(answer / harder)),
-        "{answer} {harder}"
-    );
+    let (answer, harder) = answer_and_harder(&found);
+    assert_step(answer / harder);
     for (slo, expected) in [(answer, true), (harder, false)] {
         let slo = format!("{slo}us");
         let more = ["--policy", "tailwater", "--slo", &slo];
         assert_eq!(holds(&rack, &more), expected, "{slo}");
     }
     let found = document(&rack, &["--find", "rate", "--policy", "static"]);
-    let seed = &found["searches"][0]["seeds"][0];
-    let answer = seed["value"].as_f64().unwrap();
-    let tried = seed["tried"].as_array().unwrap();
-    let place = tried.iter().position(|one| one["value"] == answer).unwrap();
-    let harder = tried[place - 1]["value"].as_f64().unwrap();
-    assert!(
-        (1.005..1.02).contains(&(harder / answer)),
-        "{answer} {harder}"
-    );
+    let (answer, harder) = answer_and_harder(&found);
+    assert_step(harder / answer);
     for (rate, expected) in [(answer, true), (harder, false)] {
         let scaled = text.replace("rateScale: 1", &format!("rateScale: {rate}"));
         let scaled = folder.write("scaled.yaml", scaled);
@@ -240,11 +234,7 @@ fn an_interrupted_search_tells_what_is_known() {
         assert!(child.try_wait().unwrap().is_none(), "it ended too early");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(kill.unwrap().success());
-    let output = child.wait_with_output().unwrap();
+    let output = interrupt(child);
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stderr).contains("notice: interrupted"));
     let table = text(&output.stdout);
@@ -259,7 +249,6 @@ fn an_interrupted_search_tells_what_is_known() {
 fn wrong_input_is_refused() {
     let folder = Folder::new();
     let rack = rack(&folder, 1);
-    let rack = rack.to_str().unwrap();
     for (more, expected) in [
         (
             &["--find", "cores"][..],
@@ -283,18 +272,6 @@ fn wrong_input_is_refused() {
         ),
         (&["--find", "servers", "--seed", "1,1"], "found 1 twice"),
     ] {
-        let output = tailwater()
-            .args(["simulate", rack])
-            .args(more)
-            .output()
-            .unwrap();
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert!(
-            stderr.contains(expected),
-            "{expected} is not there: {stderr}"
-        );
-        assert!(output.stdout.is_empty());
+        refused_simulation(&rack, more, expected);
     }
 }

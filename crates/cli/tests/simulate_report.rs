@@ -3,17 +3,8 @@
 mod common;
 
 use common::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
-
-fn rack(folder: &Folder) -> PathBuf {
-    folder.capture("in.pcap", &mixture(300));
-    let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {name: test}\nspec:\n  \
-                servers: [{count: 2, cores: 8}]\n  duration: 20ms\n  chains:\n    \
-                - {name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: in.pcap}}\n    \
-                - {name: b, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}\n";
-    folder.write("rack.yaml", text)
-}
 
 fn simulate(rack: &Path, report: &Path, more: &[&str]) -> Output {
     let mut command = tailwater();
@@ -29,7 +20,7 @@ fn simulate(rack: &Path, report: &Path, more: &[&str]) -> Output {
 #[test]
 fn a_comparison_writes_a_page_of_its_own() {
     let folder = Folder::new();
-    let (rack, file) = (rack(&folder), folder.path("report.html"));
+    let (rack, file) = (folder.rack(), folder.path("report.html"));
     let output = simulate(&rack, &file, &["--output", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let page = std::fs::read_to_string(&file).unwrap();
@@ -80,7 +71,7 @@ fn a_comparison_writes_a_page_of_its_own() {
 #[test]
 fn a_page_is_the_same_when_runs_are_read_back() {
     let folder = Folder::new();
-    let rack = rack(&folder);
+    let rack = folder.rack();
     let runs = folder.path("runs.jsonl");
     let mut pages = Vec::new();
     for name in ["first.html", "second.html"] {
@@ -99,7 +90,7 @@ fn a_page_is_the_same_when_runs_are_read_back() {
 #[test]
 fn a_page_that_cannot_be_written_is_refused_at_once() {
     let folder = Folder::new();
-    let rack = rack(&folder);
+    let rack = folder.rack();
     let capture = folder.path("in.pcap");
     let other = folder.capture("other.pcap", &mixture(5));
     let other = other.to_str().unwrap();
@@ -123,14 +114,7 @@ fn a_page_that_cannot_be_written_is_refused_at_once() {
         ),
     ] {
         let output = simulate(&rack, &out, more);
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert!(
-            stderr.contains(expected),
-            "{expected} is not there: {stderr}"
-        );
-        assert!(output.stdout.is_empty());
+        assert_refused(&output, expected);
     }
     assert_eq!(
         before,

@@ -3,8 +3,8 @@
 mod collector;
 
 pub(crate) use collector::{Collector, NOT_DRAINED, RING_FULL, WORKER_DIED};
+pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
-use crate::histogram::LatencyHistogram;
 use crate::scaling::ScalingCounters;
 use crate::scaling::buckets::ServerReport;
 use serde::Serialize;
@@ -67,46 +67,6 @@ pub struct SloReport {
     pub network_us: f64,
     /// The percentile of packets that must keep the latency.
     pub percentile: f64,
-}
-
-/// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct LatencyReport {
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// The longest.
-    pub max: f64,
-    /// Mean.
-    pub mean: f64,
-}
-
-impl LatencyReport {
-    pub(crate) fn of(histogram: &LatencyHistogram) -> LatencyReport {
-        let percentile = |p| histogram.percentile(p).as_micros_f64();
-        LatencyReport {
-            p50: percentile(50.0),
-            p90: percentile(90.0),
-            p99: percentile(99.0),
-            p999: percentile(99.9),
-            max: histogram.max().as_micros_f64(),
-            mean: histogram.sum().as_micros_f64() / histogram.total().max(1) as f64,
-        }
-    }
-}
-
-/// A point of the distribution of latencies.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DistributionPoint {
-    /// A latency, in microseconds.
-    pub latency_us: f64,
-    /// Delivered packets that did not take longer.
-    pub packets: u64,
 }
 
 /// What became of the packets.

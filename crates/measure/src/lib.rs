@@ -3,7 +3,8 @@
 //!
 //! - [`histogram`]: every packet's latency, in constant memory;
 //! - [`durations`]: the same for other times, coarsely;
-//! - [`attribution`]: one cause for each packet beyond its objective.
+//! - [`attribution`]: one cause for each packet beyond its objective;
+//! - [`report`]: what is told of latencies.
 //!
 //! Neither has a clock of its own.
 
@@ -12,3 +13,4 @@
 pub mod attribution;
 pub mod durations;
 pub mod histogram;
+pub mod report;

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tailwater_measure::attribution;
 use tailwater_measure::histogram::LatencyHistogram;
-use tailwater_net::Nanos;
+
+pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
 /// Why a packet was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,82 +47,54 @@ impl Loss {
     /// As a cause: what is lost is late.
     pub(crate) const fn cause(self) -> Cause {
         match self {
-            Loss::RingFull => Cause::RingFull,
+            Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
             Loss::Link | Loss::Table => Cause::Network,
-            Loss::NoPlace => Cause::NoPlace,
-            Loss::NotDrained => Cause::Minnows,
+            Loss::NoPlace => Cause::Live(attribution::Cause::NoPlace),
+            Loss::NotDrained => Cause::Live(attribution::Cause::Minnows),
         }
     }
 }
 
 /// Why a packet was late: the live report's causes, and one that a single server does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
 pub enum Cause {
-    /// The chain took that long.
-    Service,
-    /// It waited mostly behind packets of its own flow.
-    Whale,
-    /// It waited mostly behind packets of other flows.
-    Minnows,
-    /// The core was away. In a simulation none is.
-    Descheduled,
-    /// It would have been in time had the helper been awake.
-    Waking,
-    /// It found the NIC's descriptor ring full and was lost.
-    RingFull,
-    /// It was lost for want of room for its flow.
-    NoPlace,
-    /// It would have been in time had its bucket or flow not been on its way between cores.
-    Migration,
+    /// What the live data plane tells apart, too.
+    Live(attribution::Cause),
     /// It would have been in time had it not waited in front of the server: for the link, or for a
     /// row of the switch's table.
     Network,
 }
 
 impl Cause {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Cause; 9] = [
-        Cause::Service,
-        Cause::Whale,
-        Cause::Minnows,
-        Cause::Descheduled,
-        Cause::Waking,
-        Cause::RingFull,
-        Cause::NoPlace,
-        Cause::Migration,
+    /// How many there are.
+    pub(crate) const COUNT: usize = attribution::Cause::ALL.len() + 1;
+
+    /// All of them, in the order in which they are told.
+    pub const ALL: [Cause; Cause::COUNT] = [
+        Cause::Live(attribution::Cause::Service),
+        Cause::Live(attribution::Cause::Whale),
+        Cause::Live(attribution::Cause::Minnows),
+        Cause::Live(attribution::Cause::Descheduled),
+        Cause::Live(attribution::Cause::Waking),
+        Cause::Live(attribution::Cause::RingFull),
+        Cause::Live(attribution::Cause::NoPlace),
+        Cause::Live(attribution::Cause::Migration),
         Cause::Network,
     ];
 
-    /// The stable name, the live report's where it has one.
-    pub fn name(self) -> &'static str {
-        use attribution::Cause as Live;
+    /// Its number in tables.
+    pub(crate) const fn number(self) -> usize {
         match self {
-            Cause::Service => Live::Service.name(),
-            Cause::Whale => Live::Whale.name(),
-            Cause::Minnows => Live::Minnows.name(),
-            Cause::Descheduled => Live::Descheduled.name(),
-            Cause::Waking => Live::Waking.name(),
-            Cause::RingFull => Live::RingFull.name(),
-            Cause::NoPlace => Live::NoPlace.name(),
-            Cause::Migration => Live::Migration.name(),
-            Cause::Network => "network",
+            Cause::Live(cause) => cause as usize,
+            Cause::Network => attribution::Cause::ALL.len(),
         }
     }
-}
 
-impl From<attribution::Cause> for Cause {
-    fn from(cause: attribution::Cause) -> Cause {
-        use attribution::Cause as Live;
-        match cause {
-            Live::Service => Cause::Service,
-            Live::Whale => Cause::Whale,
-            Live::Minnows => Cause::Minnows,
-            Live::Descheduled => Cause::Descheduled,
-            Live::Waking => Cause::Waking,
-            Live::RingFull => Cause::RingFull,
-            Live::Migration => Cause::Migration,
-            Live::NoPlace => Cause::NoPlace,
+    /// The stable name, the live report's where it has one.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Live(cause) => cause.name(),
+            Cause::Network => "network",
         }
     }
 }
@@ -158,7 +131,7 @@ pub struct ChainReport {
     /// Whether 99 % of the packets were delivered within it. Lost packets count as late.
     pub slo_met: bool,
     /// Latencies of all delivered packets, in microseconds.
-    pub latency_us: Latencies,
+    pub latency_us: LatencyReport,
     /// Their distribution, in steps of less than 3.2 %.
     pub latency_distribution: Vec<DistributionPoint>,
     /// The same, packet by packet, to 0.8 %. Not written.
@@ -179,56 +152,6 @@ pub struct ChainReport {
     /// Its worst burst, if that was [asked for](crate::RunOptions::bursts).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
-}
-
-/// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latencies {
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// The longest, exactly.
-    pub max: f64,
-    /// Mean, exactly.
-    pub mean: f64,
-}
-
-impl Latencies {
-    pub(crate) fn of(histogram: &LatencyHistogram) -> Latencies {
-        let percentile = |p| histogram.percentile(p).as_micros_f64();
-        Latencies {
-            p50: percentile(50.0),
-            p90: percentile(90.0),
-            p99: percentile(99.0),
-            p999: percentile(99.9),
-            max: histogram.max().as_micros_f64(),
-            mean: histogram.sum().as_micros_f64() / histogram.total().max(1) as f64,
-        }
-    }
-}
-
-/// A point of a distribution of latencies.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DistributionPoint {
-    /// A latency, in microseconds.
-    pub latency_us: f64,
-    /// Delivered packets that did not take longer.
-    pub packets: u64,
-}
-
-impl DistributionPoint {
-    pub(crate) fn all(histogram: &LatencyHistogram) -> Vec<DistributionPoint> {
-        let point = |(value, packets): (Nanos, u64)| DistributionPoint {
-            latency_us: value.min(histogram.max()).as_micros_f64(),
-            packets,
-        };
-        histogram.coarse_cumulative().map(point).collect()
-    }
 }
 
 /// What became of the packets.

@@ -5,8 +5,8 @@ use crate::engine::{Engine, TenantSetup};
 use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
-    Cause, ChainReport, CoreUse, DistributionPoint, Latencies, Loss, Packets, RackCores, SimReport,
-    WindowReport,
+    Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores,
+    SimReport, WindowReport,
 };
 use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -248,7 +248,7 @@ pub fn simulate_with(
             policy,
             slo_us: slo.as_micros_f64(),
             slo_met: is_met(late, offered),
-            latency_us: Latencies::of(&histogram),
+            latency_us: LatencyReport::of(&histogram),
             latency_distribution: DistributionPoint::all(&histogram),
             latency: histogram,
             packets: Packets {
@@ -265,7 +265,7 @@ pub fn simulate_with(
             loss_rate: lost as f64 / offered.max(1) as f64,
             late_by_cause: Cause::ALL
                 .iter()
-                .map(|cause| (cause.name().to_owned(), total.late[*cause as usize]))
+                .map(|cause| (cause.name().to_owned(), total.late[cause.number()]))
                 .collect::<BTreeMap<_, _>>(),
             cores: CoreUse {
                 dedicated,

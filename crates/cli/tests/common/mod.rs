@@ -7,7 +7,7 @@ pub mod serving;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
@@ -26,6 +26,16 @@ impl Folder {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
+    }
+
+    /// A rack with a chain on a capture and one on a preset.
+    pub fn rack(&self) -> PathBuf {
+        self.capture("in.pcap", &mixture(300));
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {name: test}\nspec:\n  \
+                    servers: [{count: 2, cores: 8}]\n  duration: 20ms\n  chains:\n    \
+                    - {name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: in.pcap}}\n    \
+                    - {name: b, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}\n";
+        self.write("rack.yaml", text)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -95,6 +105,40 @@ pub fn tailwater() -> Command {
 
 pub fn run(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
     tailwater().args(args).output().unwrap()
+}
+
+/// Simulates a rack.
+pub fn simulation(rack: &Path, more: &[&str]) -> Output {
+    let mut command = tailwater();
+    command.arg("simulate").arg(rack).args(more);
+    command.output().unwrap()
+}
+
+/// Checks that it is refused to simulate a rack.
+pub fn refused_simulation(rack: &Path, more: &[&str], expected: &str) {
+    assert_refused(&simulation(rack, more), expected);
+}
+
+/// One line that starts with `error: ` and holds `expected`; exit code 2.
+pub fn assert_refused(output: &Output, expected: &str) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    assert!(
+        stderr.contains(expected),
+        "{expected} is not there: {stderr}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+/// As Ctrl-C does. Returns what the program has printed when it has ended.
+pub fn interrupt(child: Child) -> Output {
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    child.wait_with_output().unwrap()
 }
 
 pub fn text(bytes: &[u8]) -> String {

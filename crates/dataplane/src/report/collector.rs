@@ -225,14 +225,7 @@ impl Collector {
 
     /// The distribution of latencies, in steps of less than 3.2 %.
     pub(crate) fn distribution(&self) -> Vec<DistributionPoint> {
-        let latency = &self.total.latency;
-        let points = latency.coarse_cumulative();
-        points
-            .map(|(value, packets)| DistributionPoint {
-                latency_us: value.min(latency.max()).as_micros_f64(),
-                packets,
-            })
-            .collect()
+        DistributionPoint::all(&self.total.latency)
     }
 
     /// Arrivals over time.

@@ -13,7 +13,7 @@ pub(crate) struct Counts {
     pub delivered: u64,
     pub bytes: u64,
     pub lost: [u64; Loss::ALL.len()],
-    pub late: [u64; Cause::ALL.len()],
+    pub late: [u64; Cause::COUNT],
     /// Packets that opened a flow.
     pub new: u64,
 }
@@ -118,7 +118,7 @@ impl Meter {
             let in_time = before > 0 && latency.saturating_sub(before) <= self.slo.0;
             let cause = match in_time && !kept {
                 true => Cause::Network,
-                false => Cause::from(attribution.cause(LatePacket {
+                false => Cause::Live(attribution.cause(LatePacket {
                     arrival: Nanos(packet.arrival),
                     received: Nanos(received),
                     sent: Nanos(sent),
@@ -126,7 +126,7 @@ impl Meter {
                     kept_back: Nanos(if kept { before } else { 0 }),
                 })),
             };
-            self.window.late[cause as usize] += 1;
+            self.window.late[cause.number()] += 1;
         }
     }
 
@@ -141,7 +141,7 @@ impl Meter {
     /// Counts a packet that is lost.
     pub fn lost(&mut self, loss: Loss) {
         self.window.lost[loss as usize] += 1;
-        self.window.late[loss.cause() as usize] += 1;
+        self.window.late[loss.cause().number()] += 1;
     }
 
     /// Ends the window that began at `start`.
