@@ -7,7 +7,9 @@ TRAFFIC ?= bursty
 MINUTES ?= 10
 
 # What the feature `dpdk` changes.
-WITH_DPDK = -p tailwater-dpdk --features tailwater-dpdk/dpdk
+WITH_DPDK = -p tailwater-dpdk -p tailwater-dataplane -p tailwater --features tailwater/dpdk
+# What of the tests there is besides.
+DPDK_TESTS = --lib --test ports
 
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
@@ -41,7 +43,7 @@ endif
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build test ports
 	@tools/test.sh
-	@tools/with-dpdk.sh tools/test.sh $(WITH_DPDK)
+	@tools/with-dpdk.sh tools/test.sh $(WITH_DPDK) $(DPDK_TESTS)
 	@tools/loom.sh
 
 soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round

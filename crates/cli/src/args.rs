@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
+use tailwater_nf::spec::PortName;
 use tailwater_policy::catalog::Policy;
 use tailwater_traffic::convert::MOST_COPIES;
 
@@ -104,6 +105,10 @@ Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-
 netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++.
 
+On ports, in a program built with --features dpdk (docs/nics.md):
+  tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways
+  tailwater run chain.yaml --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1
+
 Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
 
 Exit codes: 0 run finished, 1 run failed, 2 wrong input, 3 objective missed (--check-slo).";
@@ -114,10 +119,17 @@ pub struct RunArgs {
     /// The chain spec
     #[arg(value_name = "CHAIN.yaml")]
     pub chain: PathBuf,
-    /// A capture file, or a preset
-    #[arg(long, value_name = "FILE|PRESET", default_value = "bursty")]
-    pub traffic: OsString,
-    /// How long packets arrive [default: a capture once, or 3s]
+    /// A capture file, or a preset [default: bursty]
+    #[arg(long, value_name = "FILE|PRESET")]
+    pub traffic: Option<OsString>,
+    /// Receive from a port, not from traffic; twice: from the first, and send to the second
+    #[arg(long = "port", value_name = "PORT", value_parser = values::port)]
+    #[arg(conflicts_with_all = ["traffic", "saturate"])]
+    pub ports: Vec<PortName>,
+    /// Packets of the second port pass the chain, too, and leave by the first
+    #[arg(long, requires = "ports")]
+    pub both_ways: bool,
+    /// How long packets arrive [default: a capture once, or 3s; from ports until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
     /// How traffic is read and timed.
@@ -147,10 +159,9 @@ pub struct RunArgs {
     )]
     #[arg(value_parser = values::wait)]
     pub wait: Mode,
-    /// Packets that each queue of the NIC holds
-    #[arg(long, value_name = "N", default_value = "1024")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub ring: u32,
+    /// Packets that each queue of the NIC holds [default: 1024, or fewer on ports so that they fit the cache]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub ring: Option<u32>,
     /// The length of a measurement window
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = values::window)]
     pub window: Nanos,

@@ -9,6 +9,7 @@ mod input;
 mod matching;
 mod metrics;
 mod new_function;
+mod ports;
 mod profile;
 mod progress;
 mod run;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
+use tailwater_nf::spec::{ChainSpec, Match};
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::epoch;
 use tailwater_profile::{Depth, TrainOptions, train_capacity};
@@ -42,13 +42,10 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     let traffic = Traffic::named(&args.traffic)?;
     let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
-    check_output("--file", &file, &args.chain, &traffic)?;
+    check_output("--file", &file, &args.chain, Some(&traffic))?;
     let load = LoadArgs {
-        rate_scale: None,
-        rate: None,
-        seed: args.seed,
         skip_bad_packets: args.skip_bad_packets,
-        memory_limit: MEMORY_LIMIT,
+        ..as_it_is(args.seed)
     };
     // The times of a capture do not matter, as with saturation.
     let untimed = matches!(traffic, Traffic::File(_));
@@ -71,6 +68,24 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
         ReportOutput::Json => json(&CapacityDocument::new(&profile, &file))?,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Traffic at its own rate.
+fn as_it_is(seed: u64) -> LoadArgs {
+    LoadArgs {
+        rate_scale: None,
+        rate: None,
+        seed,
+        skip_bad_packets: false,
+        memory_limit: MEMORY_LIMIT,
+    }
+}
+
+/// What a chain is measured with where nobody knows its traffic.
+pub fn usual_traffic(seed: u64) -> Result<Trace, CliError> {
+    let traffic = Traffic::named("backbone".as_ref())?;
+    let (load, wanted) = (as_it_is(seed), Match::default());
+    Ok(input::load(traffic, &load, Some(GENERATED), false, &wanted)?.trace)
 }
 
 /// Measures a chain, with progress on the terminal.

@@ -80,6 +80,16 @@ fn line(progress: &Progress) -> String {
     )
 }
 
+impl Live {
+    /// Clears the line, so that something else can be written.
+    pub fn clear(&mut self) {
+        if self.0.written.take().is_some() {
+            self.0.show("");
+            self.0.written = None;
+        }
+    }
+}
+
 /// The line while a chain is measured.
 pub struct Measuring(Line);
 
@@ -169,6 +179,7 @@ mod tests {
             ..PacketReport::default()
         };
         let progress = Progress {
+            news: Vec::new(),
             elapsed: Nanos::from_secs(86_399),
             duration: Some(Nanos::from_secs(86_400)),
             packets,

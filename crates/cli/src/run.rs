@@ -6,7 +6,7 @@ use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
 use crate::scaling::{Mappers, Placing};
-use crate::{complain, explain, html, print, table};
+use crate::{complain, explain, html, ports, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -16,23 +16,34 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
+use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::KeepOff;
+use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run as run_chain};
+use tailwater_dataplane::{RunConfig, run as run_chain, run_on};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
 
-/// Runs a chain on traffic and prints the report.
+/// Packets that a queue of the trace NIC holds.
+const RING: u32 = 1024;
+
+/// Runs a chain on traffic or ports and prints the report.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let spec = ChainSpec::read(&args.chain)?;
     let placing = Placing::new(args, &spec)?;
-    let traffic = Traffic::named(&args.traffic)?;
+    let ports = ports::wanted(args, &spec)?;
+    let traffic = match (&ports, &args.traffic) {
+        (Some(_), _) => None,
+        (None, None) => Some(Traffic::named("bursty".as_ref())?),
+        (None, Some(name)) => Some(Traffic::named(name)?),
+    };
+    let input = traffic.as_ref();
     if let Some(path) = &args.capture_out {
-        check_output("--capture-out", path, &args.chain, &traffic)?;
+        check_output("--capture-out", path, &args.chain, input)?;
     }
     if let Some(path) = &args.report {
-        check_output("--report", path, &args.chain, &traffic)?;
+        check_output("--report", path, &args.chain, input)?;
         if let Some(capture) = args.capture_out.as_ref().filter(|o| same_place(o, path)) {
             return Err(CliError::Input(format!(
                 "--report and --capture-out are both {}",
@@ -41,7 +52,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         }
     }
     if let Some(path) = &args.record {
-        check_output("--record", path, &args.chain, &traffic)?;
+        check_output("--record", path, &args.chain, input)?;
         let others = [
             ("--report", &args.report),
             ("--capture-out", &args.capture_out),
@@ -61,29 +72,30 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
             && let Some(export) = &accounting.export
         {
             let what = format!("{}: export.file", function.name);
-            check_output(&what, &export.file, &args.chain, &traffic)?;
+            check_output(&what, &export.file, &args.chain, input)?;
         }
     }
     let spec_text = args.report.as_ref().map(|_| spec_text(&args.chain));
     let endpoint = args.metrics.map(Endpoint::bind).transpose()?;
-    let loaded = input::load(
-        traffic,
-        &args.load,
-        args.duration,
-        args.saturate,
-        &spec.match_,
-    )?;
-    loaded
-        .notices
-        .iter()
-        .for_each(|notice| complain("notice", notice));
+    let load = |traffic| {
+        let (duration, saturate) = (args.duration, args.saturate);
+        input::load(traffic, &args.load, duration, saturate, &spec.match_)
+    };
+    let loaded = traffic.map(load).transpose()?;
+    let notices = loaded.iter().flat_map(|loaded| &loaded.notices);
+    notices.for_each(|notice| complain("notice", notice));
     let stop = stop_on_signals()?;
+    let clock = Clock::start();
+    // Before anything else that takes time: a port may not be there.
+    let port = ports
+        .map(|ports| ports::find(ports, args, &clock))
+        .transpose()?;
     let dedicated = placing.dedicated.clone();
     let Mappers {
         scaling,
         server,
         recorder,
-    } = placing.mappers(args, &spec, &loaded.trace, &stop)?;
+    } = placing.mappers(args, &spec, loaded.as_ref().map(|l| &l.trace), &stop)?;
     let config = RunConfig {
         cores: dedicated,
         nic: TraceNicConfig {
@@ -92,20 +104,25 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
             } else {
                 Pacing::Arrivals
             },
-            ring: args.ring as usize,
-            duration: loaded.duration,
+            ring: args.ring.unwrap_or(RING) as usize,
+            duration: loaded.as_ref().and_then(|loaded| loaded.duration),
             ..TraceNicConfig::default()
         },
         window: args.window,
         capture_out: args.capture_out.clone(),
-        not_matched: loaded.not_matched,
+        not_matched: loaded.as_ref().map_or(0, |loaded| loaded.not_matched),
         seed: args.load.seed,
         scaling,
         server,
     };
     let chain = Chain {
         name: spec.name.clone(),
-        traffic: loaded.trace.name().to_owned(),
+        traffic: match (&loaded, &port) {
+            (Some(loaded), _) => loaded.trace.name().to_owned(),
+            (None, port) => port
+                .as_ref()
+                .map_or_else(String::new, |p| p.traffic().to_owned()),
+        },
         slo: spec.slo,
     };
     // The endpoint's thread leaves the workers' cores alone, if there are others.
@@ -113,12 +130,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
     drop(elsewhere);
     let mut live = Live::new();
-    let report = run_chain(&spec, loaded.trace, &config, &stop, |progress| {
+    let mut show = |progress: &Progress| {
+        for line in &progress.news {
+            live.clear();
+            complain("notice", line);
+        }
         live.show(progress);
         if let Some(endpoint) = &endpoint {
             endpoint.update(progress);
         }
-    });
+    };
+    let report = match (port, loaded) {
+        (Some(mut port), _) => run_on(&spec, &mut *port, clock, &config, &stop, &mut show),
+        (None, Some(loaded)) => run_chain(&spec, loaded.trace, &config, &stop, &mut show),
+        (None, None) => unreachable!("packets come from ports or from traffic"),
+    };
     drop(live);
     drop(endpoint);
     let decisions = recorder.map_or(Ok(()), |recorder| explain::finish(&recorder));
@@ -197,11 +223,11 @@ pub fn check_output(
     flag: &str,
     path: &Path,
     chain: &Path,
-    traffic: &Traffic,
+    traffic: Option<&Traffic>,
 ) -> Result<(), CliError> {
     let input = match traffic {
-        Traffic::File(file) => Some(file.as_path()),
-        Traffic::Preset(_) => None,
+        Some(Traffic::File(file)) => Some(file.as_path()),
+        Some(Traffic::Preset(_)) | None => None,
     };
     check_writable(flag, path, input.into_iter().chain([chain]))
 }

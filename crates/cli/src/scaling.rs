@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::complain;
 use crate::error::CliError;
 use crate::explain::recorder;
-use crate::profile::{beside, train};
+use crate::profile::{beside, train, usual_traffic};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -156,7 +156,7 @@ impl Placing {
         self,
         args: &RunArgs,
         spec: &ChainSpec,
-        traffic: &Trace,
+        traffic: Option<&Trace>,
         stop: &AtomicBool,
     ) -> Result<Mappers, CliError> {
         let profile = if let Some(profile) = &self.profile {
@@ -264,7 +264,7 @@ impl Placing {
         &self,
         chain: &Path,
         spec: &ChainSpec,
-        traffic: &Trace,
+        traffic: Option<&Trace>,
         stop: &AtomicBool,
     ) -> Result<CapacityProfile, CliError> {
         let options = TrainOptions {
@@ -276,7 +276,11 @@ impl Placing {
             seed: 1,
         };
         let start = Instant::now();
-        let profile = train(spec, traffic, &options, stop)?;
+        let profile = match traffic {
+            Some(traffic) => train(spec, traffic, &options, stop)?,
+            // What ports will bring, nobody knows.
+            None => train(spec, &usual_traffic(options.seed)?, &options, stop)?,
+        };
         let took = Nanos::from_millis(start.elapsed().as_millis() as u64);
         let text = format!(
             "there is no profile of the chain: measured roughly what a core can do, in {:.1} s; \

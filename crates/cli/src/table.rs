@@ -42,6 +42,7 @@ pub fn report(report: &RunReport) -> String {
     packets(&mut table, report);
     late(&mut table, report);
     machine(&mut table, report);
+    ports(&mut table, report);
     table.0
 }
 
@@ -237,6 +238,32 @@ fn machine(table: &mut Table, report: &RunReport) {
         table.line("", &text);
     } else if windows.count > 0 {
         table.line("", "none undisturbed to judge the chain by");
+    }
+}
+
+/// What devices counted.
+fn ports(table: &mut Table, report: &RunReport) {
+    let mut name = "ports";
+    for port in &report.ports {
+        let gone = if port.gone { ": gone" } else { "" };
+        table.line(name, &format!("{}{gone}", one_line(&port.port)));
+        name = "";
+        let mut text = format!(
+            "{} received, {} sent",
+            thousands(port.received),
+            thousands(port.sent)
+        );
+        for (count, what) in [
+            (port.missed, "missed"),
+            (port.no_buffer, "lost for want of buffers"),
+            (port.receive_errors, "damaged"),
+            (port.send_errors, "not sent"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, ", {} {what}", thousands(count));
+            }
+        }
+        table.line(name, &text);
     }
 }
 

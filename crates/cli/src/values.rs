@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
+use tailwater_nf::spec::PortName;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
 
@@ -106,6 +107,11 @@ pub fn cores(text: &str) -> Result<Cores, String> {
     tailwater_dataplane::cores::parse_list(text)
         .map(Cores)
         .map_err(|error| error.to_string())
+}
+
+/// A port.
+pub fn port(text: &str) -> Result<PortName, String> {
+    text.parse::<PortName>().map_err(|error| error.to_string())
 }
 
 /// One core that this process may use.

@@ -1,139 +1,126 @@
-//! How many packet buffers stay in the cache: the part of the last-level cache that devices write to.
+//! How many packet buffers fit the part of the last-level cache that devices write to (DDIO).
 //!
-//! A NIC's packets are written into the last-level cache, but only into a few of its ways (Intel's DDIO). If
-//! the buffers that its descriptors name in turn are more than fit there, each packet that comes pushes out
-//! one that was not yet read, to memory: it is written there, and fetched again. That is *leaky DMA*, and no
-//! cache partition helps against it (ResQ, section 4.4). So the buffers of all queues together are to fit.
+//! A NIC writes packets into that part. If the buffers of all its queues together do not fit, packets are
+//! evicted to memory before a core has seen them, and fetched again: the leaky DMA of ResQ (§4.4), which
+//! also slows down others.
 
-use crate::cores::parse_kernel_list;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Ways that processors give to devices unless they are told otherwise.
-pub const USUAL_WAYS: u32 = 2;
+/// Ways of the last-level cache that Intel's servers give to DDIO, unless told otherwise.
+const DDIO_WAYS: u32 = 2;
 
-/// A last-level cache, and the devices' part of it.
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+/// A last-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceCache {
-    /// Bytes of the whole cache.
+pub struct Cache {
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its ways.
     pub ways: u32,
-    /// Those that devices write to.
-    pub device_ways: u32,
-    /// Bytes in a cache line.
-    pub line: u32,
+    /// Of them, those that devices write to.
+    pub ddio_ways: u32,
 }
 
-impl DeviceCache {
-    /// The cache of the machine's first processor, of which devices have the [usual](USUAL_WAYS) share.
-    /// `None` if the kernel does not tell.
-    pub fn of_machine() -> Option<DeviceCache> {
-        DeviceCache::read(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+impl Cache {
+    /// This machine's, of the first core, as the kernel tells. `None` where it does not.
+    pub fn of_machine() -> Option<Cache> {
+        Cache::read(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
 
-    /// The outermost cache of those in a folder as the kernel shows them.
-    fn read(folder: &Path) -> Option<DeviceCache> {
-        let caches = fs::read_dir(folder).ok()?.flatten();
-        let caches = caches.filter_map(|cache| {
-            let read = |name| fs::read_to_string(cache.path().join(name)).ok();
-            let number = |name| read(name)?.trim().parse::<u32>().ok();
-            // Shared by some processors: one that is nobody's is no cache of ours.
-            parse_kernel_list(&read("shared_cpu_list")?).filter(|cpus| !cpus.is_empty())?;
-            let kib: u64 = read("size")?.trim().strip_suffix('K')?.parse().ok()?;
-            let ways = number("ways_of_associativity").filter(|ways| *ways > 0)?;
-            Some((
-                number("level")?,
-                DeviceCache {
-                    bytes: kib.checked_mul(1024)?,
-                    ways,
-                    device_ways: USUAL_WAYS.min(ways),
-                    line: number("coherency_line_size").filter(|line| *line > 0)?,
-                },
-            ))
-        });
-        caches
-            .max_by_key(|(level, _)| *level)
-            .map(|(_, cache)| cache)
+    fn read(folder: &Path) -> Option<Cache> {
+        let caches = fs::read_dir(folder)
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path());
+        let text = |cache: &Path, file: &str| {
+            let text = fs::read_to_string(cache.join(file)).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let level = |cache: &Path| text(cache, "level")?.parse::<u32>().ok();
+        let last = caches.max_by_key(|cache| level(cache))?;
+        let size = text(&last, "size")?;
+        let ways = text(&last, "ways_of_associativity")?.parse().ok()?;
+        Some(Cache {
+            bytes: size.strip_suffix('K')?.parse::<u64>().ok()? * 1024,
+            ways,
+            ddio_ways: DDIO_WAYS.min(ways),
+        })
+        .filter(|cache| cache.bytes > 0 && cache.ways > 0)
     }
 
-    /// Bytes of the devices' part.
-    pub fn device_bytes(&self) -> u64 {
-        self.bytes / u64::from(self.ways.max(1)) * u64::from(self.device_ways)
-    }
-
-    /// Bytes that a packet of so many takes there: its lines, and one for its descriptor.
-    pub fn packet_bytes(&self, frame: u32) -> u64 {
-        (u64::from(frame.div_ceil(self.line.max(1))) + 1) * u64::from(self.line)
-    }
-
-    /// How many packets of so many bytes fit.
-    pub fn packets(&self, frame: u32) -> u64 {
-        self.device_bytes() / self.packet_bytes(frame).max(1)
-    }
-
-    /// Whether `queues` rings of `ring` descriptors fit, with packets of `frame` bytes.
-    pub fn sizing(&self, queues: u32, ring: u32, frame: u32) -> Sizing {
-        Sizing {
-            cache: *self,
-            queues,
-            ring,
-            frame,
-        }
+    /// Bytes that devices write to.
+    pub fn share(&self) -> u64 {
+        self.bytes / u64::from(self.ways.max(1)) * u64::from(self.ddio_ways)
     }
 }
 
-/// Buffers that are wanted, and those that fit. Shown, it is the arithmetic.
+/// The buffers that devices' queues hold, beside the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    cache: DeviceCache,
-    queues: u32,
-    ring: u32,
-    frame: u32,
+    /// Queues of all ports, both directions.
+    pub queues: u64,
+    /// Descriptors of each.
+    pub descriptors: u64,
+    /// Bytes of the longest frame.
+    pub frame_bytes: u64,
+    /// The cache.
+    pub cache: Cache,
 }
 
+/// The least descriptors that are chosen: bursts must fit.
+const LEAST: u64 = 128;
+
 impl Sizing {
-    /// Buffers that all rings name together.
-    pub fn buffers(&self) -> u64 {
-        u64::from(self.queues) * u64::from(self.ring)
+    /// As many descriptors, a power of two up to `most`, as fit the share; at least 128.
+    pub fn fit(queues: u64, most: u64, frame_bytes: u64, cache: Cache) -> Sizing {
+        let mut sizing = Sizing {
+            queues,
+            descriptors: most,
+            frame_bytes,
+            cache,
+        };
+        while !sizing.fits() && sizing.descriptors > LEAST {
+            sizing.descriptors = (sizing.descriptors.next_power_of_two() / 2).max(LEAST);
+        }
+        sizing
     }
 
-    /// Whether they fit.
+    /// Cache lines of the longest frame.
+    fn lines(&self) -> u64 {
+        self.frame_bytes.div_ceil(LINE)
+    }
+
+    /// What the frames take if every descriptor's buffer has one of the longest.
+    pub fn bytes(&self) -> u64 {
+        self.queues * self.descriptors * self.lines() * LINE
+    }
+
+    /// Whether that fits the share.
     pub fn fits(&self) -> bool {
-        self.buffers() <= self.cache.packets(self.frame)
-    }
-
-    /// The longest rings, a power of two as devices want them, with which they would fit; `None` if
-    /// not even rings of one do.
-    pub fn fitting_ring(&self) -> Option<u32> {
-        let each = self.cache.packets(self.frame) / u64::from(self.queues.max(1));
-        let each = u32::try_from(each).unwrap_or(1 << 31);
-        each.checked_ilog2().map(|bits| 1 << bits)
+        self.bytes() <= self.cache.share()
     }
 }
 
 impl fmt::Display for Sizing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MIB: f64 = (1 << 20) as f64;
-        let Sizing {
-            cache,
-            queues,
-            ring,
-            frame,
-        } = self;
-        let needed = self.buffers() * cache.packet_bytes(*frame);
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         write!(
             f,
-            "{queues} x {ring} buffers x {} B (frames of {frame} B) = {:.1} MiB; devices have {} of {} \
-             ways of {:.1} MiB = {:.1} MiB, room for {}",
-            cache.packet_bytes(*frame),
-            needed as f64 / MIB,
-            cache.device_ways,
-            cache.ways,
-            cache.bytes as f64 / MIB,
-            cache.device_bytes() as f64 / MIB,
-            cache.packets(*frame)
+            "{} queues x {} descriptors x {} lines of 64 B (frames of {} B) = {:.1} MiB; \
+             devices write to {} of {} ways of {:.1} MiB of cache = {:.1} MiB",
+            self.queues,
+            self.descriptors,
+            self.lines(),
+            self.frame_bytes,
+            mib(self.bytes()),
+            self.cache.ddio_ways,
+            self.cache.ways,
+            mib(self.cache.bytes),
+            mib(self.cache.share()),
         )
     }
 }
@@ -142,67 +129,63 @@ impl fmt::Display for Sizing {
 mod tests {
     use super::*;
 
-    /// The processor of ResQ's example: 45 MiB, of which devices have a tenth.
-    const XEON: DeviceCache = DeviceCache {
-        bytes: 45 << 20,
+    /// Of ResQ's machines.
+    const CACHE: Cache = Cache {
+        bytes: 30 << 20,
         ways: 20,
-        device_ways: 2,
-        line: 64,
+        ddio_ways: 2,
     };
 
-    /// 12 queues of 2,048: 3 MB of 64-byte packets, 37.5 MB of 1,518-byte ones.
     #[test]
-    fn the_papers_example_comes_out() {
-        let needed = |frame| XEON.sizing(12, 2048, frame).buffers() * XEON.packet_bytes(frame);
-        assert_eq!(needed(64), 3 << 20);
-        assert_eq!(needed(1518), 75 << 19);
-        assert!(XEON.sizing(12, 2048, 64).fits());
-        let long = XEON.sizing(12, 2048, 1518);
-        assert!(!long.fits());
-        assert_eq!(long.fitting_ring(), Some(128));
-        assert!(XEON.sizing(12, 128, 1518).fits() && !XEON.sizing(12, 256, 1518).fits());
-        let shown = long.to_string();
-        let expected = "12 x 2048 buffers x 1600 B (frames of 1518 B) = 37.5 MiB; devices have 2 of 20 ways \
-                        of 45.0 MiB = 4.5 MiB, room for 2949";
-        assert_eq!(shown, expected);
+    fn resqs_example_does_not_fit() {
+        let sizing = Sizing {
+            queues: 12,
+            descriptors: 2048,
+            frame_bytes: 1518,
+            cache: CACHE,
+        };
+        assert_eq!((sizing.bytes() as f64 / f64::from(1 << 20)).round(), 36.0);
+        assert!(!sizing.fits());
+        assert_eq!(
+            sizing.to_string(),
+            "12 queues x 2048 descriptors x 24 lines of 64 B (frames of 1518 B) = 36.0 MiB; \
+             devices write to 2 of 20 ways of 30.0 MiB of cache = 3.0 MiB"
+        );
+        let small = Sizing {
+            frame_bytes: 64,
+            ..sizing
+        };
+        assert!(small.fits());
     }
 
     #[test]
-    fn no_ring_fits_where_devices_have_nothing() {
-        let none = DeviceCache {
-            device_ways: 0,
-            ..XEON
-        };
-        let sizing = none.sizing(1, 64, 64);
-        assert_eq!((sizing.fits(), sizing.fitting_ring()), (false, None));
+    fn descriptors_are_chosen_to_fit() {
+        let chosen = |queues, most, frame| Sizing::fit(queues, most, frame, CACHE).descriptors;
+        assert_eq!(chosen(1, 1024, 1518), 1024);
+        assert_eq!(chosen(2, 1024, 1518), 1024);
+        assert_eq!(chosen(4, 1024, 1518), 512);
+        assert_eq!(chosen(4, 1000, 1518), 512);
+        assert_eq!(chosen(100, 1024, 9018), 128);
     }
 
     #[test]
-    fn the_outermost_cache_is_taken() {
-        let folder = std::env::temp_dir().join(format!("tailwater-ddio-{}", std::process::id()));
-        let cache = |name: &str, files: [(&str, &str); 5]| {
-            let folder = folder.join(name);
-            fs::create_dir_all(&folder).unwrap();
-            files
-                .iter()
-                .for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
-        };
-        let files = |level, size, ways| {
-            [
-                ("level", level),
-                ("size", size),
-                ("ways_of_associativity", ways),
-                ("coherency_line_size", "64\n"),
-                ("shared_cpu_list", "0-3\n"),
-            ]
-        };
-        cache("index0", files("1\n", "48K\n", "12\n"));
-        cache("index3", files("3\n", "46080K\n", "20\n"));
-        // Fully associative caches show no ways.
-        cache("index4", files("4\n", "131072K\n", "0\n"));
-        let found = DeviceCache::read(&folder);
+    fn the_kernel_tells_the_last_level() {
+        let folder = std::env::temp_dir().join(format!("tailwater-cache-{}", std::process::id()));
+        for (index, level, size) in [(0, 1, "32K"), (3, 3, "32768K"), (2, 2, "1024K")] {
+            let cache = folder.join(format!("index{index}"));
+            fs::create_dir_all(&cache).unwrap();
+            fs::write(cache.join("level"), format!("{level}\n")).unwrap();
+            fs::write(cache.join("size"), format!("{size}\n")).unwrap();
+            fs::write(cache.join("ways_of_associativity"), "16\n").unwrap();
+        }
+        let cache = Cache::read(&folder).unwrap();
+        assert_eq!(
+            (cache.bytes, cache.ways, cache.share()),
+            (32 << 20, 16, 4 << 20)
+        );
+        fs::write(folder.join("index3/size"), "much\n").unwrap();
+        assert_eq!(Cache::read(&folder), None);
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(found, Some(XEON));
-        assert_eq!(DeviceCache::read(&folder), None);
+        assert_eq!(Cache::read(&folder), None);
     }
 }

@@ -6,6 +6,9 @@ pub mod clock;
 pub mod cores;
 pub mod ddio;
 mod death;
+pub mod device;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 mod meter;
 pub mod port;
 pub mod report;
@@ -17,5 +20,5 @@ mod timeline;
 pub mod trace_nic;
 pub mod worker;
 
-pub use run::{RunConfig, RunError, run};
+pub use run::{RunConfig, RunError, run, run_on};
 pub use tailwater_measure::{attribution, histogram};

@@ -140,15 +140,32 @@ impl Meter {
     }
 
     /// Counts a batch of `packets` that the chain had from `received` to `sent`, of which it lost
-    /// `lost`, dropped others, and sent what is left.
+    /// `lost`, dropped others, and the port did not take `unsent`; what is left was sent.
     #[inline]
-    pub(crate) fn note_sent(&mut self, batch: &Batch, packets: usize, lost: u64, span: [Nanos; 2]) {
+    pub(crate) fn note_sent(
+        &mut self,
+        batch: &Batch,
+        packets: usize,
+        (lost, unsent): (u64, usize),
+        span: [Nanos; 2],
+    ) {
         let [received, sent] = span;
-        self.note_processed(packets, packets - batch.len(), lost, span);
+        if unsent > 0 {
+            self.note_unsent(unsent);
+        }
+        self.note_processed(packets, packets - unsent - batch.len(), lost, span);
         self.record(batch, received, sent);
         let window = &mut self.telemetry.window;
         window.delivered += batch.len() as u64;
         window.last_sent = sent;
+    }
+
+    /// Counts packets that the port did not take.
+    #[cold]
+    fn note_unsent(&mut self, unsent: usize) {
+        let window = &mut self.telemetry.window;
+        window.lost_unsent += unsent as u64;
+        window.late[Cause::NoPlace as usize] += unsent as u64;
     }
 
     /// Counts `packets` packets that functions had from the first time to the second, of which `gone` did not

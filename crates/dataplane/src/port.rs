@@ -1,5 +1,8 @@
-//! What a worker knows of a port: queues that give and take batches.
+//! What a run and its workers know of a port: queues that give and take batches.
 
+use crate::capture::CaptureTap;
+use crate::report::PortReport;
+use std::io;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_nf::batch::Batch;
@@ -28,8 +31,12 @@ pub trait PortSender: Send {
         let _ = batch;
     }
 
-    /// Sends every packet of the batch, which keeps the buffers.
-    fn transmit(&mut self, batch: &Batch);
+    /// Sends the packets of the batch; a device's buffers go with them. What the port does not take leaves
+    /// the batch, and is lost. Returns how many.
+    fn transmit(&mut self, batch: &mut Batch) -> usize;
+
+    /// Also records what is sent.
+    fn capture(&mut self, tap: CaptureTap);
 }
 
 /// One receive and transmit queue of a port. A worker owns it.
@@ -46,6 +53,70 @@ pub trait PortQueue: PortSender {
 
     /// Empties the ring: each packet's arrival and RSS hash is told, and it is lost.
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32));
+}
+
+/// What a run asks of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Workers, each of which receives and sends.
+    pub workers: u16,
+    /// Helpers, each of which sends.
+    pub helpers: u16,
+    /// Buffers that each worker may hold at a time.
+    pub buffers: u32,
+}
+
+/// Where a run's packets come from and go to: one port, or two of them.
+pub trait Port: Sync {
+    /// What the traffic is called in reports.
+    fn traffic(&self) -> &str;
+
+    /// For how long packets arrive, if that is known.
+    fn duration(&self) -> Option<Nanos>;
+
+    /// Readies the port, and gives each worker its buffers.
+    ///
+    /// # Errors
+    /// If there are not so many queues, or no memory.
+    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError>;
+
+    /// The workers' queues. Packets arrive from `start` on, on the run's clock.
+    fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>>;
+
+    /// A transmit queue, for a helper.
+    fn sender(&mut self) -> Box<dyn PortSender>;
+
+    /// How long a new bucket table takes to be in force, if it can change.
+    fn reta_delay(&self) -> Option<Nanos>;
+
+    /// Installs a bucket table. It holds for packets that arrive from the returned time on, some
+    /// way ahead; earlier ones still go where they went.
+    ///
+    /// # Errors
+    /// If the table names a queue that is not there, or cannot change.
+    fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError>;
+
+    /// Looks after the port, a few times a second: tells what is new of it in lines for a user. Once nothing
+    /// can arrive any more, it ends the run by its queues.
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        let _ = tell;
+    }
+
+    /// What the devices themselves counted.
+    fn report(&self) -> Vec<PortReport> {
+        Vec::new()
+    }
+}
+
+/// Why a port cannot be readied.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no memory for packet buffers.
+    #[error("there is no memory for packet buffers: {0}")]
+    Buffers(#[from] io::Error),
+    /// A device refuses.
+    #[error("{0}")]
+    Device(String),
 }
 
 /// The table that maps RSS buckets to queues (a NIC's RETA).

@@ -2,7 +2,7 @@
 
 mod collector;
 
-pub(crate) use collector::{Collector, NOT_DRAINED, RING_FULL, WORKER_DIED};
+pub(crate) use collector::{Collector, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
 use crate::scaling::ScalingCounters;
@@ -56,6 +56,34 @@ pub struct RunReport {
     pub arrivals: ArrivalReport,
     /// Whether the run ended early, by a signal.
     pub interrupted: bool,
+    /// What the devices counted, where packets came from devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortReport>,
+}
+
+/// What a device counted, the packets among them that never reached the chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PortReport {
+    /// Its name.
+    pub port: String,
+    /// Its driver.
+    pub driver: String,
+    /// Receive queues.
+    pub queues: u64,
+    /// Packets received.
+    pub received: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets lost because nobody received them in time; they are offered and lost in `packets`, too.
+    pub missed: u64,
+    /// Packets that came damaged, or that no chain can work on.
+    pub receive_errors: u64,
+    /// Packets lost because no buffer was free.
+    pub no_buffer: u64,
+    /// Packets that the device took and did not send.
+    pub send_errors: u64,
+    /// Whether the device went while it was in use.
+    pub gone: bool,
 }
 
 /// The objective.

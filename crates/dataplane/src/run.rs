@@ -1,10 +1,10 @@
-//! A run: a chain on a trace, from the first packet to the report.
+//! A run: a chain on a trace or a port, from the first packet to the report.
 
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::death::survive;
-use crate::port::{PortQueue, PortSender, RetaError, round_robin};
+use crate::port::{Need, OpenError, Port, RetaError, round_robin};
 use crate::report::{
     Collector, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
 };
@@ -14,7 +14,7 @@ use crate::scaling::server::{self, ServerConfig};
 use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
 use crate::timeline::add_reasons;
-use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use crate::trace_nic::{TraceNic, TraceNicConfig};
 use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,6 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::accounting::ExportError;
 use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::{BuildError, ChainBuilder};
 use tailwater_nf::chain::{Chain, Reason};
 use tailwater_nf::flow_table::FlowCounters;
@@ -38,7 +37,7 @@ use tailwater_traffic::{Trace, TrafficError};
 pub struct RunConfig {
     /// The cores to run on, a worker each.
     pub cores: Vec<usize>,
-    /// The NIC.
+    /// The NIC of a run on a trace.
     pub nic: TraceNicConfig,
     /// The length of a measurement window.
     pub window: Nanos,
@@ -65,9 +64,9 @@ pub enum RunError {
     /// A core cannot be used.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// There is no memory for packet buffers.
-    #[error("there is no memory for packet buffers: {0}")]
-    Buffers(io::Error),
+    /// The port cannot be readied.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// A worker thread cannot be started.
     #[error("a worker thread cannot be started: {0}")]
     Thread(io::Error),
@@ -131,6 +130,8 @@ pub struct Progress {
     pub cores: CoreReport,
     /// RSS buckets moved so far.
     pub buckets: BucketCounters,
+    /// What is new of the port since the last time, in lines for a user.
+    pub news: Vec<String>,
 }
 
 /// Between the workers' start and the first packet: threads get to their cores.
@@ -158,25 +159,43 @@ pub fn run(
     trace: Trace,
     config: &RunConfig,
     stop: &AtomicBool,
-    mut progress: impl FnMut(&Progress),
+    progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
+    let clock = Clock::start();
     let rss = RssHasher::default();
     let queues = config.cores.len() as u16;
-    let reta = round_robin(queues);
-    let clock = Clock::start();
-    // The threads that report and record get the other cores, if there are any.
-    let _elsewhere = KeepOff::new(&config.cores);
-    let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
-    let mut builder = ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?;
-    let traffic = trace.name().to_owned();
-    let duration = config.nic.duration.unwrap_or(trace.duration());
     let nic_config = TraceNicConfig {
         // What is handed over is copied by who processes it.
         in_parts: config.nic.in_parts || config.scaling.is_some(),
         ..config.nic.clone()
     };
-    let nic = TraceNic::new(trace, rss, queues, &reta, nic_config, clock.clone())?;
-    let frame_bytes = nic.longest_frame();
+    let reta = round_robin(queues);
+    let mut nic = TraceNic::new(trace, rss, queues, &reta, nic_config, clock.clone())?;
+    run_on(spec, &mut nic, clock, config, stop, progress)
+}
+
+/// Runs the chain of `spec` on what comes from `port`, whose times are on `clock`, as [`run`] does on
+/// a trace. Buckets are dealt out to queues in turn at first.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    spec: &ChainSpec,
+    port: &mut dyn Port,
+    clock: Clock,
+    config: &RunConfig,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&Progress),
+) -> Result<RunReport, RunError> {
+    let rss = RssHasher::default();
+    let queues = config.cores.len() as u16;
+    let reta = round_robin(queues);
+    // The threads that report and record get the other cores, if there are any.
+    let _elsewhere = KeepOff::new(&config.cores);
+    let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
+    let mut builder = ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?;
+    let traffic = port.traffic().to_owned();
+    let duration = port.duration();
     let chains: Vec<Chain> = (0..queues)
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
         .collect();
@@ -200,15 +219,16 @@ pub fn run(
         None => 2 * MAX_BATCH as u32,
     };
     let server = config.server.as_ref();
-    let server = server.filter(|_| queues > 1 && config.nic.pacing != Pacing::Saturate);
+    let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let buffers = match server {
         Some(_) => buffers.max(server::BUFFERS),
         None => buffers,
     };
-    let pools = chains
-        .iter()
-        .map(|_| BufferPool::new(buffers, frame_bytes).map_err(RunError::Buffers))
-        .collect::<Result<Vec<_>, _>>()?;
+    let pools = port.open(&Need {
+        workers: queues,
+        helpers: auxiliary.len() as u16,
+        buffers,
+    })?;
     let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
@@ -229,7 +249,7 @@ pub fn run(
     // Loads are averages over the epochs of core mappers, which last half the objective; but the server
     // mapper is not to wait for a long one.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
-    let times = [epoch, config.nic.reta_delay];
+    let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
     let connected =
         server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
@@ -238,24 +258,23 @@ pub fn run(
     let mut buckets = buckets.into_iter();
     let mut auxiliaries = Vec::new();
     for ((helper, core), sender) in helpers.into_iter().zip(auxiliary).zip(helper_senders) {
-        let mut port = nic.sender();
+        let mut queue = port.sender();
         if let Some(tap) = taps.pop() {
-            port.capture(tap);
+            queue.capture(tap);
         }
         // SAFETY: parcels come from `Dispatch` only, which hands a flow's packets to one place at a
         // time, after its last packets have come back through a ring from where it was before, and
         // meanwhile runs none of them itself through the segments from which they go on there
         // (`Backlog`, `Owner`). It activates every flow.
         let chain = unsafe { builder.helper_instance() };
-        let port: Box<dyn PortSender> = Box::new(port);
         let clock = clock.clone();
-        let mut worker = AuxiliaryWorker::new(helper, chain, port, clock, &worker_config, sender);
+        let mut worker = AuxiliaryWorker::new(helper, chain, queue, clock, &worker_config, sender);
         if let Some(kept_back) = &kept_back {
             worker.know(Arc::clone(kept_back));
         }
         auxiliaries.push((*core, worker));
     }
-    let parts = nic
+    let parts = port
         .queues(start)
         .into_iter()
         .zip(chains)
@@ -266,7 +285,6 @@ pub fn run(
         if let Some(tap) = taps.pop() {
             queue.capture(tap);
         }
-        let queue: Box<dyn PortQueue> = Box::new(queue);
         let worker = Worker::new(
             queue,
             chain,
@@ -333,7 +351,7 @@ pub fn run(
             }
         }
         let server = server.and_then(|server| {
-            let (nic, over, failed) = (&nic, &over, &failed);
+            let (nic, over, failed) = (&*port, &over, &failed);
             let thread = std::thread::Builder::new()
                 .name(SERVER_MAPPER.to_owned())
                 .spawn_scoped(scope, move || {
@@ -349,8 +367,13 @@ pub fn run(
             .receive(PROGRESS, |window| collector.add(window))
             .is_ok()
         {
+            let mut news = Vec::new();
+            port.tend(&mut |line| news.push(line));
             let elapsed = clock.now().saturating_sub(start);
-            progress(&snapshot(&collector, &reasons, [elapsed, duration], config));
+            progress(&Progress {
+                news,
+                ..snapshot(&collector, &reasons, (elapsed, duration), config)
+            });
         }
         over.store(true, Ordering::Relaxed);
         let decisions = server.map_or(Ok([0; 2]), |thread| {
@@ -450,6 +473,7 @@ pub fn run(
         timeline: collector.timeline(&reasons, lasted),
         arrivals: collector.arrivals(),
         interrupted,
+        ports: port.report(),
         packets,
     };
     if let Some((thread, message)) = deaths.into_iter().next() {
@@ -519,13 +543,14 @@ impl Both<'_> {
 fn snapshot(
     collector: &Collector,
     reasons: &[Reason],
-    [elapsed, duration]: [Nanos; 2],
+    (elapsed, duration): (Nanos, Option<Nanos>),
     config: &RunConfig,
 ) -> Progress {
     let queues = config.cores.len() as u16;
     Progress {
         elapsed,
-        duration: (duration != Nanos::MAX).then_some(duration),
+        duration: duration.filter(|duration| *duration != Nanos::MAX),
+        news: Vec::new(),
         packets: collector.packets(reasons, config.not_matched),
         p99: collector.total.latency.percentile(99.0),
         p50: collector.total.latency.percentile(50.0),

@@ -37,6 +37,8 @@ pub struct Window {
     pub lost_undrained: u64,
     /// Packets that a worker had when it died.
     pub lost_with_worker: u64,
+    /// Packets that the port did not take when they were to be sent.
+    pub lost_unsent: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
     pub late: [u64; Cause::ALL.len()],
     /// Times the worker was off its core.
@@ -81,7 +83,11 @@ impl Window {
 
     /// Packets lost, for whatever reason.
     pub fn lost(&self) -> u64 {
-        self.lost_ring_full + self.lost_undrained + self.lost_with_worker + self.lost_in_chain
+        self.lost_ring_full
+            + self.lost_undrained
+            + self.lost_with_worker
+            + self.lost_unsent
+            + self.lost_in_chain
     }
 
     /// Packets beyond the SLO, lost ones among them.
@@ -101,6 +107,7 @@ impl Window {
         self.lost_ring_full += other.lost_ring_full;
         self.lost_undrained += other.lost_undrained;
         self.lost_with_worker += other.lost_with_worker;
+        self.lost_unsent += other.lost_unsent;
         self.late
             .iter_mut()
             .zip(other.late)

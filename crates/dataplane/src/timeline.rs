@@ -32,6 +32,7 @@ struct Step {
     lost_ring_full: u64,
     lost_undrained: u64,
     lost_with_worker: u64,
+    lost_unsent: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
     /// For each of the chain's reasons.
@@ -50,6 +51,7 @@ impl Step {
         self.lost_ring_full += other.lost_ring_full;
         self.lost_undrained += other.lost_undrained;
         self.lost_with_worker += other.lost_with_worker;
+        self.lost_unsent += other.lost_unsent;
         self.busy += other.busy;
         self.late
             .iter_mut()
@@ -98,6 +100,7 @@ impl Timeline {
         step.lost_ring_full += sum.lost_ring_full;
         step.lost_undrained += sum.lost_undrained;
         step.lost_with_worker += sum.lost_with_worker;
+        step.lost_unsent += sum.lost_unsent;
         step.busy += sum.busy;
         step.late
             .iter_mut()
@@ -166,6 +169,7 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
         (crate::report::RING_FULL, step.lost_ring_full),
         (crate::report::NOT_DRAINED, step.lost_undrained),
         (crate::report::WORKER_DIED, step.lost_with_worker),
+        (crate::report::NOT_SENT, step.lost_unsent),
     ];
     let nic = nic.into_iter().filter(|_| outcome == Outcome::Lost);
     chain

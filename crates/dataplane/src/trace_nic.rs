@@ -8,7 +8,7 @@
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{PortQueue, PortSender, Received, Reta, RetaError};
+use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Received, Reta, RetaError};
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
@@ -152,7 +152,42 @@ impl TraceNic {
     }
 }
 
-fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
+impl Port for TraceNic {
+    fn traffic(&self) -> &str {
+        self.image.trace.name()
+    }
+
+    fn duration(&self) -> Option<Nanos> {
+        Some(self.config.duration.unwrap_or(self.image.trace.duration()))
+    }
+
+    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+        let frame_bytes = self.longest_frame();
+        let pools = (0..need.workers).map(|_| Ok(BufferPool::new(need.buffers, frame_bytes)?));
+        pools.collect()
+    }
+
+    fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
+        let queues = TraceNic::queues(self, start).into_iter();
+        queues
+            .map(|queue| Box::new(queue) as Box<dyn PortQueue>)
+            .collect()
+    }
+
+    fn sender(&mut self) -> Box<dyn PortSender> {
+        Box::new(TraceNic::sender(self))
+    }
+
+    fn reta_delay(&self) -> Option<Nanos> {
+        (self.config.pacing != Pacing::Saturate).then_some(self.config.reta_delay)
+    }
+
+    fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
+        TraceNic::set_reta(self, reta)
+    }
+}
+
+pub(crate) fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
     match reta.iter().position(|&queue| queue >= queues) {
         None => Ok(()),
         Some(bucket) => Err(RetaError::NoQueue {
@@ -261,13 +296,6 @@ pub struct TraceSender {
     clock: Clock,
 }
 
-impl TraceSender {
-    /// Also records what is sent.
-    pub fn capture(&mut self, tap: CaptureTap) {
-        self.capture = Some(tap);
-    }
-}
-
 impl PortSender for TraceSender {
     #[inline]
     fn complete(&mut self, batch: &mut Batch) {
@@ -276,20 +304,21 @@ impl PortSender for TraceSender {
         }
     }
 
-    fn transmit(&mut self, batch: &Batch) {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
         if let Some(capture) = &mut self.capture {
             let now = self.clock.now();
             (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
         }
+        0
+    }
+
+    fn capture(&mut self, tap: CaptureTap) {
+        self.capture = Some(tap);
     }
 }
 
 impl TraceQueue {
-    /// Also records what is sent.
-    pub fn capture(&mut self, tap: CaptureTap) {
-        self.sender.capture(tap);
-    }
-
     /// Takes packets that have arrived straight into the batch, which is what becomes of them when the
     /// ring is empty and the worker waits. Returns how many.
     ///
@@ -400,8 +429,12 @@ impl PortSender for TraceQueue {
         self.sender.complete(batch);
     }
 
-    fn transmit(&mut self, batch: &Batch) {
-        self.sender.transmit(batch);
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        self.sender.transmit(batch)
+    }
+
+    fn capture(&mut self, tap: CaptureTap) {
+        self.sender.capture(tap);
     }
 }
 

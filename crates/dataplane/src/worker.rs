@@ -317,9 +317,9 @@ impl Worker {
                     // Those that the functions are not to see, and those lost for want of room.
                     self.queue.complete(&mut self.batch);
                     self.chain.run(&mut self.batch, time);
-                    self.queue.transmit(&self.batch);
+                    let unsent = self.queue.transmit(&mut self.batch);
                     let sent = self.clock.now();
-                    let lost = since(&self.chain, &mut self.lost);
+                    let lost = (since(&self.chain, &mut self.lost), unsent);
                     self.meter
                         .note_sent(&self.batch, packets - gone, lost, [time, sent]);
                 }
@@ -361,9 +361,9 @@ impl Worker {
                 self.chain.prefetch_from(0, &self.batch);
                 self.queue.complete(&mut self.batch);
                 self.chain.run(&mut self.batch, began);
-                self.queue.transmit(&self.batch);
+                let unsent = self.queue.transmit(&mut self.batch);
                 time = self.clock.now();
-                let lost = since(&self.chain, &mut self.lost);
+                let lost = (since(&self.chain, &mut self.lost), unsent);
                 self.meter
                     .note_sent(&self.batch, packets, lost, [began, time]);
                 // What a packet takes is not told by a turn in which others were split.
@@ -439,9 +439,9 @@ impl Worker {
         }
         self.queue.complete(&mut self.batch);
         self.chain.process(&mut self.batch, received);
-        self.queue.transmit(&self.batch);
+        let unsent = self.queue.transmit(&mut self.batch);
         let sent = self.clock.now();
-        let lost = since(&self.chain, &mut self.lost);
+        let lost = (since(&self.chain, &mut self.lost), unsent);
         self.meter
             .note_sent(&self.batch, packets, lost, [received, sent]);
         if let Some(buckets) = &mut self.buckets {

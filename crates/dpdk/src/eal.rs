@@ -4,6 +4,7 @@
 
 use crate::error::{DpdkError, last_lines};
 use crate::ffi;
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
 use std::path::PathBuf;
@@ -164,29 +165,33 @@ fn init(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// A thread that DPDK knows: it has a cache of its own of each pool's free buffers. It must be dropped where
-/// it was made.
+/// A thread that DPDK knows: it has a cache of its own of each pool's free buffers.
 #[derive(Debug)]
-pub struct Registered {
-    /// Neither `Send` nor `Sync`.
-    _here: std::marker::PhantomData<*mut ()>,
-}
+struct Known;
 
-impl Registered {
-    /// Tells DPDK of this thread. `None` if it already has as many as it can have: everything works all the
-    /// same, slower.
-    pub fn this_thread() -> Option<Registered> {
-        // SAFETY: the environment runs, or DPDK refuses; the thread is forgotten again by `drop`.
-        let known = unsafe { ffi::tw_thread_enter() } == 0;
-        known.then_some(Registered {
-            _here: std::marker::PhantomData,
-        })
-    }
-}
-
-impl Drop for Registered {
+impl Drop for Known {
     fn drop(&mut self) {
-        // SAFETY: this thread was registered when `self` was made, and `self` cannot leave it.
+        // SAFETY: this thread was registered when `self` was made, and `self` is the thread's own.
         unsafe { ffi::tw_thread_leave() }
     }
+}
+
+thread_local! {
+    /// Goes with the thread.
+    static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
+}
+
+/// Tells DPDK of this thread, and forgets it when the thread ends. Should DPDK know too many, everything
+/// works all the same, slower. Always true: once is enough.
+#[cold]
+pub(crate) fn enter_thread() -> bool {
+    KNOWN.with(|known| {
+        let mut now = known.take();
+        if now.is_none() {
+            // SAFETY: the environment runs, for there is a queue; DPDK refuses a thread that it knows.
+            now = (unsafe { ffi::tw_thread_enter() } == 0).then_some(Known);
+        }
+        known.set(now);
+    });
+    true
 }

@@ -19,8 +19,8 @@ mod mempool;
 mod port;
 mod queue;
 
-pub use eal::{Eal, EalConfig, HugePages, Registered, version};
+pub use eal::{Eal, EalConfig, HugePages, version};
 pub use error::DpdkError;
 pub use mempool::Mempool;
 pub use port::{Device, Link, Port, PortConfig, PortInfo, PortStats};
-pub use queue::{Arrived, RxQueue, TxQueue};
+pub use queue::{RxQueue, TxQueue};

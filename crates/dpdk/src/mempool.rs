@@ -51,6 +51,9 @@ static POOLS: AtomicU32 = AtomicU32::new(0);
 const CACHE: u32 = 512;
 
 impl Mempool {
+    /// Free buffers that each thread may keep to itself.
+    pub const CACHED: u64 = CACHE as u64 * 3 / 2;
+
     /// Bytes of memory that such a pool takes.
     pub fn bytes(count: u32, frame_bytes: usize) -> u64 {
         // The mbuf, and DPDK's own header in front of it.

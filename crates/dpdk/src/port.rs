@@ -283,7 +283,9 @@ impl Device {
             removed,
             _mempool: mempool.clone(),
         });
-        let rx = (0..rx_queues).map(|q| RxQueue::new(Arc::clone(&shared), q, mempool.clone()));
+        let ring = usize::from(raw.rx_ring);
+        let rx =
+            (0..rx_queues).map(|q| RxQueue::new(Arc::clone(&shared), q, ring, mempool.clone()));
         let tx =
             (0..config.tx_queues).map(|q| TxQueue::new(mempool.clone(), Arc::clone(&shared), q));
         let (rx, tx) = (rx.collect(), tx.collect());

@@ -3,52 +3,45 @@
 //! One of the few modules with `unsafe` code. Each queue is used by one thread at a time, which is what DPDK
 //! asks for: there is one value for it, whose methods that touch the device take `&mut self`.
 
+use crate::eal::enter_thread;
 use crate::ffi;
 use crate::mempool::Mempool;
 use crate::port::{Port, Shared};
 use std::ffi::c_void;
 use std::sync::Arc;
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::buffer::{Buffer, BufferPool};
-
-/// A packet that came, in its buffer.
-#[derive(Debug)]
-pub struct Arrived {
-    /// The buffer; it belongs to the pool's part that was received with.
-    pub buffer: Buffer,
-    /// Where in it the frame starts.
-    pub start: u16,
-    /// The frame's length in bytes.
-    pub length: u16,
-    /// The RSS hash, if the port computed one.
-    pub hash: Option<u32>,
-}
+use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
+use tailwater_nf::buffer::BufferPool;
 
 /// A receive queue.
 #[derive(Debug)]
 pub struct RxQueue {
     port: Arc<Shared>,
     queue: u16,
+    ring: usize,
     mempool: Mempool,
     received: Box<[ffi::Received; MAX_BATCH]>,
     returned: Vec<u32>,
     unusable: u64,
+    /// Whether DPDK knows the thread.
+    entered: bool,
 }
 
 impl RxQueue {
-    pub(crate) fn new(port: Arc<Shared>, queue: u16, mempool: Mempool) -> RxQueue {
+    pub(crate) fn new(port: Arc<Shared>, queue: u16, ring: usize, mempool: Mempool) -> RxQueue {
         RxQueue {
             port,
             queue,
+            ring,
             returned: Vec::with_capacity(mempool.capacity() as usize),
             mempool,
             received: Box::new([ffi::Received::default(); MAX_BATCH]),
             unusable: 0,
+            entered: false,
         }
     }
 
     /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold; tells each one,
-    /// in order. Returns how many, those that were unusable among them. What was given back to `part` goes
+    /// in order, with `part`. Returns how many, those that were unusable among them. What was given back to `part` goes
     /// back to the device first.
     ///
     /// # Panics
@@ -58,8 +51,11 @@ impl RxQueue {
         &mut self,
         part: &mut BufferPool,
         most: usize,
-        mut each: impl FnMut(Arrived),
+        mut each: impl FnMut(&mut BufferPool, Arrived),
     ) -> usize {
+        if !self.entered {
+            self.entered = enter_thread();
+        }
         self.mempool.settle(part, &mut self.returned);
         let most = most.min(part.available()).min(MAX_BATCH);
         if most == 0 {
@@ -82,14 +78,20 @@ impl RxQueue {
             // SAFETY: the device has handed this buffer over, with nobody else using it: the shim
             // has looked at its count of users, and at whose it is.
             let buffer = unsafe { part.claim(packet.index) };
-            each(Arrived {
+            let packet = Arrived {
                 buffer,
                 start: packet.start,
                 length: packet.length,
                 hash: (packet.has_hash != 0).then_some(packet.hash),
-            });
+            };
+            each(part, packet);
         }
         usize::from(count) + (self.unusable - before) as usize
+    }
+
+    /// How many descriptors it has.
+    pub fn ring(&self) -> usize {
+        self.ring
     }
 
     /// Packets so far that no chain can work on: in several buffers, or in buffers of others. They are lost.
@@ -118,11 +120,15 @@ pub struct TxQueue {
     mbufs: Box<[*mut c_void; MAX_BATCH]>,
     ports: Box<[u16; MAX_BATCH]>,
     unsent: Vec<u16>,
+    /// Whether DPDK knows the thread.
+    entered: bool,
 }
 
 // SAFETY: the pointers are to mbufs of a burst, and are left over from the last one: none is used before it is
 // written anew.
 unsafe impl Send for TxQueue {}
+// SAFETY: nothing of it is read or written through a shared reference.
+unsafe impl Sync for TxQueue {}
 
 /// How often in a row a device may take nothing before what is left is lost.
 const TRIES: u32 = 256;
@@ -136,6 +142,7 @@ impl TxQueue {
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             ports: Box::new([0; MAX_BATCH]),
             unsent: Vec::with_capacity(MAX_BATCH),
+            entered: false,
         }
     }
 
@@ -165,6 +172,9 @@ impl TxQueue {
     pub fn transmit(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
             return 0;
+        }
+        if !self.entered {
+            self.entered = enter_thread();
         }
         assert!(
             batch.memory().is(self.mempool.memory()),

@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_dpdk::{
-    Device, DpdkError, Eal, EalConfig, HugePages, Mempool, Port, PortConfig, Registered, RxQueue,
-    TxQueue,
+    Device, DpdkError, Eal, EalConfig, HugePages, Mempool, Port, PortConfig, RxQueue, TxQueue,
 };
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Batch, Incoming};
+use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
 
@@ -43,14 +42,8 @@ fn port(name: &str, queues: u16, pool: &Mempool) -> (Port, Vec<RxQueue>, Vec<TxQ
 
 /// What a worker does with what came.
 fn receive(queue: &mut RxQueue, part: &mut BufferPool, batch: &mut Batch) -> usize {
-    queue.receive(part, batch.room(), |packet| {
-        let incoming = Incoming {
-            length: usize::from(packet.length),
-            arrival: Nanos::ZERO,
-            rss_hash: packet.hash.unwrap_or(0),
-            rest: 0,
-        };
-        batch.receive(packet.buffer, packet.start, &incoming);
+    queue.receive(part, batch.room(), |_, packet| {
+        batch.receive(packet, Nanos::ZERO, 0);
     })
 }
 
@@ -131,7 +124,7 @@ fn what_a_device_does_not_take_leaves_the_batch() {
         batch.release(&mut part);
     }
     assert_eq!(received, sent);
-    rx[0].receive(&mut part, 1, |_| panic!("nothing is left"));
+    rx[0].receive(&mut part, 1, |_, _| panic!("nothing is left"));
     assert_eq!(pool.available(), pool.capacity());
 }
 
@@ -143,12 +136,12 @@ fn a_worker_holds_no_more_than_its_part() {
     let mut part = pool.part(40);
     let mut held = Vec::new();
     let mut receive =
-        |part: &mut BufferPool| rx[0].receive(part, 32, |packet| held.push(packet.buffer));
+        |part: &mut BufferPool| rx[0].receive(part, 32, |_, packet| held.push(packet.buffer));
     assert_eq!([(); 3].map(|()| receive(&mut part)), [32, 8, 0]);
     part.give_all(held.drain(..10));
     let mut more = Vec::new();
     assert_eq!(
-        rx[0].receive(&mut part, 32, |packet| more.push(packet.buffer)),
+        rx[0].receive(&mut part, 32, |_, packet| more.push(packet.buffer)),
         10
     );
     part.give_all(held.into_iter().chain(more));
@@ -300,7 +293,6 @@ fn bursts_allocate_nothing() {
     let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
     let (_ring, mut rx, mut tx) = port("net_ring5", 1, &pool);
     let (_null, mut null, _) = port("net_null4", 1, &pool);
-    let _registered = Registered::this_thread();
     let mut part = pool.part(512);
     let mut batch = Batch::new(&part, 32);
     let mut packets = 0;

@@ -71,6 +71,30 @@ pub struct Incoming {
     pub rest: u32,
 }
 
+/// A packet that a device has written into a buffer of its own.
+#[derive(Debug)]
+pub struct Arrived {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Where in it the frame starts.
+    pub start: u16,
+    /// The frame's length in bytes.
+    pub length: u16,
+    /// The RSS hash, if the device computed one.
+    pub hash: Option<u32>,
+}
+
+impl Arrived {
+    /// The frame. `memory` must be the buffer's.
+    ///
+    /// # Panics
+    /// If it is not, or the frame is beyond the buffer.
+    #[inline]
+    pub fn frame<'a>(&'a self, memory: &'a BufferMemory) -> &'a [u8] {
+        &memory.bytes(&self.buffer)[usize::from(self.start)..][..usize::from(self.length)]
+    }
+}
+
 /// A packet with its buffer: apart, so that metadata and frame can be borrowed together.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -236,20 +260,35 @@ impl Batch {
         self.packets.len() - before
     }
 
-    /// Adds a packet that a device wrote into `buffer`, from `start` on.
+    /// Adds a packet that a device has written, with the time at which it came and its RSS hash.
     ///
     /// # Panics
     /// If the batch is full, the buffer of another pool, or the packet longer than it.
     #[inline]
-    pub fn receive(&mut self, buffer: Buffer, start: u16, incoming: &Incoming) {
+    pub fn receive(&mut self, packet: Arrived, arrival: Nanos, rss_hash: u32) {
+        let Arrived {
+            buffer,
+            start,
+            length,
+            ..
+        } = packet;
         assert!(self.room() > 0, "the batch is full");
         assert!(self.memory.owns(&buffer), "a buffer of another pool");
-        let (length, bytes) = (incoming.length, self.memory.buffer_bytes());
+        let (end, bytes) = (
+            usize::from(start) + usize::from(length),
+            self.memory.buffer_bytes(),
+        );
         assert!(
-            length <= MAX_FRAME && usize::from(start) + length <= bytes,
+            end <= bytes,
             "a frame of {length} bytes from {start} on in a buffer of {bytes}"
         );
-        let packet = Packet::new(incoming, start);
+        let incoming = Incoming {
+            length: usize::from(length),
+            arrival,
+            rss_hash,
+            rest: 0,
+        };
+        let packet = Packet::new(&incoming, start);
         self.packets.push(Slot { packet, buffer });
     }
 
@@ -605,15 +644,17 @@ mod tests {
         assert_eq!((batch.len(), batch.packet(0).length()), (1, 2));
         assert_eq!(batch.in_hand(), 3);
         for (buffer, start, length) in taken {
-            let incoming = Incoming {
-                length: usize::from(length) - 1,
-                arrival: Nanos(1),
-                rss_hash: 2,
-                rest: 0,
+            let packet = Arrived {
+                buffer,
+                start: start + 1,
+                length: length - 1,
+                hash: None,
             };
+            let whole = usize::from(packet.length);
+            assert_eq!(packet.frame(pool.memory()).len(), whole);
             let mut other = Batch::new(&pool, 1);
-            other.receive(buffer, start + 1, &incoming);
-            assert_eq!(other.frame(0).len(), usize::from(length) - 1);
+            other.receive(packet, Nanos(1), 2);
+            assert_eq!(other.frame(0).len(), whole);
             other.release(&mut pool);
         }
         assert_eq!(pool.available(), 8);
@@ -624,14 +665,13 @@ mod tests {
     fn a_packet_beyond_its_buffer_is_refused() {
         let mut pool = BufferPool::new(1, 64).unwrap();
         let (mut batch, bytes) = (Batch::new(&pool, 1), pool.memory().buffer_bytes());
-        let incoming = Incoming {
+        let packet = Arrived {
+            buffer: pool.take().unwrap(),
+            start: bytes as u16 - 9,
             length: 10,
-            arrival: Nanos::ZERO,
-            rss_hash: 0,
-            rest: 0,
+            hash: None,
         };
-        let buffer = pool.take().unwrap();
-        batch.receive(buffer, bytes as u16 - 9, &incoming);
+        batch.receive(packet, Nanos::ZERO, 0);
     }
 
     #[test]

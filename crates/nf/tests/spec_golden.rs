@@ -71,6 +71,20 @@ fn wrong_specs_give_these_errors() {
 }
 
 #[test]
+fn ports_are_read() {
+    let ports = right("ports.yaml").ports.expect("ports");
+    assert_eq!(ports.entry.to_string(), "0000:3b:00.0");
+    assert_eq!(
+        ports
+            .exit
+            .and_then(|exit| exit.interface().map(str::to_owned)),
+        Some("veth0".to_owned())
+    );
+    assert_eq!((ports.both_ways, ports.mtu), (true, Some(1500)));
+    assert_eq!(right("minimal.yaml").ports, None);
+}
+
+#[test]
 fn every_error_belongs_to_a_spec() {
     for entry in fs::read_dir(WRONG).expect("the folder of specs") {
         let path = entry.expect("an entry").path();

@@ -130,6 +130,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             busiest_bin: vec![12_345_678; arrivals],
         },
         interrupted: true,
+        ports: Vec::new(),
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{capacity, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
-    TimelineReport, WindowsReport,
+    ArrivalReport, CoreReport, FlowReport, LatencyReport, PacketReport, PortReport, RunReport,
+    SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
@@ -91,7 +91,30 @@ fn example() -> RunReport {
         timeline: TimelineReport::default(),
         arrivals: ArrivalReport::default(),
         interrupted: false,
+        ports: Vec::new(),
     }
+}
+
+#[test]
+fn ports_tell_what_they_counted() {
+    let mut report = example();
+    let port = |name: &str| PortReport {
+        port: name.to_owned(),
+        received: 1_000,
+        sent: 900,
+        ..PortReport::default()
+    };
+    report.ports = vec![port("net_ring0"), port("net_af_packet0,iface=veth0")];
+    report.ports[1].missed = 7;
+    report.ports[1].gone = true;
+    let text = super::report(&report);
+    let end = "\
+ports               net_ring0
+                    1,000 received, 900 sent
+                    net_af_packet0,iface=veth0: gone
+                    1,000 received, 900 sent, 7 missed
+";
+    assert!(text.ends_with(end), "{text}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use tailwater_nf::chain::{Outcome, Reason};
 pub(crate) const RING_FULL: &str = "nic-ring-full";
 pub(crate) const NOT_DRAINED: &str = "not-drained";
 pub(crate) const WORKER_DIED: &str = "worker-died";
+pub(crate) const NOT_SENT: &str = "not-sent";
 
 /// The most windows kept in a report.
 const MAX_LISTED: usize = 10_000;
@@ -196,10 +197,11 @@ impl Collector {
             Outcome::Lost,
             self.total.lost_with_worker,
         );
+        let unsent = (NOT_SENT.to_owned(), Outcome::Lost, self.total.lost_unsent);
         let chain = reasons.iter().zip(totals);
         let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
         for (name, outcome, count) in chain
-            .chain([ring, end, died])
+            .chain([ring, end, died, unsent])
             .filter(|(.., count)| *count > 0)
         {
             match outcome {

@@ -207,9 +207,9 @@ impl AuxiliaryWorker {
             }
             self.port.complete(batch);
             self.chain.run_from(from, batch, time);
-            self.port.transmit(batch);
+            let unsent = self.port.transmit(batch);
             let began = std::mem::replace(&mut time, self.clock.now());
-            let lost = since(&self.chain, &mut self.lost);
+            let lost = (since(&self.chain, &mut self.lost), unsent);
             self.meter.note_sent(batch, packets, lost, [began, time]);
             let pushed = link.receipts.push_from(&mut batch.send_back());
             assert!(pushed == packets, "a ring to a dispatcher is full");

@@ -6,8 +6,7 @@
 use super::buckets::{BucketLinks, Buckets, KeptBack, Moves, Order};
 use super::load::{Account, Durations, FLOW, LoadBoard};
 use crate::clock::Clock;
-use crate::port::Reta;
-use crate::trace_nic::TraceNic;
+use crate::port::{Port, Reta};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,7 +140,7 @@ pub(crate) fn connect(
 impl Server {
     /// Runs from `start` until a worker sees the run's end, or `over` is set and the thread unparked.
     /// Returns how often the mapper was asked, and how often it moved a bucket.
-    pub(crate) fn run(mut self, nic: &TraceNic, start: Nanos, over: &AtomicBool) -> [u64; 2] {
+    pub(crate) fn run(mut self, nic: &dyn Port, start: Nanos, over: &AtomicBool) -> [u64; 2] {
         let is_over = |moves: &Moves| over.load(Ordering::Relaxed) || moves.is_over();
         let (mut last, mut decisions, mut moves) = (start, 0, 0);
         loop {
@@ -245,7 +244,7 @@ impl Server {
     }
 
     /// Has the plan's buckets moved: all in one table. How many; `None` if nothing will move any more.
-    fn enforce(&mut self, nic: &TraceNic) -> Option<u32> {
+    fn enforce(&mut self, nic: &dyn Port) -> Option<u32> {
         let mut reta = self.reta;
         for &Move { bucket, to } in &self.plan {
             reta[usize::from(bucket)] = to;

@@ -4,6 +4,7 @@ use super::document::{Document, Metadata};
 use super::error::{SpecError, quoted};
 use super::functions::{self, Context, FunctionConfig};
 use super::located::Located;
+use super::port_name::PortName;
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
 use crate::flow_table::{IdleTimeouts, WhenFull};
 use ipnet::IpNet;
@@ -23,6 +24,7 @@ const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(
 const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
 const BATCH: RangeInclusive<u64> = 1..=256;
+const MTU: RangeInclusive<u64> = 576..=9600;
 
 /// A chain of network functions with its objectives.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,21 @@ pub struct ChainSpec {
     pub flows: FlowsSpec,
     /// How packets are taken in.
     pub packets: PacketsSpec,
+    /// Where packets come from and go to, if the spec says.
+    pub ports: Option<PortsSpec>,
+}
+
+/// The ports of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortsSpec {
+    /// Where packets come from.
+    pub entry: PortName,
+    /// Where they go to, if not back to the entry port.
+    pub exit: Option<PortName>,
+    /// Whether packets from the exit port pass the chain, too, and leave by the entry port.
+    pub both_ways: bool,
+    /// The longest payload of a frame, if ports are to be set to it.
+    pub mtu: Option<u16>,
 }
 
 /// Which traffic a chain is for: a packet must match every list that is not empty.
@@ -156,7 +173,7 @@ impl ChainSpec {
 
 fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
-    let spec = spec.fields(&["match", "functions", "slo", "flows", "packets"])?;
+    let spec = spec.fields(&["match", "functions", "slo", "flows", "packets", "ports"])?;
     let context = Context { base_dir };
     let functions = functions(
         &spec.required("functions", "a list of functions")?,
@@ -176,6 +193,45 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
         packets: spec
             .optional("packets")
             .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
+        ports: spec
+            .optional("ports")
+            .map(|node| ports(&node))
+            .transpose()?,
+    })
+}
+
+fn ports(node: &Located<'_>) -> Result<PortsSpec, SpecError> {
+    let fields = node.fields(&["entry", "exit", "bothWays", "mtu"])?;
+    let name = |node: &Located<'_>| {
+        let text = node.text("a port")?;
+        text.parse::<PortName>()
+            .map_err(|error| node.error(error.to_string()))
+    };
+    let entry = name(&fields.required("entry", "a port")?)?;
+    let exit = match fields.optional("exit") {
+        None => None,
+        Some(node) => {
+            let exit = name(&node)?;
+            if exit.conflicts(&entry) {
+                return Err(node.error(format!(
+                    "expected another port than the entry, found \"{exit}\"; without an exit, packets \
+                     leave where they came from"
+                )));
+            }
+            Some(exit)
+        }
+    };
+    Ok(PortsSpec {
+        entry,
+        exit,
+        both_ways: match fields.optional("bothWays") {
+            None => false,
+            Some(node) => node.word(&[("true", true), ("false", false)])?,
+        },
+        mtu: match fields.optional("mtu") {
+            None => None,
+            Some(node) => Some(node.whole(MTU)? as u16),
+        },
     })
 }
 

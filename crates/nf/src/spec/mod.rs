@@ -18,7 +18,7 @@ mod port_name;
 mod values;
 mod yaml;
 
-pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
+pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, PortsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
 pub use functions::{

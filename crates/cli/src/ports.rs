@@ -1,0 +1,86 @@
+//! Ports of a run, where packets do not come from a trace.
+
+use crate::args::RunArgs;
+use crate::error::CliError;
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::port::Port;
+use tailwater_nf::spec::{ChainSpec, Match, PortsSpec};
+
+/// The ports that the command line names, or else the spec, if no traffic is named; checked as far as that
+/// takes no time.
+pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, CliError> {
+    let wrong = |message: &str| Err(CliError::Input(message.to_owned()));
+    let ports = match &args.ports[..] {
+        [] if args.traffic.is_some() || args.saturate => None,
+        [] => spec.ports.clone(),
+        [entry, rest @ ..] => Some(PortsSpec {
+            entry: entry.clone(),
+            exit: rest.first().cloned(),
+            both_ways: args.both_ways,
+            mtu: spec.ports.as_ref().and_then(|ports| ports.mtu),
+        }),
+    };
+    let Some(ports) = ports else {
+        return Ok(None);
+    };
+    if args.ports.len() > 2 {
+        return wrong("--port: expected one port, or an entry port and an exit port");
+    }
+    if ports
+        .exit
+        .as_ref()
+        .is_some_and(|exit| exit.conflicts(&ports.entry))
+    {
+        return wrong(
+            "--port: both are the same device, which can be used once; name it once, and packets leave where \
+             they came from",
+        );
+    }
+    if args.load.rate.is_some() || args.load.rate_scale.is_some() {
+        return wrong(
+            "--rate and --rate-scale are for traffic from a file or preset, not from ports",
+        );
+    }
+    if spec.match_ != Match::default() {
+        return wrong(
+            "spec.match: a chain on ports is run on everything that arrives; leave it out, and have the NIC or \
+             switch send only what the chain is for",
+        );
+    }
+    if cfg!(not(feature = "dpdk")) {
+        return wrong(
+            "this program was built without ports: cargo build --release --features dpdk (which needs DPDK: \
+             make deps)",
+        );
+    }
+    Ok(Some(ports))
+}
+
+/// Finds the ports.
+#[cfg(feature = "dpdk")]
+pub fn find(ports: PortsSpec, args: &RunArgs, clock: &Clock) -> Result<Box<dyn Port>, CliError> {
+    use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
+    let ring = args.ring.map(|ring| {
+        u16::try_from(ring).map_err(|_| {
+            let most = u16::MAX;
+            CliError::Input(format!(
+                "--ring: expected up to {most} for ports, found {ring}"
+            ))
+        })
+    });
+    let config = DpdkConfig {
+        ports,
+        ring: ring.transpose()?,
+        duration: args.duration,
+        huge_pages: HugePages::IfThere,
+    };
+    let ports = DpdkPorts::find(config, clock.clone());
+    let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
+    Ok(Box::new(ports))
+}
+
+/// There are none: [`wanted`] has said so.
+#[cfg(not(feature = "dpdk"))]
+pub fn find(_: PortsSpec, _: &RunArgs, _: &Clock) -> Result<Box<dyn Port>, CliError> {
+    unreachable!("ports are refused before they are looked for")
+}

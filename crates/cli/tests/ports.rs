@@ -1,0 +1,244 @@
+//! `tailwater run --port` without privileges: virtual devices that read and write captures.
+
+mod common;
+
+use common::*;
+
+/// A device that receives one capture and writes another.
+fn pcap(number: u32, from: &std::path::Path, to: &std::path::Path) -> String {
+    let (from, to) = (from.display(), to.display());
+    format!("net_pcap{number},rx_pcap={from},tx_pcap={to}")
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn without_the_feature_ports_are_refused_with_a_hint() {
+    let folder = Folder::new();
+    let port = pcap(0, &folder.path("in.pcap"), &folder.path("out.pcap"));
+    let output = run(&[&"run", &folder.forward(), &"--port", &port]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("--features dpdk"), "{error}");
+}
+
+#[cfg(feature = "dpdk")]
+mod with_dpdk {
+    use super::*;
+    use crate::common::serving::Serving;
+
+    /// Runs a chain on ports for some time.
+    fn on_ports(chain: &std::path::Path, ports: &[&str], more: &[&str]) -> serde_json::Value {
+        let ports = ports.iter().flat_map(|port| ["--port", port]);
+        let output = tailwater()
+            .args(["run", "--output", "json", "--duration", "1s"])
+            .arg(chain)
+            .args(ports)
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_identity(&report);
+        report
+    }
+
+    #[test]
+    fn a_port_gives_what_a_trace_gives() {
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(1000));
+        let [of_trace, of_port] = ["trace.pcap", "port.pcap"].map(|name| folder.path(name));
+        let chain = folder.acl_nat();
+        let more = ["--capture-out", of_trace.to_str().unwrap()];
+        report(&chain, &traffic, &more);
+        let report = on_ports(&chain, &[&pcap(0, &traffic, &of_port)], &[]);
+        for (name, packets) in [
+            ("offered", 1000),
+            ("delivered", 900),
+            ("dropped_by_nf", 100),
+        ] {
+            assert_eq!(count(&report, name), packets, "{report}");
+        }
+        assert_eq!(report["packets"]["reasons"]["edge/denied"], 100);
+        let port = &report["ports"][0];
+        assert_eq!(
+            (&port["received"], &port["sent"]),
+            (&1000.into(), &900.into())
+        );
+        assert_eq!(
+            (&port["driver"], &port["gone"]),
+            (&"net_pcap".into(), &false.into())
+        );
+        // To the last byte: the same translations, the same checksums.
+        assert!(frames(&of_port) == frames(&of_trace));
+    }
+
+    #[test]
+    fn packets_cross_from_port_to_port_both_ways() {
+        let folder = Folder::new();
+        let there = folder.capture("there.pcap", &mixture(600));
+        let back = folder.capture("back.pcap", &mixture(400));
+        let [a, b] = ["a.pcap", "b.pcap"].map(|name| folder.path(name));
+        let [entry, exit] = [pcap(0, &there, &a), pcap(1, &back, &b)];
+        for (both_ways, [to_a, to_b]) in [(false, [0, 600]), (true, [400, 600])] {
+            let flags: &[&str] = if both_ways { &["--both-ways"] } else { &[] };
+            let report = on_ports(&folder.forward(), &[&entry, &exit], flags);
+            assert_eq!(count(&report, "delivered"), to_a + to_b);
+            for (path, from, packets) in [(&a, &back, to_a), (&b, &there, to_b)] {
+                match packets {
+                    // Nothing but a capture's header.
+                    0 => assert_eq!(std::fs::metadata(path).unwrap().len(), 24),
+                    _ => assert!(frames(path) == frames(from)),
+                }
+            }
+        }
+    }
+
+    /// One device queue, two workers: one of them deals packets out by the software table.
+    #[test]
+    fn buckets_are_dealt_out_to_cores() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if cores < 2 {
+            println!("skipped: this needs two cores");
+            return;
+        }
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(1000));
+        let [out, other] = ["out.pcap", "other.pcap"].map(|name| folder.path(name));
+        // A transmit queue for each.
+        let port = format!("{},tx_pcap={}", pcap(0, &traffic, &out), other.display());
+        let report = on_ports(&folder.acl_nat(), &[&port], &["--cores", "0,1"]);
+        assert_eq!(count(&report, "offered"), 1000);
+        assert_eq!(count(&report, "dropped_by_nf"), 100);
+        assert_eq!(count(&report, "lost"), 0, "{report}");
+        // Both cores sent some, and right ones.
+        let sent = [&out, &other].map(|path| frames(path));
+        assert!(
+            sent.iter()
+                .all(|sent| !sent.is_empty() && wrong_checksums(sent) == 0)
+        );
+        assert_eq!(sent[0].len() + sent[1].len(), 900);
+    }
+
+    #[test]
+    fn ports_of_the_spec_are_used_until_a_signal() {
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(1000));
+        let entry = pcap(0, &traffic, &folder.path("out.pcap"));
+        let ports = format!("  ports: {{entry: \"{entry}\"}}\n");
+        let chain = folder.spec("ports.yaml", "[{forward: }]", &ports);
+        let mut command = tailwater();
+        command
+            .args(["run", "--output", "json", "--window", "50ms"])
+            .arg(chain);
+        let mut serving = Serving::run(&mut command);
+        serving.page_with("tailwater_packets_offered_total 1000");
+        serving.signal("-INT");
+        let report: serde_json::Value = serde_json::from_str(&serving.finish()).unwrap();
+        assert_identity(&report);
+        assert_eq!(
+            (count(&report, "delivered"), &report["interrupted"]),
+            (1000, &true.into())
+        );
+        assert_eq!(report["traffic"], entry);
+    }
+
+    #[test]
+    fn wrong_ports_are_refused() {
+        let folder = Folder::new();
+        let forward = folder.forward();
+        let matching = folder.spec(
+            "match.yaml",
+            "[{forward: }]",
+            "  match: {protocols: [tcp]}\n",
+        );
+        for (chain, args, expected) in [
+            (
+                &forward,
+                &["--port", "eth0"][..],
+                "write net_af_packet0,iface=eth0",
+            ),
+            (
+                &forward,
+                &["--port", "net_nul0"],
+                "DPDK has no driver \"net_nul\"",
+            ),
+            (
+                &forward,
+                &["--port", "net_ring0", "--port", "net_ring0"],
+                "the same device",
+            ),
+            (
+                &forward,
+                &[
+                    "--port",
+                    "net_ring0",
+                    "--port",
+                    "net_ring1",
+                    "--port",
+                    "net_ring2",
+                ],
+                "expected one port, or an entry port and an exit port",
+            ),
+            (
+                &forward,
+                &["--port", "net_ring0", "--rate", "1000"],
+                "not from ports",
+            ),
+            (
+                &forward,
+                &["--port", "net_ring0", "--traffic", "bursty"],
+                "--traffic",
+            ),
+            (
+                &forward,
+                &["--port", "net_af_packet0,iface=no0"],
+                "there is no interface \"no0\"",
+            ),
+            (
+                &forward,
+                &["--port", "net_ring0", "--ring", "100000"],
+                "expected up to 65535",
+            ),
+            (&forward, &["--both-ways"], "--port"),
+            (&matching, &["--port", "net_ring0"], "spec.match"),
+        ] {
+            let output = tailwater()
+                .arg("run")
+                .arg(chain)
+                .args(args)
+                .output()
+                .unwrap();
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            assert!(error.contains(expected), "{args:?}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn buffers_beyond_the_cache_are_told() {
+        let folder = Folder::new();
+        let port = [
+            "--port",
+            "net_null0",
+            "--duration",
+            "200ms",
+            "--ring",
+            "16384",
+        ];
+        let output = tailwater()
+            .arg("run")
+            .arg(folder.forward())
+            .args(port)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let fits = tailwater_dataplane::ddio::Cache::of_machine()
+            .is_none_or(|cache| cache.share() > 2 * 16_384 * 24 * 64);
+        let notice = text(&output.stderr);
+        assert!(
+            fits || notice.contains("2 queues x 16384 descriptors x 24 lines"),
+            "{notice}"
+        );
+    }
+}

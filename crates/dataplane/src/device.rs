@@ -1,0 +1,401 @@
+//! Devices as ports: what a driver gives in bursts goes to workers by the bucket table, without a copy.
+//!
+//! A trace NIC sorts packets to queues by itself. A device may do so, too, or in part, or not at all: virtual
+//! devices and NICs in clouds have no table that could be set. So each worker looks at the bucket of
+//! every packet that its device queue gives, and hands those of others over through rings, one from each worker to
+//! each other one. A device that spreads packets by the same table leaves nothing to hand over but what came while
+//! the table changed; one with a single queue leaves all to one worker's dealing out. The server mapper sees
+//! no difference.
+//!
+//! **When a packet arrived** nobody tells. It was after the last time at which the device queue was seen empty, and
+//! that is what counts as its arrival: latencies come out too long, if anything, by one turn of the worker's
+//! loop; and by the time that a full device ring takes to pass, in a backlog.
+//!
+//! **Order.** A worker takes what others handed it only once it has emptied its own device queue *after* it was
+//! handed over: what the device gave it before is older. (`Snapshot`). Hence packets of a flow keep their
+//! order while a device's own table changes, if the change reaches the device before it is in force here.
+
+mod among;
+
+use crate::capture::CaptureTap;
+use crate::clock::Clock;
+use crate::port::{PortQueue, PortSender, Received, Reta, RetaError};
+use crate::reta::RetaHistory;
+use crate::trace_nic::check;
+use among::{Among, connect};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tailwater_net::Nanos;
+use tailwater_net::parse::{Headers, parse, parse_ordinary};
+use tailwater_net::toeplitz::{RssHasher, bucket_of};
+use tailwater_nf::batch::{Arrived, Batch};
+use tailwater_nf::buffer::BufferPool;
+
+/// A device's receive queue, with the thread that uses it.
+pub trait Receiver: Send {
+    /// Receives up to `most` packets in buffers of `pool`, in order. Returns how many there were: fewer only
+    /// if no more had arrived.
+    fn receive(
+        &mut self,
+        pool: &mut BufferPool,
+        most: usize,
+        each: impl FnMut(&mut BufferPool, Arrived),
+    ) -> usize;
+
+    /// The most packets that wait in it.
+    fn ring(&self) -> usize;
+}
+
+/// A device's transmit queue, with the thread that uses it.
+pub trait Sender: Send {
+    /// Sends the packets of the batch, as [`PortSender::transmit`] does.
+    fn transmit(&mut self, batch: &mut Batch) -> usize;
+}
+
+/// Packets that wait in the ring from one worker to another.
+#[cfg(feature = "dpdk")]
+pub(crate) const RING: u64 = among::RING as u64;
+
+/// The most device queues of a worker: one of each port.
+const MOST_RECEIVERS: usize = 2;
+
+/// What all queues of a device, or of two of them, share.
+#[derive(Debug)]
+pub struct Steering {
+    rss: Arc<RssHasher>,
+    history: Arc<RetaHistory>,
+    workers: u16,
+    clock: Clock,
+    /// Packets that the devices lost before anybody received them, and nobody has counted yet.
+    missed: Arc<AtomicU64>,
+    /// Nothing can arrive any more.
+    over: Arc<AtomicBool>,
+}
+
+impl Steering {
+    /// Under the table `reta` for so many workers. A new table is in force after `delay`: as long as
+    /// the devices' own tables take to follow.
+    ///
+    /// # Errors
+    /// If the table names a worker that is not there.
+    pub fn new(
+        rss: RssHasher,
+        workers: u16,
+        reta: &Reta,
+        delay: Nanos,
+        clock: Clock,
+    ) -> Result<Steering, RetaError> {
+        check(reta, workers)?;
+        Ok(Steering {
+            rss: Arc::new(rss),
+            history: Arc::new(RetaHistory::new(*reta, delay)),
+            workers,
+            clock,
+            missed: Arc::default(),
+            over: Arc::default(),
+        })
+    }
+
+    /// A queue for each worker, made of its device queues, up to two, and of where it sends. Packets arrive
+    /// from `start` until `end`, if there is one.
+    ///
+    /// # Panics
+    /// If there are more or fewer than the workers.
+    pub fn queues<R: Receiver, S: Sender>(
+        &self,
+        devices: Vec<(Vec<R>, S)>,
+        start: Nanos,
+        end: Nanos,
+    ) -> Vec<DeviceQueue<R, S>> {
+        assert_eq!(devices.len(), usize::from(self.workers), "a queue each");
+        let among = connect(self.workers, &self.history);
+        let mut missed = Some(Arc::clone(&self.missed));
+        let parts = devices.into_iter().zip(among);
+        parts
+            .map(|((receivers, sender), among)| DeviceQueue {
+                totals: [0; MOST_RECEIVERS],
+                snapshot: Snapshot::default(),
+                arrived_after: start,
+                first: 0,
+                state: State::Runs,
+                over: Arc::clone(&self.over),
+                receivers,
+                sender: self.sender(sender),
+                rss: Arc::clone(&self.rss),
+                among,
+                missed: missed.take(),
+                start,
+                end,
+            })
+            .collect()
+    }
+
+    /// A transmit queue for a helper.
+    pub fn sender<S: Sender>(&self, sender: S) -> DeviceSender<S> {
+        DeviceSender {
+            sender,
+            capture: None,
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Installs a bucket table, in force from the returned time on. A device's own table must have been
+    /// told before.
+    ///
+    /// # Errors
+    /// If the table names a worker that is not there.
+    pub fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
+        check(reta, self.workers)?;
+        self.history.update(*reta, &self.clock)
+    }
+
+    /// The devices have lost more packets that nobody has received: they count as offered.
+    pub fn add_missed(&self, packets: u64) {
+        self.missed.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// Nothing will arrive any more.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a worker saw at some time, before it asked its devices: once they have given everything that
+/// they had by then, all of it has been received.
+#[derive(Clone, Copy, Debug, Default)]
+struct Snapshot {
+    /// Whether there is one.
+    open: bool,
+    time: Nanos,
+    /// Packets received by then from each device.
+    totals: [u64; MOST_RECEIVERS],
+    /// Which devices have been emptied since.
+    emptied: [bool; MOST_RECEIVERS],
+}
+
+/// What becomes of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Runs,
+    /// What had arrived by then is still received.
+    Ends(Nanos),
+    Ended,
+}
+
+/// A worker's queue on devices.
+#[derive(Debug)]
+pub struct DeviceQueue<R, S> {
+    receivers: Vec<R>,
+    /// Packets received from each.
+    totals: [u64; MOST_RECEIVERS],
+    /// Which one is asked first.
+    first: usize,
+    snapshot: Snapshot,
+    /// All that arrived by then has been received.
+    arrived_after: Nanos,
+    state: State,
+    over: Arc<AtomicBool>,
+    sender: DeviceSender<S>,
+    rss: Arc<RssHasher>,
+    /// The other workers; nothing if there are none.
+    among: Option<Box<Among>>,
+    /// Of one queue: counts what the devices lost.
+    missed: Option<Arc<AtomicU64>>,
+    start: Nanos,
+    end: Nanos,
+}
+
+/// A worker's or helper's way out through devices.
+#[derive(Debug)]
+pub struct DeviceSender<S> {
+    sender: S,
+    capture: Option<CaptureTap>,
+    clock: Clock,
+}
+
+impl<S: Sender> PortSender for DeviceSender<S> {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        if let Some(capture) = &mut self.capture {
+            let now = self.clock.now();
+            (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
+        }
+        self.sender.transmit(batch)
+    }
+
+    fn capture(&mut self, tap: CaptureTap) {
+        self.capture = Some(tap);
+    }
+}
+
+impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        self.sender.transmit(batch)
+    }
+
+    fn capture(&mut self, tap: CaptureTap) {
+        self.sender.capture(tap);
+    }
+}
+
+/// The hash of a packet of which its device tells none.
+#[inline]
+fn hash_of(frame: &[u8], rss: &RssHasher) -> u32 {
+    let mut headers = Headers::default();
+    if parse_ordinary(frame, &mut headers) {
+        return rss.hash_headers(&headers);
+    }
+    parse(frame).map_or(0, |headers| rss.hash_headers(&headers))
+}
+
+impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
+    /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
+    #[inline]
+    fn ask(&mut self, pool: &mut BufferPool, batch: &mut Batch, received: &mut Received) {
+        let receivers = self.receivers.len();
+        for i in 0..receivers {
+            let number = (self.first + i) % receivers;
+            let most = batch.room().min(pool.available());
+            if most == 0 {
+                // What is left in the device, nobody knows.
+                received.waiting += 1;
+                continue;
+            }
+            let (rss, arrival) = (&*self.rss, self.arrived_after);
+            let (among, lost) = (&mut self.among, &mut received.lost_ring_full);
+            let count = self.receivers[number].receive(pool, most, |pool, packet| {
+                let hash = match packet.hash {
+                    Some(hash) => hash,
+                    None => hash_of(packet.frame(pool.memory()), rss),
+                };
+                let packet = match among {
+                    None => Some(packet),
+                    Some(among) => among.sort(packet, bucket_of(hash), (arrival, hash), pool, lost),
+                };
+                if let Some(packet) = packet {
+                    batch.receive(packet, arrival, hash);
+                }
+            });
+            self.totals[number] += count as u64;
+            received.offered += count as u64;
+            if count < most {
+                self.snapshot.emptied[number] = true;
+            } else {
+                received.waiting += 1;
+            }
+        }
+        self.first = (self.first + 1) % receivers.max(1);
+    }
+
+    /// Once the devices have given all that they had at the snapshot's time, that is known.
+    #[inline]
+    fn settle(&mut self) {
+        let snapshot = &mut self.snapshot;
+        let emptied = self.receivers.iter().enumerate().all(|(i, receiver)| {
+            let since = self.totals[i] - snapshot.totals[i];
+            snapshot.emptied[i] || since >= receiver.ring() as u64
+        });
+        if emptied {
+            snapshot.open = false;
+            self.arrived_after = snapshot.time;
+            let ended = matches!(self.state, State::Ends(at) if at <= snapshot.time);
+            if ended {
+                self.state = State::Ended;
+            }
+            if let Some(among) = &mut self.among {
+                among.release();
+                among.publish(if ended { Nanos::MAX } else { snapshot.time });
+            }
+        }
+    }
+
+    /// Opens a snapshot, unless one is open.
+    #[inline]
+    fn look(&mut self, now: Nanos) {
+        if self.snapshot.open {
+            return;
+        }
+        self.snapshot = Snapshot {
+            open: true,
+            time: now,
+            totals: self.totals,
+            emptied: [false; MOST_RECEIVERS],
+        };
+        if let Some(among) = &mut self.among {
+            among.look();
+        }
+    }
+}
+
+impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
+    fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
+        let mut received = Received {
+            lost_since: self.arrived_after,
+            ..Received::default()
+        };
+        if now < self.start {
+            return received;
+        }
+        if self.state == State::Runs && (now >= self.end || self.over.load(Ordering::Relaxed)) {
+            self.state = State::Ends(now);
+        }
+        if let Some(among) = &mut self.among {
+            among.refresh(now);
+            received.waiting += among.take(pool, batch, self.receivers.is_empty());
+        }
+        if self.state != State::Ended {
+            self.look(now);
+            self.ask(pool, batch, &mut received);
+            self.settle();
+        }
+        if let Some(missed) = &self.missed
+            && missed.load(Ordering::Relaxed) > 0
+        {
+            let missed = missed.swap(0, Ordering::Relaxed);
+            received.offered += missed;
+            received.lost_ring_full += missed;
+        }
+        if let Some(among) = &mut self.among {
+            among.peek();
+        }
+        if self.state == State::Ended {
+            received.ended = true;
+            if let Some(among) = &mut self.among {
+                // In this order: what was handed over before the others ended is there.
+                received.ended = among.all_ended();
+                // Nothing is older any more than that.
+                among.look();
+                among.release();
+                received.waiting += among.waiting();
+            }
+        }
+        received
+    }
+
+    fn received_before(&self) -> Nanos {
+        let own = match self.state {
+            State::Ended => Nanos::MAX,
+            _ => self.arrived_after,
+        };
+        match &self.among {
+            None => own,
+            Some(among) => own.min(among.received_before()),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.end = Nanos::ZERO;
+    }
+
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+        self.state = State::Ended;
+        if let Some(among) = &mut self.among {
+            among.publish(Nanos::MAX);
+            among.discard(lost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

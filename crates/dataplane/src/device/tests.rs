@@ -1,0 +1,385 @@
+use super::*;
+use crate::port::round_robin;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::flow::FlowKey;
+use tailwater_net::vlan::VlanTag;
+use tailwater_nf::buffer::{BufferMemory, HEADROOM};
+use tailwater_nf::region::Region;
+
+const BYTES: usize = 256;
+const BUFFERS: u32 = 4096;
+const DEVICE_RING: usize = 64;
+
+/// Packets' numbers and hashes.
+type FakeRing = VecDeque<(u32, Option<u32>)>;
+
+/// A device that keeps what it is given in queues, and its buffers.
+#[derive(Debug)]
+struct Fake {
+    memory: BufferMemory,
+    free: Mutex<Vec<u32>>,
+    queues: Vec<Mutex<FakeRing>>,
+    sent: Mutex<Vec<u32>>,
+}
+
+impl Fake {
+    fn new(queues: usize) -> Arc<Fake> {
+        let bytes = BYTES * BUFFERS as usize;
+        let mut memory = vec![0u64; bytes / 8].into_boxed_slice();
+        let base = memory.as_mut_ptr().cast();
+        // SAFETY: the slice is the region's from now on.
+        let region = unsafe { Region::lent(base, bytes, Box::new(memory)) };
+        Arc::new(Fake {
+            memory: BufferMemory::lent(region, BUFFERS, [BYTES, BYTES]).unwrap(),
+            free: Mutex::new((0..BUFFERS).collect()),
+            queues: (0..queues).map(|_| Mutex::default()).collect(),
+            sent: Mutex::default(),
+        })
+    }
+
+    fn part(&self) -> BufferPool {
+        BufferPool::lent(self.memory.clone(), BUFFERS as usize)
+    }
+
+    /// A packet arrives; its number is in front. Whether there is room.
+    fn give(&self, queue: usize, number: u32, hash: Option<u32>) -> bool {
+        let mut queue = self.queues[queue].lock().unwrap();
+        let room = queue.len() < DEVICE_RING;
+        if room {
+            queue.push_back((number, hash));
+        }
+        room
+    }
+}
+
+#[derive(Debug)]
+struct FakeQueue(Arc<Fake>, usize);
+
+impl Receiver for FakeQueue {
+    fn receive(
+        &mut self,
+        pool: &mut BufferPool,
+        most: usize,
+        mut each: impl FnMut(&mut BufferPool, Arrived),
+    ) -> usize {
+        let mut free = self.0.free.lock().unwrap();
+        free.extend(pool.returned());
+        let mut count = 0;
+        while count < most
+            && let Some((number, hash)) = self.0.queues[self.1].lock().unwrap().pop_front()
+        {
+            let index = free.pop().unwrap();
+            // SAFETY: what is in the list of free buffers has no other handle.
+            let mut buffer = unsafe { pool.claim(index) };
+            let bytes = self.0.memory.bytes_mut(&mut buffer);
+            bytes[HEADROOM..HEADROOM + 4].copy_from_slice(&number.to_le_bytes());
+            let packet = Arrived {
+                buffer,
+                start: HEADROOM as u16,
+                length: 60,
+                hash,
+            };
+            each(pool, packet);
+            count += 1;
+        }
+        count
+    }
+
+    fn ring(&self) -> usize {
+        DEVICE_RING
+    }
+}
+
+impl Sender for FakeQueue {
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        let number = |i| u32::from_le_bytes(*batch.frame(i).first_chunk().unwrap());
+        let mut sent = self.0.sent.lock().unwrap();
+        sent.extend((0..batch.len()).map(number));
+        let mut free = self.0.free.lock().unwrap();
+        batch.hand_over(|buffer, _, _| free.push(buffer.index()));
+        0
+    }
+}
+
+/// A worker: its queue, and what it does of [`Buckets`](crate::scaling::buckets)'s work.
+struct Worker {
+    queue: DeviceQueue<FakeQueue, FakeQueue>,
+    pool: BufferPool,
+    batch: Batch,
+    held: Vec<bool>,
+    kept_back: Vec<u32>,
+}
+
+struct Rig {
+    fake: Arc<Fake>,
+    steering: Steering,
+    clock: Clock,
+    workers: Vec<Worker>,
+    reta: Reta,
+    /// Buckets on their way: from, to, since.
+    moving: Vec<(u16, u16, u16, Nanos)>,
+    processed: Vec<u32>,
+    offered: u64,
+    lost: u64,
+}
+
+/// Flows are so many, a bucket each.
+const FLOWS: u32 = 16;
+
+impl Rig {
+    fn new(workers: u16, device_queues: usize) -> Rig {
+        let fake = Fake::new(device_queues);
+        let (clock, reta) = (Clock::start(), round_robin(workers));
+        let rss = RssHasher::default();
+        let steering = Steering::new(rss, workers, &reta, Nanos(1), clock.clone()).unwrap();
+        let devices = (0..usize::from(workers)).map(|worker| {
+            let queue = |queue| FakeQueue(Arc::clone(&fake), queue);
+            let receivers = (worker < device_queues).then(|| queue(worker));
+            (receivers.into_iter().collect(), queue(0))
+        });
+        let queues = steering.queues(devices.collect(), Nanos::ZERO, Nanos::MAX);
+        let workers = queues.into_iter().enumerate().map(|(worker, queue)| {
+            let pool = fake.part();
+            Worker {
+                queue,
+                batch: Batch::new(&pool, 32),
+                pool,
+                held: reta
+                    .iter()
+                    .map(|&owner| usize::from(owner) == worker)
+                    .collect(),
+                kept_back: Vec::new(),
+            }
+        });
+        Rig {
+            workers: workers.collect(),
+            fake: Arc::clone(&fake),
+            steering,
+            clock,
+            reta,
+            moving: Vec::new(),
+            processed: Vec::new(),
+            offered: 0,
+            lost: 0,
+        }
+    }
+
+    /// A turn of a worker's; whether it is through.
+    fn turn(&mut self, number: usize) -> bool {
+        let worker = &mut self.workers[number];
+        let now = self.clock.now();
+        let received = worker
+            .queue
+            .receive(now, &mut worker.pool, &mut worker.batch);
+        self.offered += received.offered;
+        self.lost += received.lost_ring_full;
+        for i in 0..worker.batch.len() {
+            let packet = u32::from_le_bytes(*worker.batch.frame(i).first_chunk().unwrap());
+            assert!(worker.batch.packet(i).arrival <= now);
+            match worker.held[usize::from(bucket_of(worker.batch.packet(i).rss_hash))] {
+                true => self.processed.push(packet),
+                false => worker.kept_back.push(packet),
+            }
+        }
+        worker.queue.transmit(&mut worker.batch);
+        worker.batch.release(&mut worker.pool);
+        let before = worker.queue.received_before();
+        let leaves = |moving: &&mut (u16, u16, u16, Nanos)| {
+            usize::from(moving.1) == number && before >= moving.3
+        };
+        let gone: Vec<_> = self.moving.iter_mut().filter(leaves).map(|m| *m).collect();
+        self.moving.retain(|moving| !gone.contains(moving));
+        for (bucket, from, to, _) in gone {
+            self.workers[usize::from(from)].held[usize::from(bucket)] = false;
+            let to = &mut self.workers[usize::from(to)];
+            to.held[usize::from(bucket)] = true;
+            let arrived = to
+                .kept_back
+                .extract_if(.., |packet| (*packet % FLOWS) as u16 == bucket);
+            self.processed.extend(arrived);
+        }
+        received.ended && received.waiting == 0
+    }
+
+    /// Moves some buckets, as soon as no other is on its way. The device's own table follows at once.
+    fn remap(&mut self, reta: Reta) {
+        if self.moving.is_empty() {
+            let effective = self.steering.set_reta(&reta).unwrap();
+            for (bucket, (&from, &to)) in self.reta.iter().zip(&reta).enumerate() {
+                if from != to {
+                    self.moving.push((bucket as u16, from, to, effective));
+                }
+            }
+            self.reta = reta;
+        }
+    }
+
+    /// Ends the run: every packet is somewhere, and each flow's in order.
+    fn finish(mut self, given: u32) {
+        self.workers
+            .iter_mut()
+            .for_each(|worker| worker.queue.stop());
+        let mut turns = 0;
+        let mut through = vec![false; self.workers.len()];
+        while through.contains(&false) || !self.moving.is_empty() {
+            for (worker, through) in through.iter_mut().enumerate() {
+                *through = self.turn(worker);
+            }
+            turns += 1;
+            assert!(turns < 10_000, "the run does not end");
+        }
+        assert_eq!(self.offered, u64::from(given));
+        assert_eq!(self.processed.len() as u64 + self.lost, u64::from(given));
+        let mut last = [None; FLOWS as usize];
+        for packet in &self.processed {
+            let last = &mut last[(*packet % FLOWS) as usize];
+            assert!(*last < Some(*packet), "{packet} after {last:?}");
+            *last = Some(*packet);
+        }
+        for worker in &mut self.workers {
+            self.fake
+                .free
+                .lock()
+                .unwrap()
+                .extend(worker.pool.returned());
+            assert_eq!(worker.pool.available(), BUFFERS as usize);
+        }
+        assert_eq!(self.fake.free.lock().unwrap().len(), BUFFERS as usize);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many packets of flows from this one on arrive.
+    Arrive(u32, u32),
+    /// A worker takes a turn.
+    Turn(usize),
+    /// Every bucket of a flow goes to the worker that these say.
+    Remap(Vec<u16>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..FLOWS, 1..100u32).prop_map(|(flow, packets)| Step::Arrive(flow, packets)),
+        6 => (0..3usize).prop_map(Step::Turn),
+        1 => prop::collection::vec(0..3u16, FLOWS as usize).prop_map(Step::Remap),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+proptest! {
+    /// However workers take turns and buckets move, with a device that spreads packets by the same table or by
+    /// one of its own: none is lost but for want of room, none overtakes another of its flow.
+    #[test]
+    fn packets_keep_their_order_whatever_moves(
+        steps in steps(), workers in 1..4u16, device_queues in 1..4usize, follows: bool,
+    ) {
+        let device_queues = device_queues.min(usize::from(workers));
+        // Only a device with a queue for each worker can follow.
+        let follows = follows && device_queues == usize::from(workers);
+        let mut rig = Rig::new(workers, device_queues);
+        let (mut numbers, mut given) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Arrive(flow, packets) => for i in 0..packets {
+                    // Its number says its flow, which is its bucket.
+                    let flow = (flow + i % 3) % FLOWS;
+                    let number = numbers * FLOWS + flow;
+                    let queue = match follows {
+                        true => usize::from(rig.reta[flow as usize]),
+                        false => flow as usize % device_queues,
+                    };
+                    given += u32::from(rig.fake.give(queue, number, Some(flow)));
+                    numbers += 1;
+                },
+                Step::Turn(worker) => {
+                    rig.turn(worker % usize::from(workers));
+                }
+                Step::Remap(owners) => {
+                    let mut reta = rig.reta;
+                    for (bucket, owner) in owners.into_iter().enumerate() {
+                        reta[bucket] = owner % workers;
+                    }
+                    rig.remap(reta);
+                }
+            }
+        }
+        rig.finish(given);
+    }
+}
+
+#[test]
+fn what_finds_a_full_ring_is_lost_and_counted() {
+    let mut rig = Rig::new(2, 1);
+    for number in 0..2000 {
+        // All are worker 1's, which takes none.
+        assert!(rig.fake.give(0, number * FLOWS + 1, Some(1)));
+        rig.turn(0);
+    }
+    assert_eq!(rig.lost, 2000 - among::RING as u64);
+    rig.finish(2000);
+}
+
+#[test]
+fn the_hash_is_the_devices_or_that_of_the_trace_nic() {
+    let rss = RssHasher::default();
+    let [from, to] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
+    let key = FlowKey::v4(from, to, 17, 80, 90);
+    let plain = FrameBuilder::new(&key).payload(b"plain");
+    let tagged = plain.vlan(VlanTag::customer(7));
+    for frame in [plain, tagged].map(|frame| frame.to_vec().unwrap()) {
+        assert_eq!(hash_of(&frame, &rss), rss.hash(&key));
+    }
+    assert_eq!(hash_of(&[0; 60], &rss), 0);
+
+    // A device's own hash goes before.
+    let mut rig = Rig::new(1, 1);
+    assert!(rig.fake.give(0, 0, Some(7)) && rig.fake.give(0, 1, None));
+    let worker = &mut rig.workers[0];
+    let (pool, batch) = (&mut worker.pool, &mut worker.batch);
+    worker.queue.receive(Nanos(1), pool, batch);
+    assert_eq!([0, 1].map(|i| batch.packet(i).rss_hash), [7, 0]);
+}
+
+#[test]
+fn arrivals_are_when_the_device_was_last_empty() {
+    let mut rig = Rig::new(1, 1);
+    let worker = &mut rig.workers[0];
+    let mut receive = |now: u64| {
+        let received = worker
+            .queue
+            .receive(Nanos(now), &mut worker.pool, &mut worker.batch);
+        let arrival = worker.batch.first().map(|packet| packet.arrival.0);
+        let before = worker.queue.received_before();
+        worker.queue.transmit(&mut worker.batch);
+        worker.batch.release(&mut worker.pool);
+        (received.waiting > 0, arrival, before.0)
+    };
+    assert_eq!(receive(100), (false, None, 100));
+    // Full bursts do not say that nothing is left, but a ring full of them does.
+    let arrive = |packets| assert!((0..packets).all(|i| rig.fake.give(0, i, Some(0))));
+    arrive(64);
+    assert_eq!(receive(200), (true, Some(100), 100));
+    arrive(32);
+    assert_eq!(receive(300), (true, Some(100), 200));
+    assert_eq!(receive(400), (true, Some(200), 200));
+    arrive(10);
+    assert_eq!(receive(500), (false, Some(200), 400));
+    assert_eq!(receive(600), (false, None, 600));
+    rig.steering.add_missed(3);
+    let worker = &mut rig.workers[0];
+    let received = worker
+        .queue
+        .receive(Nanos(700), &mut worker.pool, &mut worker.batch);
+    assert_eq!((received.offered, received.lost_ring_full), (3, 3));
+    assert!(!received.ended);
+    rig.steering.end();
+    let received = worker
+        .queue
+        .receive(Nanos(800), &mut worker.pool, &mut worker.batch);
+    assert!(received.ended);
+}
