@@ -9,7 +9,7 @@ MINUTES ?= 10
 # What the feature `dpdk` changes.
 WITH_DPDK = -p tailwater-dpdk -p tailwater-dataplane -p tailwater --features tailwater/dpdk
 # What of the tests there is besides.
-DPDK_TESTS = --lib --test ports
+DPDK_TESTS = --lib --test ports --test kernel_ports
 
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.

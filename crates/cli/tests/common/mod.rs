@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+#[cfg(feature = "dpdk")]
+pub mod namespaces;
 pub mod serving;
 
 use std::collections::BTreeSet;
