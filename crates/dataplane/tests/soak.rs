@@ -80,6 +80,7 @@ impl Round {
             packets: PACKETS,
             spacing,
             burst: within(16, 700) as u32,
+            ..Traffic::default()
         };
         let park = match within(0, 1) {
             0 => Mode::Sleep,

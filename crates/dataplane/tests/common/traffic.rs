@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_traffic::impair::{Impaired, Impairments};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
 /// Advances a stream of random numbers (xorshift); the state must not be 0.
@@ -25,6 +26,8 @@ pub struct Traffic {
     pub spacing: Nanos,
     /// Packets that come at once, on average.
     pub burst: u32,
+    /// What is done to them on their way.
+    pub impairments: Impairments,
 }
 
 impl Default for Traffic {
@@ -39,6 +42,7 @@ impl Default for Traffic {
                 2_000
             }),
             burst: 128,
+            impairments: Impairments::NONE,
         }
     }
 }
@@ -51,7 +55,8 @@ pub const PACKETS: u32 = if cfg!(debug_assertions) {
 
 impl Traffic {
     pub fn trace(self) -> Trace {
-        Trace::load(&mut Numbered::new(self), &LoadOptions::default()).unwrap()
+        let mut source = Impaired::new(Numbered::new(self), self.impairments).unwrap();
+        Trace::load(&mut source, &LoadOptions::default()).unwrap()
     }
 }
 
