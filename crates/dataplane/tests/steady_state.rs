@@ -1,5 +1,8 @@
 //! What must not happen per packet: allocations, and packets that are not accounted for.
 
+#[path = "common/library.rs"]
+mod library;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
@@ -107,8 +110,10 @@ fn allocations(functions: &str, packets: u64) -> u64 {
 
 #[test]
 fn nothing_is_allocated_per_packet() {
+    let in_c = format!("[{{{}}}]", library::function_in_c("steady-state", false));
     for functions in [
         "[{forward: {}}]",
+        &in_c,
         LB_ACCOUNTING,
         ENCRYPT,
         ACL_NAT,

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+pub mod library;
 pub mod mappers;
 pub mod traffic;
 
