@@ -39,6 +39,42 @@ fn c_program(name: &str, body: &str) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
+#[test]
+fn the_headers_are_c_plus_plus_too() {
+    let source = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("function.cpp");
+    let text = "#include <tailwater_json.h>\n#include <tailwater_nf.h>\n\
+        static int process(void *, tw_batch *batch) {\n\
+            for (uint32_t i = 0; i < batch->count; i++) batch->packets[i].verdict = TW_DROP(0);\n\
+            return 0;\n}\n\
+        static const tw_drop_reason reasons[] = {{\"all\", 0}};\n\
+        const tw_function tailwater_function = {TW_FUNCTION_HEAD, .name = \"all\", .drop_reasons = reasons,\n\
+            .drop_reason_count = 1, .process = process};\n";
+    std::fs::write(&source, text).unwrap();
+    let compiled = Command::new("c++")
+        .args([
+            "-std=c++20",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-missing-field-initializers",
+        ])
+        .args(["-fPIC", "-fvisibility=hidden", "-shared", "-s"])
+        .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"))
+        .args([
+            "-o".as_ref(),
+            source.with_extension("so").as_os_str(),
+            source.as_os_str(),
+        ])
+        .output()
+        .expect("a C++ compiler");
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{said}");
+    // A constant is not exported by C++ unless it is declared so; without `-s` it would be named all the same.
+    let library = std::fs::read(source.with_extension("so")).unwrap();
+    let name = abi::SYMBOL.to_bytes();
+    assert!(library.windows(name.len()).any(|bytes| bytes == name));
+}
+
 macro_rules! layout {
     ($rust:ty, $c:literal, $($field:ident),+) => {{
         let mut c = format!("printf(\"{0} %zu\\n\", sizeof(struct {0}));\n", $c);
