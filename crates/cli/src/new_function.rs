@@ -81,7 +81,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
         }
         _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
     })?;
-    for (path, text) in files {
+    let written = files.iter().try_for_each(|(path, text)| {
         let path = folder.join(path);
         let text = text
             .replace("@NAME@", name)
@@ -90,10 +90,15 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
             .replace("@RUST_VERSION@", env!("CARGO_PKG_RUST_VERSION"));
         let parent = path.parent().unwrap_or(folder);
-        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, text));
-        written.map_err(|error| {
-            CliError::Input(format!("cannot write {}: {error}", path.display()))
-        })?;
+        fs::create_dir_all(parent)?;
+        fs::write(path, text)
+    });
+    if let Err(error) = written {
+        // Half of it would be in the way of another try.
+        let _ = fs::remove_dir_all(folder);
+        return Err(CliError::Input(format!(
+            "cannot write into {name}: {error}"
+        )));
     }
     let lines: Vec<String> = files
         .iter()

@@ -40,8 +40,9 @@ struct tw_flow_key {
 };
 
 /* Packet flags, in tw_packet.flags. */
-#define TW_NEW_FLOW 1u  /* set by the runtime: the first packet of its flow that this function sees, or the first
-                         * since a function in front sent the flow elsewhere. Decide, and keep it in the state. */
+#define TW_NEW_FLOW 1u  /* set by the runtime, for functions with state: the first packet of its flow that this function
+                         * sees, or the first since a function in front sent the flow elsewhere. Decide, and keep it
+                         * in the state. */
 #define TW_REWRITTEN 2u /* to be set by the function: it changed headers or the frame's length */
 
 /* Verdicts. */
@@ -137,7 +138,7 @@ struct tw_function {
     int (*process)(void *instance, struct tw_batch *batch);
 
     /* Flows that `process` has seen have left the flow table. All that are still there follow when the run
-     * ends. May be NULL. */
+     * ends. For functions with state. May be NULL. */
     void (*flows_ended)(void *instance, const struct tw_ended_flow *flows, uint32_t count, uint64_t *counters);
 };
 

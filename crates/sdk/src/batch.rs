@@ -92,7 +92,7 @@ pub struct Packet<'a, S> {
 
 impl<S: State> Packet<'_, S> {
     /// Whether this is the first packet of its flow that the function sees, or the first since a function in
-    /// front sent the flow elsewhere: decide now, and keep it in the state.
+    /// front sent the flow elsewhere: decide now, and keep it in the state. For functions with state.
     #[inline]
     pub fn is_new_flow(&self) -> bool {
         self.raw.flags & abi::NEW_FLOW != 0

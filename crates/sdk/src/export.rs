@@ -27,6 +27,10 @@ pub const fn describe<F: Function>() -> abi::Function {
     assert!(size_of::<F::State>() <= abi::MAX_STATE_BYTES);
     assert!(F::DROP_REASONS.len() <= abi::MAX_DROP_REASONS);
     assert!(F::COUNTERS.len() <= abi::MAX_COUNTERS);
+    assert!(
+        !F::WANTS_FLOW_ENDS || size_of::<F::State>() > 0,
+        "only flows with state are told of"
+    );
     let mut flags = 0;
     if F::HEADERS_ONLY {
         flags |= abi::HEADERS_ONLY;

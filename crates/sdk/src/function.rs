@@ -21,7 +21,7 @@ pub trait Function: Sized + Send + 'static {
     const HEADERS_ONLY: bool = false;
     /// Whether it gives packets other addresses or ports, so that functions behind it decide anew.
     const REWRITES_FLOWS: bool = false;
-    /// Whether [`flow_ended`](Function::flow_ended) is to be called.
+    /// Whether [`flow_ended`](Function::flow_ended) is to be called. For functions with state.
     const WANTS_FLOW_ENDS: bool = false;
 
     /// What is kept of each flow, zero when the flow is new; `()` for nothing.

@@ -100,6 +100,10 @@ impl Library {
             abi::MAX_STATE_BYTES,
             "state_bytes",
         )?;
+        if function.state_bytes == 0 && function.flows_ended.is_some() {
+            let message = "flows_ended: expected NULL, since there is no state_bytes";
+            return Err(wrong(message.to_owned()));
+        }
         let known = abi::HEADERS_ONLY | abi::REWRITES_FLOWS;
         if function.flags & !known != 0 {
             let found = function.flags;

@@ -8,8 +8,9 @@ use super::function::Foreign;
 use super::load::Library;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -36,8 +37,7 @@ impl LibraryFunction {
         if !kind.is_file() {
             return Err(LibraryError::NoFile);
         }
-        let mut hash = DefaultHasher::new();
-        hash.write(&fs::read(file).map_err(LibraryError::Read)?);
+        let content = content(file).map_err(LibraryError::Read)?;
         survives(|step| {
             step(Step::Load);
             // What is wrong without a crash is found again, and told, below.
@@ -68,7 +68,7 @@ impl LibraryFunction {
         }
         Ok(LibraryFunction {
             file: file.to_owned(),
-            content: hash.finish(),
+            content,
             config: config.to_owned(),
             shared: Arc::new(shared),
         })
@@ -200,6 +200,21 @@ impl Drop for Shared {
             // SAFETY: once, and after the last instance: each holds the `Arc` that this is in.
             unsafe { release(self.made) }
         }
+    }
+}
+
+/// A hash of a file, however large.
+fn content(file: &Path) -> io::Result<u64> {
+    let mut hash = DefaultHasher::new();
+    let mut reader = BufReader::new(File::open(file)?);
+    loop {
+        let bytes = reader.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(hash.finish());
+        }
+        hash.write(bytes);
+        let length = bytes.len();
+        reader.consume(length);
     }
 }
 

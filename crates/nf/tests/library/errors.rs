@@ -54,6 +54,10 @@ fn libraries_that_are_none_for_this_program() {
             "tailwater_function: flags: expected only those of tailwater_nf.h, found 0x40",
         ),
         (
+            "ENDS",
+            "tailwater_function: flows_ended: expected NULL, since there is no state_bytes",
+        ),
+        (
             "REASONS",
             "tailwater_function: drop_reasons: expected 2, found NULL",
         ),

@@ -164,6 +164,11 @@ const struct tw_function tailwater_function = {
     TW_FUNCTION_HEAD, .name = "state", .process = nothing, .state_bytes = 1025};
 #elif defined(FLAGS)
 const struct tw_function tailwater_function = {TW_FUNCTION_HEAD, .name = "flags", .process = nothing, .flags = 64};
+#elif defined(ENDS)
+static void ended(void *instance, const struct tw_ended_flow *flows, uint32_t count, uint64_t *counters) {
+    (void)instance, (void)flows, (void)count, (void)counters;
+}
+const struct tw_function tailwater_function = {TW_FUNCTION_HEAD, .name = "ends", .process = nothing, .flows_ended = ended};
 #elif defined(REASONS)
 const struct tw_function tailwater_function = {
     TW_FUNCTION_HEAD, .name = "reasons", .process = nothing, .drop_reason_count = 2};
