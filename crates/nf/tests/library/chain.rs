@@ -14,7 +14,7 @@ use tailwater_nf::batch::{Batch, MAX_BATCH};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::chain::Chain;
-use tailwater_nf::spec::ChainSpec;
+use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 
 /// A chain on one core.
 struct Rig {
@@ -26,15 +26,20 @@ struct Rig {
 
 impl Rig {
     fn new(spec: &ChainSpec) -> Rig {
+        Rig::with_builder(spec).0
+    }
+
+    fn with_builder(spec: &ChainSpec) -> (Rig, ChainBuilder) {
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         let pool = BufferPool::new(MAX_BATCH as u32, 256).unwrap();
-        Rig {
+        let rig = Rig {
             chain: builder.instance(|_| true),
             batch: Batch::new(&pool, MAX_BATCH),
             pool,
             rss,
-        }
+        };
+        (rig, builder)
     }
 
     /// The frames that are sent of these.
@@ -160,6 +165,53 @@ fn a_function_that_fails_ends_its_worker() {
     let spec = spec(&format!("[{}]", item(&file, "{limits: [{packets: 9}]}")));
     let mut rig = Rig::new(&spec.unwrap());
     rig.run(&[frame(1, b"?")], Nanos::ZERO);
+}
+
+/// Somebody may yet write the payload's end where it was.
+#[test]
+fn a_function_of_headers_changes_no_length() {
+    let file = library("REWRITE_HEADERS", "headers");
+    let mut rig = Rig::new(&spec(&format!("[{}]", item(&file, ""))).unwrap());
+    let sent = rig.run(&[frame(1, b"P"), frame(1, b".")], Nanos::ZERO);
+    assert_eq!(parse(&sent[0]).unwrap().key.destination_port(), 53 ^ 1);
+    assert_eq!(sent[1], frame(1, b"."));
+    assert!(
+        rig.run(
+            &[frame(1, b"V"), frame(1, b"G"), frame(1, b"S")],
+            Nanos::ZERO
+        )
+        .is_empty()
+    );
+    assert_eq!(rig.counts()["rewrite/invalid"], 3);
+}
+
+/// Behind a load balancer whose backends change, a function is shown the flows again that go elsewhere, and keeps
+/// what it knows of them.
+#[test]
+fn flows_that_go_elsewhere_are_shown_again() {
+    let news = item(&library("NEWS", "news"), "");
+    let balancer = |backend: &str| {
+        let text = format!(
+            "[{{loadBalancer: {{services: [{{address: 198.51.100.7, port: 53, protocol: udp, backends: \
+             [{{address: {backend}}}]}}]}}}}, {news}]"
+        );
+        spec(&text).unwrap()
+    };
+    let (before, after) = (balancer("192.0.2.1"), balancer("192.0.2.2"));
+    let FunctionConfig::LoadBalancer(changed) = &after.functions[0].config else {
+        panic!("a load balancer");
+    };
+    let (mut rig, builder) = Rig::with_builder(&before);
+    let frames: Vec<_> = (0..20).map(|i| frame(1000 + i % 10, b"x")).collect();
+    assert_eq!(rig.run(&frames, Nanos::ZERO).len(), 20);
+    let shown = |rig: &Rig| ["news/shown", "news/shown-again"].map(|name| rig.counts()[name]);
+    assert_eq!(shown(&rig), [10, 0]);
+    let table = builder.load_balancer("loadBalancer").unwrap();
+    table.replace(&changed.services).unwrap();
+    assert_eq!(rig.run(&frames, Nanos::ZERO).len(), 20);
+    assert_eq!(shown(&rig), [10, 10]);
+    assert_eq!(rig.run(&frames, Nanos::ZERO).len(), 20);
+    assert_eq!(shown(&rig), [10, 10]);
 }
 
 #[test]

@@ -84,7 +84,7 @@ const struct tw_function tailwater_function = {
     .process = process,     .flows_ended = ended,
 };
 
-#elif defined(REWRITE)
+#elif defined(REWRITE) || defined(REWRITE_HEADERS)
 /* Does to a frame what its payload's first byte says. */
 static int process(void *instance, struct tw_batch *batch) {
     (void)instance;
@@ -146,10 +146,39 @@ static int process(void *instance, struct tw_batch *batch) {
     return 0;
 }
 const struct tw_function tailwater_function = {
-    TW_FUNCTION_HEAD, .name = "rewrite", .flags = TW_REWRITES_FLOWS, .process = process,
-    .state_bytes = 1,
+    TW_FUNCTION_HEAD, .name = "rewrite", .process = process, .state_bytes = 1,
+#ifdef REWRITE
+    .flags = TW_REWRITES_FLOWS,
+#else
+    .flags = TW_HEADERS_ONLY,
+#endif
 };
 
+#elif defined(NEWS)
+/* Counts how often it is shown a flow, and sees that the flow's state stays. */
+struct flow {
+    uint32_t destination; /* of its packets as they are when they come here */
+    uint32_t packets;
+};
+enum { SHOWN, SHOWN_AGAIN };
+static int process(void *instance, struct tw_batch *batch) {
+    (void)instance;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        struct tw_packet *packet = &batch->packets[i];
+        struct flow *flow = packet->state;
+        if (packet->flags & TW_NEW_FLOW) {
+            batch->counters[flow->packets > 0 ? SHOWN_AGAIN : SHOWN]++;
+            flow->destination = tw_key_destination_v4(packet->key);
+        }
+        flow->packets++;
+        if (flow->destination != tw_key_destination_v4(packet->key)) return 2;
+    }
+    return 0;
+}
+static const char *const counters[] = {"shown", "shown-again"};
+const struct tw_function tailwater_function = {
+    TW_FUNCTION_HEAD, .name = "news", .process = process, .state_bytes = sizeof(struct flow),
+    .counters = counters, .counter_count = 2};
 #elif defined(VERSION)
 const struct tw_function tailwater_function = {
     .abi_version = 7, .size = sizeof(struct tw_function), .name = "version", .process = nothing};
