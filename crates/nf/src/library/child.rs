@@ -55,6 +55,13 @@ impl Step {
 /// # Errors
 /// There can be no child, or it did not come to the end.
 pub(super) fn survives(work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), LibraryError> {
+    survives_within(PATIENCE, work)
+}
+
+fn survives_within(
+    patience: Duration,
+    work: impl FnOnce(&mut dyn FnMut(Step)),
+) -> Result<(), LibraryError> {
     let mut steps = memory(c"steps").map_err(LibraryError::Child)?;
     let mut said = memory(c"said").map_err(LibraryError::Child)?;
     // SAFETY: in a program with one thread, such as one that reads its chain spec, a child can do whatever its
@@ -80,7 +87,7 @@ pub(super) fn survives(work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), Li
         // SAFETY: ends the child at once, without the parent's exit handlers.
         unsafe { libc::_exit(code) };
     }
-    let status = wait(child).map_err(LibraryError::Child)?;
+    let status = wait(child, patience).map_err(LibraryError::Child)?;
     let mut seen = Vec::new();
     let read = steps.seek(SeekFrom::Start(0));
     read.and_then(|_| steps.read_to_end(&mut seen))
@@ -93,7 +100,7 @@ pub(super) fn survives(work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), Li
     }
     Err(LibraryError::Crashed {
         doing: step.doing(),
-        how: ending(status),
+        how: ending(status, patience),
         said: last_line(&mut said),
     })
 }
@@ -128,7 +135,7 @@ fn quiet(said: &File) {
 }
 
 /// Waits for a child to end, and ends it if that takes too long. Its status; `None` if it was ended.
-fn wait(child: libc::pid_t) -> io::Result<Option<i32>> {
+fn wait(child: libc::pid_t, patience: Duration) -> io::Result<Option<i32>> {
     let began = Instant::now();
     let mut killed = false;
     loop {
@@ -136,7 +143,7 @@ fn wait(child: libc::pid_t) -> io::Result<Option<i32>> {
         let flags = if killed { 0 } else { libc::WNOHANG };
         // SAFETY: a child of this process that nobody else waits for; `status` outlives the call.
         match unsafe { libc::waitpid(child, &raw mut status, flags) } {
-            0 if began.elapsed() > PATIENCE => {
+            0 if !killed && began.elapsed() > patience => {
                 // SAFETY: the child has not been waited for, so its number is still its own.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 killed = true;
@@ -154,9 +161,9 @@ fn wait(child: libc::pid_t) -> io::Result<Option<i32>> {
 }
 
 /// How a process ended, in words.
-fn ending(status: Option<i32>) -> String {
+fn ending(status: Option<i32>, patience: Duration) -> String {
     let Some(status) = status else {
-        return format!("did not come back within {} s", PATIENCE.as_secs());
+        return format!("did not come back within {patience:?}");
     };
     if !libc::WIFSIGNALED(status) {
         return format!(
@@ -193,4 +200,49 @@ fn last_line(said: &mut File) -> String {
         let shown: String = line.chars().take(SHOWN).collect();
         format!("; it said \"{shown}\"")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) -> String {
+        let result = survives_within(patience, work);
+        result.map_or_else(|error| error.to_string(), |()| "all is well".to_owned())
+    }
+
+    #[test]
+    fn what_becomes_of_a_child_is_told() {
+        assert_eq!(told(PATIENCE, |_| {}), "all is well");
+        let hangs = told(Duration::from_millis(200), |step| {
+            step(Step::Load);
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        assert_eq!(hangs, "did not come back within 200ms while it was loaded");
+        let ends = told(PATIENCE, |step| {
+            step(Step::Start);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        });
+        assert_eq!(
+            ends,
+            "ended the process (exit code 0) while an instance was started"
+        );
+    }
+
+    #[test]
+    fn the_last_line_is_shown_and_no_more() {
+        let said = |text: &str| {
+            let mut file = memory(c"test").unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            last_line(&mut file)
+        };
+        assert_eq!(said(""), "");
+        assert_eq!(said(" \n\n"), "");
+        assert_eq!(said("one\n two \n\n"), "; it said \"two\"");
+        let long = "x".repeat(100_000);
+        assert_eq!(said(&long), format!("; it said \"{}\"", "x".repeat(SHOWN)));
+    }
 }
