@@ -25,25 +25,28 @@ use tailwater_traffic::generate::preset;
 
 const SLO: Nanos = Nanos::from_micros(200);
 
-/// Two million packets a second on a core.
+/// What a packet takes of a core, in nanoseconds: a million a second. Receiving and handing over take a seventh
+/// of that. Where they take more, the core that hands over is full before its helpers are.
+const PACKET: u64 = 1000;
+
 fn service() -> ServiceCosts {
-    costs(490.0, 320.0)
+    costs(PACKET as f64 - 10.0, 320.0)
 }
 
 /// Packets that a core does in an epoch.
-const CAPACITY: u32 = 150;
+const CAPACITY: u32 = 75;
 
+/// Between cores everything takes what was measured live.
 fn model() -> ChainModel {
     ChainModel {
-        receive_packet: 40.0,
-        dispatch_packet: 15.0,
-        hand_over_batch: 30.0,
-        hand_over_packet: 10.0,
-        helper_packet: 10.0,
-        receipt_packet: 5.0,
-        decide: 300.0,
-        decide_flow: 3.0,
-        move_packet: 3.0,
+        receive_batch: 60.0,
+        receive_packet: 35.0,
+        dispatch_packet: 85.0,
+        hand_over_packet: 25.0,
+        helper_packet: 35.0,
+        decide: 500.0,
+        decide_flow: 4.0,
+        move_packet: 5.0,
         ..ChainModel::new("test", service())
     }
 }
@@ -103,7 +106,7 @@ fn swelling(seed: u64, length: u64, percent: u64, (flows, cores): (u64, u64)) ->
     let mut packets: Vec<(u64, u32)> = Vec::new();
     let (mut now, mut number) = (0, 0);
     while now < length {
-        now += random.gap(50_000.0 / percent as f64).max(1);
+        now += random.gap((100 * PACKET) as f64 / percent as f64).max(1);
         packets.push((now, number));
         number += 1;
     }
@@ -115,9 +118,9 @@ fn swelling(seed: u64, length: u64, percent: u64, (flows, cores): (u64, u64)) ->
             while at < fast + MS {
                 packets.push((at, number));
                 let mean = if at < fast {
-                    flows * 1000
+                    2 * flows * PACKET
                 } else {
-                    flows * 500 / cores
+                    flows * PACKET / cores
                 };
                 at += 1 + mean / 2 + random.below(mean);
             }
@@ -141,7 +144,7 @@ fn of_preset(name: &str, seed: u64, length: u64, rate: f64) -> Arc<Recording> {
 /// Where one helper cannot do what its flows grow to, others do, and packets are late no more.
 #[test]
 fn a_helper_whose_flows_swell_sheds_them_to_others() {
-    let packets = swelling(1, 60 * MS, 60, (16, 3));
+    let packets = swelling(1, 60 * MS, 40, (16, 3));
     for (name, make) in [
         ("netblaze", netblaze as fn(bool) -> MakeMapper),
         ("tailwater", tailwater),
@@ -167,7 +170,10 @@ fn a_helper_whose_flows_swell_sheds_them_to_others() {
             late(&without)
         );
         let slo = SLO.as_micros_f64();
-        assert!(with.latency_us.p999 < slo && slo < without.latency_us.p999);
+        assert!(
+            with.latency_us.p99 < slo && slo < without.latency_us.p99,
+            "{name}"
+        );
     }
 }
 
@@ -254,7 +260,7 @@ fn recursion_compared() {
         }
         for name in ["backbone", "as"] {
             for percent in [90, 150, 250] {
-                let packets = of_preset(name, seed, 400 * MS, percent as f64 * 2e4);
+                let packets = of_preset(name, seed, 400 * MS, percent as f64 * 1e4);
                 traffic.push((format!("{name}-{percent}, seed {seed}"), packets));
             }
         }
