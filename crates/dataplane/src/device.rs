@@ -52,10 +52,6 @@ pub trait Sender: Send {
     fn transmit(&mut self, batch: &mut Batch) -> usize;
 }
 
-/// Packets that wait in the ring from one worker to another.
-#[cfg(feature = "dpdk")]
-pub(crate) const RING: u64 = among::RING as u64;
-
 /// The most device queues of a worker: one of each port.
 const MOST_RECEIVERS: usize = 2;
 
@@ -65,6 +61,7 @@ pub struct Steering {
     rss: Arc<RssHasher>,
     history: Arc<RetaHistory>,
     workers: u16,
+    ring: usize,
     clock: Clock,
     /// Packets that the devices lost before anybody received them, and nobody has counted yet.
     missed: Arc<AtomicU64>,
@@ -73,14 +70,14 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Under the table `reta` for so many workers. A new table is in force after `delay`: as long as
-    /// the devices' own tables take to follow.
+    /// Under the table `reta` for so many workers, between which as many packets wait as `ring` says. A new
+    /// table is in force after `delay`: as long as the devices' own tables take to follow.
     ///
     /// # Errors
     /// If the table names a worker that is not there.
     pub fn new(
         rss: RssHasher,
-        workers: u16,
+        (workers, ring): (u16, usize),
         reta: &Reta,
         delay: Nanos,
         clock: Clock,
@@ -90,6 +87,7 @@ impl Steering {
             rss: Arc::new(rss),
             history: Arc::new(RetaHistory::new(*reta, delay)),
             workers,
+            ring,
             clock,
             missed: Arc::default(),
             over: Arc::default(),
@@ -108,7 +106,7 @@ impl Steering {
         end: Nanos,
     ) -> Vec<DeviceQueue<R, S>> {
         assert_eq!(devices.len(), usize::from(self.workers), "a queue each");
-        let among = connect(self.workers, &self.history);
+        let among = connect(self.workers, self.ring, &self.history);
         let mut missed = Some(Arc::clone(&self.missed));
         let parts = devices.into_iter().zip(among);
         parts

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::ddio::{Cache, Sizing};
-use crate::device::{self, DeviceQueue, Receiver, Sender, Steering};
+use crate::device::{DeviceQueue, Receiver, Sender, Steering};
 use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
 use crate::report::PortReport;
 use std::fs;
@@ -20,6 +20,9 @@ use tailwater_nf::spec::PortsSpec;
 
 /// Descriptors of a queue, if they fit the cache.
 const RING: u64 = 1024;
+
+/// Packets that wait between two workers; what finds no room is lost, as in a NIC's ring.
+const BETWEEN: usize = 1024;
 
 /// How long a NIC takes to go by a new table of its own.
 const NIC_DELAY: Nanos = Nanos::from_millis(2);
@@ -249,7 +252,7 @@ impl Port for DpdkPorts {
             .sum();
         let (ring, warning) = self.descriptors(count, frame_bytes);
         // In descriptors, at workers, on the way between them, and in the caches of threads.
-        let between = u64::from(workers) * u64::from(workers - 1) * device::RING;
+        let between = u64::from(workers) * u64::from(workers - 1) * BETWEEN as u64;
         let cached = u64::from(senders) * Mempool::CACHED;
         let held = u64::from(workers) * u64::from(need.buffers);
         let buffers = count * u64::from(ring) + held + between + cached;
@@ -320,7 +323,13 @@ impl Port for DpdkPorts {
             Nanos::from_micros(50)
         };
         let (reta, clock) = (round_robin(workers), self.clock.clone());
-        let steering = Steering::new(RssHasher::default(), workers, &reta, delay, clock);
+        let steering = Steering::new(
+            RssHasher::default(),
+            (workers, BETWEEN),
+            &reta,
+            delay,
+            clock,
+        );
         self.steering = Some(steering.map_err(|error| OpenError::Device(error.to_string()))?);
         self.program(&reta);
         if let Ok(notices) = self.notices.get_mut() {

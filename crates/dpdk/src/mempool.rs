@@ -9,13 +9,14 @@
 use crate::eal::Eal;
 use crate::error::{DpdkError, last_lines};
 use crate::ffi;
+use std::any::Any;
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tailwater_nf::buffer::{BufferMemory, BufferPool, HEADROOM};
-use tailwater_nf::region::{CACHE_LINE, Region};
+use tailwater_nf::region::CACHE_LINE;
 
 /// A pool of DPDK's. Clones are the same pool; it goes when all of them, its buffers' memory and all ports
 /// that use it are gone.
@@ -94,12 +95,12 @@ impl Mempool {
         let shared = Arc::new(Shared { pool });
         let ffi::Pool { base, stride, .. } = shared.pool;
         let stride = stride as usize;
-        let length = (count as usize).saturating_sub(1) * stride + bytes;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&shared) as _;
         // SAFETY: DPDK's zone holds all mbufs with their buffers, one stride apart, the first of which starts
         // at `base`: the shim has looked. The zone was filled with zeros, and lives as long as the pool,
-        // which the region's owner keeps.
-        let region = unsafe { Region::lent(base, length, Box::new(Arc::clone(&shared))) };
-        let memory = BufferMemory::lent(region, count, [stride, bytes]).map_err(no_memory)?;
+        // which is the owner. Devices touch buffers that are DPDK's only.
+        let memory = unsafe { BufferMemory::lent(base, count, [stride, bytes], owner) };
+        let memory = memory.map_err(no_memory)?;
         Ok(Mempool { shared, memory })
     }
 

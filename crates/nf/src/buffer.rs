@@ -1,6 +1,7 @@
 //! Packet buffers: fixed-size pieces of one region, addressed by index.
 
 use crate::region::{CACHE_LINE, Region};
+use std::any::Any;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -62,7 +63,9 @@ impl Buffer {
 /// The shape of a pool's region: what is needed to find a buffer's bytes.
 #[derive(Clone, Debug)]
 pub struct BufferMemory {
-    region: Arc<Region>,
+    base: *mut u8,
+    /// Keeps the memory.
+    _owner: Arc<dyn Any + Send + Sync>,
     /// Bytes from one buffer to the next.
     stride: usize,
     /// Bytes in a buffer; what is between buffers is the region's owner's.
@@ -70,6 +73,12 @@ pub struct BufferMemory {
     count: u32,
     pool: u16,
 }
+
+// SAFETY: an address, and who keeps what is there; a buffer's bytes are reached with its handle only, of
+// which there is one.
+unsafe impl Send for BufferMemory {}
+// SAFETY: as above.
+unsafe impl Sync for BufferMemory {}
 
 impl BufferMemory {
     /// Whether `buffer` belongs to this memory.
@@ -95,28 +104,32 @@ impl BufferMemory {
         self.bytes
     }
 
-    /// `count` buffers of `bytes` each, headroom included, which start `stride` bytes apart in a region
-    /// that is lent. Which of them are whose, its owner says.
+    /// `count` buffers of `bytes` each, headroom included, from `base` on, one `stride` apart, in memory of
+    /// somebody else's, such as a driver's. What is between them is the owner's, and he says which of them
+    /// are whose. He is dropped after the last user of the memory.
+    ///
+    /// # Safety
+    /// As long as `owner` is not dropped, the buffers' bytes are there, readable, writable and initialised,
+    /// and whoever touches those of a buffer without a [`Buffer`] of it in hand knows that there is none.
     ///
     /// # Errors
     /// After 65,535 pools.
     ///
     /// # Panics
-    /// If they do not lie in the region one behind the other.
-    pub fn lent(
-        region: Region,
+    /// If buffers overlap, or have no room behind the headroom.
+    pub unsafe fn lent(
+        base: *mut u8,
         count: u32,
         [stride, bytes]: [usize; 2],
+        owner: Arc<dyn Any + Send + Sync>,
     ) -> io::Result<BufferMemory> {
-        let last = (count as usize).saturating_sub(1).checked_mul(stride);
-        let end = last.and_then(|last| last.checked_add(bytes));
         assert!(
-            HEADROOM < bytes && bytes <= stride && end.is_some_and(|end| end <= region.len()),
-            "{count} buffers of {bytes} bytes, {stride} apart, in {} bytes",
-            region.len()
+            HEADROOM < bytes && bytes <= stride,
+            "buffers of {bytes} bytes, {stride} apart"
         );
         Ok(BufferMemory {
-            region: Arc::new(region),
+            base,
+            _owner: owner,
             stride,
             bytes,
             count,
@@ -147,7 +160,7 @@ impl BufferMemory {
     #[inline]
     pub(crate) fn view(&self) -> BufferView<'_> {
         BufferView {
-            base: self.region.base(),
+            base: self.base,
             stride: self.stride,
             bytes: self.bytes,
             count: self.count,
@@ -176,8 +189,8 @@ impl<'m> BufferView<'m> {
     where
         'm: 'a,
     {
-        // SAFETY: the pool made this handle, so `index < count` and the range lies in the region,
-        // which the borrowed memory keeps alive and whose bytes are initialised. The handle is the
+        // SAFETY: the pool made this handle, so `index < count` and the range lies in the memory,
+        // which its borrowed owner keeps and whose bytes are initialised. The handle is the
         // only one for this buffer, and is borrowed shared: nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.start(buffer), self.bytes) }
     }
@@ -247,10 +260,11 @@ impl BufferPool {
         let lines = (HEADROOM + frame_bytes.clamp(CACHE_LINE, MAX_FRAME)).div_ceil(CACHE_LINE);
         let stride = (lines | 1) * CACHE_LINE;
         let pool = number_of_pool()?;
-        let region = Arc::new(Region::zeroed(count as usize * stride)?);
+        let region = Region::zeroed(count as usize * stride)?;
         Ok(BufferPool {
             memory: BufferMemory {
-                region,
+                base: region.base(),
+                _owner: Arc::new(region),
                 stride,
                 bytes: stride,
                 count,
@@ -459,11 +473,10 @@ mod tests {
 
     /// Memory of four buffers, 64 bytes of a device's own in front of each.
     fn of_a_device() -> BufferMemory {
-        let mut memory = vec![0u64; 4 * 64].into_boxed_slice();
-        let base = memory.as_mut_ptr().cast::<u8>().wrapping_add(64);
-        // SAFETY: the slice is the region's from now on, and lies where it did.
-        let region = unsafe { Region::lent(base, 4 * 512 - 64, Box::new(memory)) };
-        BufferMemory::lent(region, 4, [512, 448]).unwrap()
+        let region = Region::zeroed(4 * 512).unwrap();
+        let base = region.base().wrapping_add(64);
+        // SAFETY: four times 512 bytes, of which nobody else knows.
+        unsafe { BufferMemory::lent(base, 4, [512, 448], Arc::new(region)) }.unwrap()
     }
 
     #[test]
@@ -503,13 +516,11 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "5 buffers of 448 bytes, 512 apart")]
-    fn buffers_lie_in_what_is_lent() {
-        let mut memory = vec![0u64; 4 * 64].into_boxed_slice();
-        let base = memory.as_mut_ptr().cast();
-        // SAFETY: as above.
-        let region = unsafe { Region::lent(base, 4 * 512, Box::new(memory)) };
-        let _ = BufferMemory::lent(region, 5, [512, 448]);
+    #[should_panic(expected = "buffers of 600 bytes, 512 apart")]
+    fn buffers_do_not_overlap() {
+        let region = Region::zeroed(4 * 512).unwrap();
+        // SAFETY: it is refused.
+        let _ = unsafe { BufferMemory::lent(region.base(), 2, [512, 600], Arc::new(region)) };
     }
 
     #[test]

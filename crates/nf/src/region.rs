@@ -5,8 +5,6 @@
 //! region can be mapped elsewhere in another process.
 
 use memmap2::{MmapMut, MmapRaw};
-use std::any::Any;
-use std::fmt;
 use std::io;
 
 /// The size of a cache line, in bytes.
@@ -18,18 +16,10 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Zeroed, page-aligned memory that stays where it is until dropped.
 ///
 /// Access is by raw pointer only: whoever hands out references says why they do not overlap.
+#[derive(Debug)]
 pub struct Region {
-    base: *mut u8,
-    bytes: usize,
-    /// Gives the memory back when it is dropped.
-    _owner: Box<dyn Any + Send + Sync>,
+    map: MmapRaw,
 }
-
-// SAFETY: a region is an address and a length; what is there is touched by raw pointer only, and whoever
-// does so says why nobody else does at the time.
-unsafe impl Send for Region {}
-// SAFETY: as above: a shared region gives nothing but its address and length.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// `bytes` of zeroed memory (rounded up to a page), present in memory from the start so that
@@ -49,52 +39,26 @@ impl Region {
             // SAFETY: `page` is a live, exclusive, non-empty slice.
             unsafe { std::ptr::write_volatile(page.as_mut_ptr(), 0) };
         }
-        let map = MmapRaw::from(map);
         Ok(Region {
-            base: map.as_mut_ptr(),
-            bytes: map.len(),
-            _owner: Box::new(map),
+            map: MmapRaw::from(map),
         })
-    }
-
-    /// `bytes` of memory from `base` on that somebody else lends, such as a driver. It belongs to
-    /// `owner`, which is dropped with the region.
-    ///
-    /// # Safety
-    /// As long as `owner` is not dropped, the memory is there, readable, writable and initialised.
-    pub unsafe fn lent(base: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Region {
-        Region {
-            base,
-            bytes,
-            _owner: owner,
-        }
     }
 
     /// The first byte.
     #[inline]
     pub fn base(&self) -> *mut u8 {
-        self.base
+        self.map.as_mut_ptr()
     }
 
     /// The region's length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.bytes
+        self.map.len()
     }
 
     /// Whether the region holds no byte; never true.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Region { base, bytes, .. } = self;
-        f.debug_struct("Region")
-            .field("base", base)
-            .field("bytes", bytes)
-            .finish_non_exhaustive()
     }
 }
 

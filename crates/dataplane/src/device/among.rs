@@ -8,9 +8,6 @@ use tailwater_net::Nanos;
 use tailwater_nf::batch::{Arrived, Batch};
 use tailwater_nf::buffer::BufferPool;
 
-/// Packets that wait in the ring from one worker to another; what finds no room is lost, as in a NIC's ring.
-pub(crate) const RING: usize = 1024;
-
 /// A packet on its way to the worker that has its bucket.
 #[derive(Debug)]
 pub(super) struct Handed {
@@ -59,8 +56,12 @@ pub(super) struct Among {
     progress: Arc<[Progress]>,
 }
 
-/// Connects so many workers with each other; nothing for one alone.
-pub(super) fn connect(workers: u16, history: &Arc<RetaHistory>) -> Vec<Option<Box<Among>>> {
+/// Connects so many workers with each other, by rings for so many packets; nothing for one alone.
+pub(super) fn connect(
+    workers: u16,
+    size: usize,
+    history: &Arc<RetaHistory>,
+) -> Vec<Option<Box<Among>>> {
     if workers == 1 {
         return vec![None];
     }
@@ -80,7 +81,7 @@ pub(super) fn connect(workers: u16, history: &Arc<RetaHistory>) -> Vec<Option<Bo
         .collect();
     for from in 0..workers {
         for to in 0..workers {
-            let ends = (from != to).then(|| ring(RING));
+            let ends = (from != to).then(|| ring(size));
             let (producer, consumer) = ends.unzip();
             among[from].to.push(producer);
             among[to].from.extend(consumer.map(|ring| From {

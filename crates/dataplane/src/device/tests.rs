@@ -13,6 +13,7 @@ use tailwater_nf::region::Region;
 const BYTES: usize = 256;
 const BUFFERS: u32 = 4096;
 const DEVICE_RING: usize = 64;
+const RING: usize = 1024;
 
 /// Packets' numbers and hashes.
 type FakeRing = VecDeque<(u32, Option<u32>)>;
@@ -28,13 +29,12 @@ struct Fake {
 
 impl Fake {
     fn new(queues: usize) -> Arc<Fake> {
-        let bytes = BYTES * BUFFERS as usize;
-        let mut memory = vec![0u64; bytes / 8].into_boxed_slice();
-        let base = memory.as_mut_ptr().cast();
-        // SAFETY: the slice is the region's from now on.
-        let region = unsafe { Region::lent(base, bytes, Box::new(memory)) };
+        let region = Region::zeroed(BYTES * BUFFERS as usize).unwrap();
+        let base = region.base();
+        // SAFETY: so many bytes, of which nobody else knows.
+        let memory = unsafe { BufferMemory::lent(base, BUFFERS, [BYTES; 2], Arc::new(region)) };
         Arc::new(Fake {
-            memory: BufferMemory::lent(region, BUFFERS, [BYTES, BYTES]).unwrap(),
+            memory: memory.unwrap(),
             free: Mutex::new((0..BUFFERS).collect()),
             queues: (0..queues).map(|_| Mutex::default()).collect(),
             sent: Mutex::default(),
@@ -135,7 +135,7 @@ impl Rig {
         let fake = Fake::new(device_queues);
         let (clock, reta) = (Clock::start(), round_robin(workers));
         let rss = RssHasher::default();
-        let steering = Steering::new(rss, workers, &reta, Nanos(1), clock.clone()).unwrap();
+        let steering = Steering::new(rss, (workers, RING), &reta, Nanos(1), clock.clone()).unwrap();
         let devices = (0..usize::from(workers)).map(|worker| {
             let queue = |queue| FakeQueue(Arc::clone(&fake), queue);
             let receivers = (worker < device_queues).then(|| queue(worker));
@@ -320,7 +320,7 @@ fn what_finds_a_full_ring_is_lost_and_counted() {
         assert!(rig.fake.give(0, number * FLOWS + 1, Some(1)));
         rig.turn(0);
     }
-    assert_eq!(rig.lost, 2000 - among::RING as u64);
+    assert_eq!(rig.lost, 2000 - RING as u64);
     rig.finish(2000);
 }
 

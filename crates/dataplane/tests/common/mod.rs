@@ -3,20 +3,23 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+pub mod device;
 pub mod library;
 pub mod mappers;
 pub mod traffic;
 
+use device::{Spread, TraceDevice};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunError, cores, run};
+use tailwater_dataplane::{RunConfig, RunError, cores, run, run_on};
 use tailwater_net::Nanos;
 use tailwater_nf::spec::{ChainSpec, FunctionSpec};
 use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
@@ -51,6 +54,8 @@ pub struct Setup {
     pub server: Option<ServerConfig>,
     /// A function behind those of the chain.
     pub last: Option<FunctionSpec>,
+    /// The traffic comes from a device that spreads it so.
+    pub device: Option<Spread>,
 }
 
 impl Default for Setup {
@@ -67,6 +72,7 @@ impl Default for Setup {
             scaling: None,
             server: None,
             last: None,
+            device: None,
         }
     }
 }
@@ -158,7 +164,14 @@ fn run_chain(
     let trace = setup.traffic.trace();
     let _alone = alone();
     Outcome {
-        result: run(&spec, trace, &config, stop, progress),
+        result: match setup.device {
+            None => run(&spec, trace, &config, stop, progress),
+            Some(spread) => {
+                let clock = Clock::start();
+                let mut port = TraceDevice::new(trace, spread, setup.reta_delay, clock.clone());
+                run_on(&spec, &mut port, clock, &config, stop, progress)
+            }
+        },
         frames: sent(&capture),
         records: Vec::new(),
     }

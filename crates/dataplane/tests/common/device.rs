@@ -1,0 +1,238 @@
+//! A device that plays a trace, as a driver sees it: queues from which it lends buffers, spread by a table
+//! of its own, or by nothing that anybody knows.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::device::{Receiver, Sender, Steering};
+use tailwater_dataplane::port::{
+    Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin,
+};
+use tailwater_net::Nanos;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::{RssHasher, bucket_of};
+use tailwater_nf::batch::{Arrived, Batch};
+use tailwater_nf::buffer::{BufferMemory, BufferPool, HEADROOM};
+use tailwater_nf::region::Region;
+use tailwater_traffic::Trace;
+
+/// How the device spreads packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// Its queues: one for each worker, or fewer.
+    pub queues: usize,
+    /// Whether it goes by the bucket table, or by a hash of its own.
+    pub follows: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The next packet of the trace.
+    next: usize,
+    start: Nanos,
+    reta: Reta,
+    free: Vec<u32>,
+    /// Packets by number that wait.
+    queues: Vec<VecDeque<usize>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    trace: Trace,
+    hashes: Vec<u32>,
+    spread: Spread,
+    memory: BufferMemory,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    /// The state, with all that has arrived by now.
+    fn now(&self) -> MutexGuard<'_, State> {
+        let now = self.clock.now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.next < self.trace.len() && state.start + self.trace.arrival(state.next) <= now {
+            let hash = self.hashes[state.next];
+            let queue = match self.spread.follows {
+                true => usize::from(state.reta[usize::from(bucket_of(hash))]),
+                false => (hash >> 16) as usize % self.spread.queues,
+            };
+            let packet = state.next;
+            state.queues[queue].push_back(packet);
+            state.next += 1;
+        }
+        state
+    }
+}
+
+/// A queue of the device, both ways.
+#[derive(Debug)]
+pub struct Queue(Arc<Shared>, usize);
+
+impl Receiver for Queue {
+    fn receive(
+        &mut self,
+        pool: &mut BufferPool,
+        most: usize,
+        mut each: impl FnMut(&mut BufferPool, Arrived),
+    ) -> usize {
+        let Queue(shared, queue) = self;
+        let mut state = shared.now();
+        state.free.extend(pool.returned());
+        let count = most.min(state.queues[*queue].len());
+        for _ in 0..count {
+            let packet = state.queues[*queue].pop_front().unwrap();
+            let index = state
+                .free
+                .pop()
+                .expect("a buffer for all that workers may hold");
+            // SAFETY: a buffer of the free ones has no other handle.
+            let mut buffer = unsafe { pool.claim(index) };
+            let frame = shared.trace.packet(packet);
+            let bytes = shared.memory.bytes_mut(&mut buffer);
+            bytes[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
+            let arrived = Arrived {
+                buffer,
+                start: HEADROOM as u16,
+                length: frame.len() as u16,
+                hash: packet.is_multiple_of(2).then_some(shared.hashes[packet]),
+            };
+            each(pool, arrived);
+        }
+        count
+    }
+
+    fn ring(&self) -> usize {
+        // It never loses anything.
+        usize::MAX
+    }
+}
+
+impl Sender for Queue {
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.hand_over(|buffer, _, _| state.free.push(buffer.index()));
+        0
+    }
+}
+
+/// The device as a port.
+#[derive(Debug)]
+pub struct TraceDevice {
+    trace: Option<Trace>,
+    spread: Spread,
+    delay: Nanos,
+    clock: Clock,
+    shared: Option<Arc<Shared>>,
+    steering: Option<Steering>,
+    workers: usize,
+}
+
+impl TraceDevice {
+    pub fn new(trace: Trace, spread: Spread, delay: Nanos, clock: Clock) -> TraceDevice {
+        TraceDevice {
+            trace: Some(trace),
+            spread,
+            delay,
+            clock,
+            shared: None,
+            steering: None,
+            workers: 0,
+        }
+    }
+
+    fn opened(&self) -> (&Arc<Shared>, &Steering) {
+        self.shared
+            .as_ref()
+            .zip(self.steering.as_ref())
+            .expect("it is open")
+    }
+}
+
+impl Port for TraceDevice {
+    fn traffic(&self) -> &str {
+        "a device"
+    }
+
+    fn duration(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+        let trace = self.trace.take().expect("opened once");
+        let rss = RssHasher::default();
+        let hash = |frame| parse(frame).map_or(0, |headers| rss.hash_headers(&headers));
+        let hashes = (0..trace.len()).map(|i| hash(trace.packet(i))).collect();
+        let frame = (0..trace.len()).map(|i| trace.length(i)).max().unwrap_or(0);
+        let bytes = (HEADROOM + frame + 64).next_multiple_of(64);
+        self.workers = usize::from(need.workers);
+        // What workers may hold, and what may be between them: however slow the machine, all of it.
+        let ring = trace.len();
+        let count = self.workers as u32 * need.buffers + ring as u32;
+        let region = Region::zeroed(count as usize * bytes)?;
+        let base = region.base();
+        // SAFETY: so many bytes, of which nobody else knows.
+        let memory = unsafe { BufferMemory::lent(base, count, [bytes; 2], Arc::new(region)) }?;
+        let reta = round_robin(need.workers);
+        let state = State {
+            next: 0,
+            start: Nanos::MAX,
+            reta,
+            free: (0..count).collect(),
+            queues: vec![VecDeque::new(); self.spread.queues],
+        };
+        let clock = self.clock.clone();
+        let steering = Steering::new(rss, (need.workers, ring), &reta, self.delay, clock.clone());
+        self.steering = Some(steering.expect("a table of these workers"));
+        let pools = (0..need.workers)
+            .map(|_| BufferPool::lent(memory.clone(), need.buffers as usize))
+            .collect();
+        self.shared = Some(Arc::new(Shared {
+            trace,
+            hashes,
+            spread: self.spread,
+            memory,
+            clock,
+            state: Mutex::new(state),
+        }));
+        Ok(pools)
+    }
+
+    fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
+        let (shared, steering) = self.opened();
+        shared.state.lock().unwrap().start = start;
+        let queue = |number| Queue(Arc::clone(shared), number);
+        let devices = (0..self.workers).map(|worker| {
+            let receiver = (worker < self.spread.queues).then(|| queue(worker));
+            (receiver.into_iter().collect(), queue(0))
+        });
+        let queues = steering.queues(devices.collect(), start, Nanos::MAX);
+        queues
+            .into_iter()
+            .map(|queue| Box::new(queue) as Box<dyn PortQueue>)
+            .collect()
+    }
+
+    fn sender(&mut self) -> Box<dyn PortSender> {
+        let (shared, steering) = self.opened();
+        Box::new(steering.sender(Queue(Arc::clone(shared), 0)))
+    }
+
+    fn reta_delay(&self) -> Option<Nanos> {
+        Some(Nanos::ZERO)
+    }
+
+    fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
+        let (shared, steering) = self.opened();
+        shared.now().reta = *reta;
+        steering.set_reta(reta)
+    }
+
+    fn tend(&self, _: &mut dyn FnMut(String)) {
+        let (shared, steering) = self.opened();
+        let state = shared.now();
+        if state.next == shared.trace.len() && state.queues.iter().all(VecDeque::is_empty) {
+            steering.end();
+        }
+    }
+}
