@@ -90,7 +90,7 @@ impl DropReason {
 /// What can be a flow's state. [`state!`](crate::state) makes structs that are.
 ///
 /// # Safety
-/// Any bytes are a value, zeros included, and the alignment is at most 8.
+/// Any bytes are a value, zeros included, none is padding, and the alignment is at most 8.
 pub unsafe trait State: Copy + 'static {}
 
 macro_rules! plain {
@@ -107,7 +107,20 @@ unsafe impl State for () {}
 // SAFETY: its items follow each other without gaps, and are `State`.
 unsafe impl<T: State, const N: usize> State for [T; N] {}
 
-/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`].
+/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`]. Without gaps
+/// between its fields, so that every byte of it means something: large fields first.
+///
+/// ```compile_fail
+/// tailwater_sdk::state! { struct Gap { few: u8, many: u64 } }
+/// ```
+///
+/// ```compile_fail
+/// tailwater_sdk::state! { struct NotAnyByte { yes: bool } }
+/// ```
+///
+/// ```
+/// tailwater_sdk::state! { struct Fine { many: u64, few: [u8; 7], rest: u8 } }
+/// ```
 #[macro_export]
 macro_rules! state {
     ($(#[$meta:meta])* $visible:vis struct $name:ident {
@@ -122,8 +135,13 @@ macro_rules! state {
         const _: () = {
             const fn is_state<T: $crate::State>() {}
             $(is_state::<$type>();)*
+            assert!(
+                0 $(+ size_of::<$type>())* == size_of::<$name>(),
+                "flow state has gaps between its fields: put large ones first, and a field of the rest last"
+            );
         };
-        // SAFETY: every field is `State`, which the lines above do not compile without.
+        // SAFETY: every field is `State` and there is nothing between them, which the lines above do not compile
+        // without.
         unsafe impl $crate::State for $name {}
     };
 }

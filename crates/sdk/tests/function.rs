@@ -12,7 +12,7 @@ use tailwater_sdk::{
 
 state! {
     struct Seen {
-        packets: u32,
+        packets: u64,
         last: u64,
     }
 }
@@ -74,7 +74,7 @@ impl Function for Limit {
             let now = packet.arrival_ns();
             let seen = packet.state();
             (seen.packets, seen.last) = (seen.packets + 1, now);
-            if u64::from(seen.packets) > self.limit {
+            if seen.packets > self.limit {
                 packet.drop(0);
             } else if packet.resize(1, 1) {
                 let frame = packet.rewrite();
@@ -88,7 +88,7 @@ impl Function for Limit {
     }
 
     fn flow_ended(&mut self, _: &FlowKey, state: &Seen, counters: &mut [u64]) {
-        counters[1] += u64::from(state.packets);
+        counters[1] += state.packets;
     }
 }
 
