@@ -213,3 +213,41 @@ fn a_library_that_crashes_is_an_error_of_the_spec() {
     );
     assert!(output.stdout.is_empty());
 }
+
+/// A function that cannot go on ends the run, with a report in which every packet is somewhere.
+#[test]
+fn a_function_that_fails_ends_the_run_with_its_report() {
+    let folder = Folder::new();
+    let source = folder.write(
+        "fails.c",
+        "#include <tailwater_nf.h>\n\
+         static int process(void *instance, struct tw_batch *batch) {\n\
+             uint32_t *seen = instance;\n\
+             return (*seen += batch->count) > 500 ? 7 : 0;\n\
+         }\n\
+         static uint32_t seen[64], next;\n\
+         static void *start(const void *shared) { (void)shared; return &seen[next++ % 64]; }\n\
+         const struct tw_function tailwater_function = {\n\
+             TW_FUNCTION_HEAD, .name = \"fails\", .start = start, .process = process};\n",
+    );
+    works(
+        Command::new("cc")
+            .args(["-fPIC", "-shared", "-o"])
+            .arg(folder.path("fails.so"))
+            .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
+            .arg(source),
+    );
+    let chain = folder.spec("chain.yaml", "[{library: {file: fails.so}}]", "");
+    let traffic = folder.capture("in.pcap", &mixture(2000));
+    let output = run(&[&"run", &chain, &"--traffic", &traffic, &"--output", &"json"]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("died: the function fails failed (code 7); the run was stopped"),
+        "{told}"
+    );
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_identity(&report);
+    assert!(count(&report, "delivered") <= 500);
+    assert!(reason(&report, "worker-died") > 0);
+}
