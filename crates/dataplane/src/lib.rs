@@ -1,6 +1,7 @@
 //! Ports, workers, measurement: what moves packets through a chain.
 
 pub mod arrivals;
+pub mod batches;
 pub mod capture;
 pub mod clock;
 pub mod cores;
@@ -20,5 +21,5 @@ mod timeline;
 pub mod trace_nic;
 pub mod worker;
 
-pub use run::{RunConfig, RunError, run, run_on};
+pub use run::{RunConfig, RunError, run, run_noted, run_on};
 pub use tailwater_measure::{attribution, histogram};

@@ -1,5 +1,6 @@
 //! A run: a chain on a trace or a port, from the first packet to the report.
 
+use crate::batches::{BatchNotes, Book};
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
@@ -161,6 +162,21 @@ pub fn run(
     stop: &AtomicBool,
     progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
+    run_noted(spec, trace, config, stop, None, progress)
+}
+
+/// As [`run`]; also notes what single batches take, if somebody wants to know.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_noted(
+    spec: &ChainSpec,
+    trace: Trace,
+    config: &RunConfig,
+    stop: &AtomicBool,
+    notes: Option<&BatchNotes>,
+    progress: impl FnMut(&Progress),
+) -> Result<RunReport, RunError> {
     let clock = Clock::start();
     let rss = RssHasher::default();
     let queues = config.cores.len() as u16;
@@ -171,7 +187,7 @@ pub fn run(
     };
     let reta = round_robin(queues);
     let mut nic = TraceNic::new(trace, rss, queues, &reta, nic_config, clock.clone())?;
-    run_on(spec, &mut nic, clock, config, stop, progress)
+    on_port(spec, (&mut nic, clock), config, stop, notes, progress)
 }
 
 /// Runs the chain of `spec` on what comes from `port`, whose times are on `clock`, as [`run`] does on
@@ -185,6 +201,18 @@ pub fn run_on(
     clock: Clock,
     config: &RunConfig,
     stop: &AtomicBool,
+    progress: impl FnMut(&Progress),
+) -> Result<RunReport, RunError> {
+    on_port(spec, (port, clock), config, stop, None, progress)
+}
+
+/// See [`run_on`] and [`run_noted`].
+fn on_port(
+    spec: &ChainSpec,
+    (port, clock): (&mut dyn Port, Clock),
+    config: &RunConfig,
+    stop: &AtomicBool,
+    notes: Option<&BatchNotes>,
     mut progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     let rss = RssHasher::default();
@@ -231,6 +259,7 @@ pub fn run_on(
     })?;
     let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
+    let mut books: Vec<Book> = (0..workers).filter_map(|_| Some(notes?.book())).collect();
     let start = clock.now() + LEAD;
     let worker_config = WorkerConfig {
         slo: spec.slo.budget(),
@@ -269,6 +298,9 @@ pub fn run_on(
         let chain = unsafe { builder.helper_instance() };
         let clock = clock.clone();
         let mut worker = AuxiliaryWorker::new(helper, chain, queue, clock, &worker_config, sender);
+        if let Some(book) = books.pop() {
+            worker.note(book, start);
+        }
         if let Some(kept_back) = &kept_back {
             worker.know(Arc::clone(kept_back));
         }
@@ -299,6 +331,10 @@ pub fn run_on(
         };
         let worker = match buckets.next() {
             Some(buckets) => worker.moving(buckets),
+            None => worker,
+        };
+        let worker = match books.pop() {
+            Some(book) => worker.noting(book),
             None => worker,
         };
         workers.push((config.cores[i], worker));

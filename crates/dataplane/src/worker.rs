@@ -1,6 +1,7 @@
 //! A worker: polls its queue, runs the chain to completion, measures.
 
 use crate::attribution::Cause;
+use crate::batches::{Book, Part};
 use crate::clock::Clock;
 use crate::death::survive;
 use crate::meter::Meter;
@@ -57,6 +58,8 @@ pub struct Worker {
     from_queue: bool,
     /// What the chain had lost when that was last counted.
     lost: u64,
+    /// Where batches that go straight through are noted, if somebody wants to know.
+    book: Option<Box<Book>>,
 }
 
 impl Worker {
@@ -81,7 +84,14 @@ impl Worker {
             dispatch: None,
             buckets: None,
             from_queue: false,
+            book: None,
         }
+    }
+
+    /// Notes what batches take.
+    pub(crate) fn noting(mut self, book: Book) -> Worker {
+        self.book = Some(Box::new(book));
+        self
     }
 
     /// Lets the worker hand flows to helpers.
@@ -123,6 +133,9 @@ impl Worker {
         }
         if let Some(buckets) = &mut self.buckets {
             buckets.report(&mut self.meter.window().buckets);
+        }
+        if let Some(book) = self.book {
+            book.close();
         }
         self.meter.finish(&self.chain);
         Finished {
@@ -166,6 +179,9 @@ impl Worker {
                 }
             };
             if !busy {
+                if let Some(book) = &mut self.book {
+                    book.idle();
+                }
                 self.meter.idle();
                 self.chain.expire(now);
                 // Before the start there is nothing to be away from.
@@ -305,8 +321,10 @@ impl Worker {
             return now;
         };
         let (mut time, mut looked_up) = (now, 0);
+        let start = self.config.start;
         loop {
             let packets = self.batch.len();
+            let arrival = self.batch.first().map_or(time, |first| first.arrival);
             if packets > 0 {
                 self.meter.note_batch(&self.batch);
                 self.chain.look_up(&mut self.batch, time);
@@ -332,6 +350,10 @@ impl Worker {
             }
             let before = time;
             time = self.clock.now();
+            if let Some(book) = &mut self.book {
+                let part = Part::Received;
+                book.note_part(part, (packets, true), start, [arrival, before, time]);
+            }
             self.meter.note_part(time.saturating_sub(before), time);
             *received = receive(
                 (&mut *self.queue, self.buckets.as_deref_mut()),
@@ -356,6 +378,7 @@ impl Worker {
                     self.meter.note_backlog(&self.batch, time);
                 }
                 let new = self.batch.iter().filter(|packet| packet.is_new()).count();
+                let arrival = self.batch.first().map_or(time, |first| first.arrival);
                 let began = self.clock.now();
                 self.meter.note_part(began.saturating_sub(time), began);
                 self.chain.prefetch_from(0, &self.batch);
@@ -366,6 +389,10 @@ impl Worker {
                 let lost = (since(&self.chain, &mut self.lost), unsent);
                 self.meter
                     .note_sent(&self.batch, packets, lost, [began, time]);
+                if let Some(book) = &mut self.book {
+                    let part = Part::Processed;
+                    book.note_part(part, (packets, more), start, [arrival, began, time]);
+                }
                 // What a packet takes is not told by a turn in which others were split.
                 if dispatch.parts().next().is_none() {
                     dispatch.learn(packets, new, time.saturating_sub(now));
@@ -432,6 +459,7 @@ impl Worker {
     #[inline]
     fn process(&mut self, received: Nanos, backlog: bool) -> Nanos {
         let packets = self.batch.len();
+        let arrival = self.batch.first().map_or(received, |first| first.arrival);
         self.meter.note_batch(&self.batch);
         if backlog {
             // Only in a backlog does it matter who is in front.
@@ -446,6 +474,10 @@ impl Worker {
             .note_sent(&self.batch, packets, lost, [received, sent]);
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(received));
+        }
+        if let Some(book) = &mut self.book {
+            let start = self.config.start;
+            book.note(packets, backlog, start, [arrival, received, sent]);
         }
         self.batch.release(&mut self.pool);
         self.chain.expire(sent);

@@ -5,6 +5,7 @@ mod library;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_dataplane::batches::{BatchNotes, Part};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
@@ -12,7 +13,7 @@ use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_dataplane::telemetry::windows;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, cores, run, run_noted};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::buffer::BufferPool;
@@ -156,6 +157,35 @@ fn nothing_is_allocated_for_packets_handed_over() {
         let handed = flows > 1 || !splits.points().is_empty();
         assert_eq!((settled > 0, moved > 0), (handed, handed), "{flows} flows");
     }
+}
+
+/// Every packet is in a note, and the notes are in order of time.
+#[test]
+fn batches_are_noted_with_all_their_packets() {
+    let (spec, notes) = (spec(ACL_NAT, ""), BatchNotes::new(20_000));
+    let nic = TraceNicConfig {
+        ring: 1 << 15,
+        ..TraceNicConfig::default()
+    };
+    let (trace, stop) = (uniform(64, 20_000), AtomicBool::new(false));
+    let report = run_noted(&spec, trace, &config(nic, 1), &stop, Some(&notes), |_| {});
+    assert_eq!(report.unwrap().packets.offered, 20_000);
+    let noted = notes.take();
+    assert_eq!(noted.len(), 1, "a list for the worker");
+    let packets: u32 = noted[0].iter().map(|batch| batch.packets).sum();
+    assert_eq!(packets, 20_000);
+    for batch in &noted[0] {
+        assert_eq!(batch.part, Part::Whole);
+        assert!(batch.arrival <= batch.received && batch.received <= batch.sent);
+    }
+    let pairs = noted[0].windows(2);
+    assert!({ pairs }.all(|pair| pair[0].sent <= pair[1].received));
+    // What does not fit is left out.
+    let few = BatchNotes::new(3);
+    let nic = TraceNicConfig::default();
+    let trace = uniform(64, 2_000);
+    run_noted(&spec, trace, &config(nic, 1), &stop, Some(&few), |_| {}).unwrap();
+    assert_eq!(few.take()[0].len(), 3);
 }
 
 fn run_once(functions: &str, trace: Trace, config: RunConfig) -> RunReport {

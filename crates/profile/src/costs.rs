@@ -1,6 +1,6 @@
 //! Costs from what runs showed.
 
-use tailwater_policy::capacity::ServiceCosts;
+use tailwater_policy::capacity::{CapacityProfile, ServiceCosts};
 
 /// What a run was like, and what it showed. Parts are of a packet, on average.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,42 +11,124 @@ pub(crate) struct Sample {
     pub bytes: f64,
     /// Packets that open a flow.
     pub new: f64,
-    /// Packets that are cold, or open a flow.
-    pub cold: f64,
-    /// Batches with such a packet.
-    pub cold_batches: f64,
-    /// Packets among others of other lengths: no branch can be foreseen that depends on it.
-    pub mixed: f64,
     /// What a packet took, in nanoseconds.
     pub nanos: f64,
 }
 
-/// Costs that explain samples: of service, of a cold packet, of a batch with one.
-pub(crate) type Explained = (ServiceCosts, f64, f64);
+/// What was in a batch, and what it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BatchSample {
+    pub packets: f64,
+    pub bytes: f64,
+    /// Packets that open a flow.
+    pub new: f64,
+    /// Packets that are cold, or open a flow.
+    pub cold: f64,
+    /// Others waited behind it.
+    pub backlog: bool,
+    /// In nanoseconds.
+    pub nanos: f64,
+}
+
+/// Costs that explain batches, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct BatchCosts {
+    pub service: ServiceCosts,
+    /// Each cold packet, and each batch with one.
+    pub cold_packet: f64,
+    pub cold_batch: f64,
+    /// Each batch with a packet that opens a flow.
+    pub new_batch: f64,
+    /// Each packet of a batch behind which others wait.
+    pub ring_packet: f64,
+}
+
+impl BatchSample {
+    /// What is paid for each of the costs, in the order of [`BatchCosts::from_parts`].
+    fn parts(&self) -> [f64; 8] {
+        let [new, cold] = [self.new, self.cold].map(|packets| f64::from(packets > 0.0));
+        let ring = f64::from(self.backlog) * self.packets;
+        [
+            1.0,
+            self.packets,
+            self.bytes,
+            self.new,
+            new,
+            self.cold,
+            cold,
+            ring,
+        ]
+    }
+}
+
+impl BatchCosts {
+    fn from_parts(parts: [f64; 8]) -> BatchCosts {
+        let [
+            batch,
+            packet,
+            byte,
+            new_flow,
+            new_batch,
+            cold_packet,
+            cold_batch,
+            ring_packet,
+        ] = parts;
+        BatchCosts {
+            service: ServiceCosts {
+                batch,
+                packet,
+                byte,
+                new_flow,
+            },
+            cold_packet,
+            cold_batch,
+            new_batch,
+            ring_packet,
+        }
+    }
+
+    /// As a profile says; `None` if it does not.
+    pub fn of(profile: &CapacityProfile) -> Option<BatchCosts> {
+        let details = profile.details.as_ref()?;
+        Some(BatchCosts {
+            service: profile.costs?,
+            cold_packet: details.cold_packet,
+            cold_batch: details.cold_batch,
+            new_batch: details.new_batch,
+            ring_packet: details.ring_packet,
+        })
+    }
+
+    /// What a batch takes.
+    pub fn nanos(&self, sample: &BatchSample) -> f64 {
+        let service = &self.service;
+        let costs = [
+            service.batch,
+            service.packet,
+            service.byte,
+            service.new_flow,
+            self.new_batch,
+            self.cold_packet,
+            self.cold_batch,
+            self.ring_packet,
+        ];
+        let parts = sample.parts();
+        parts
+            .iter()
+            .zip(costs)
+            .map(|(part, cost)| part * cost)
+            .sum()
+    }
+}
 
 /// The service costs that explain the samples best.
 pub(crate) fn fit(samples: &[Sample]) -> ServiceCosts {
-    let rows = rows(samples, |s| [s.batches, 1.0, s.bytes, s.new]);
-    service(non_negative(&rows))
-}
-
-/// The same where samples tell cold packets from others.
-pub(crate) fn fit_all(samples: &[Sample]) -> Explained {
-    let columns = |s: &Sample| {
-        let cold = [s.cold, s.cold_batches];
-        [s.batches, 1.0, s.bytes, s.new, cold[0], cold[1], s.mixed]
-    };
-    let costs = non_negative(&rows(samples, columns));
-    let [batch, packet, byte, new_flow, cold, cold_batch, mixed] = costs;
-    // Real traffic is mixed.
-    (
-        service([batch, packet + mixed, byte, new_flow]),
-        cold,
-        cold_batch,
-    )
-}
-
-fn service([batch, packet, byte, new_flow]: [f64; 4]) -> ServiceCosts {
+    let mut equations = Equations::default();
+    for sample in samples {
+        let row = [sample.batches, 1.0, sample.bytes, sample.new];
+        equations.add(row, sample.nanos, sample.nanos);
+    }
+    let [batch, packet, byte, new_flow] = equations.non_negative();
     ServiceCosts {
         batch,
         packet,
@@ -55,62 +137,107 @@ fn service([batch, packet, byte, new_flow]: [f64; 4]) -> ServiceCosts {
     }
 }
 
-/// The equations of the samples, each as an error relative to what was measured.
-fn rows<const N: usize>(samples: &[Sample], of: impl Fn(&Sample) -> [f64; N]) -> Vec<[f64; N]> {
-    let row = |s: &Sample| of(s).map(|x| x / s.nanos.max(1e-3));
-    samples.iter().map(row).collect()
+/// A batch that took this much longer, and a part of its time, than others like it was interrupted.
+const INTERRUPTED: f64 = 3_000.0;
+const INTERRUPTED_PART: f64 = 0.25;
+
+/// Whether a batch was interrupted that took so long, where others like it take as long as expected.
+pub(crate) fn is_interrupted(nanos: f64, expected: f64) -> bool {
+    nanos > expected * (1.0 + INTERRUPTED_PART) + INTERRUPTED
 }
 
-/// The costs that explain the rows best, none of them negative: least squares, over the set of costs
-/// that leaves none negative when those that were are taken as nothing.
-fn non_negative<const N: usize>(rows: &[[f64; N]]) -> [f64; N] {
-    let mut used = [true; N];
-    loop {
-        let costs = solve(rows, used);
-        let worst = (0..N)
-            .filter(|&i| used[i] && costs[i] < 0.0)
-            .min_by(|&a, &b| costs[a].total_cmp(&costs[b]));
-        match worst {
-            Some(worst) => used[worst] = false,
-            // Picoseconds are more than enough for a reader of the file.
-            None => return costs.map(|cost| (cost * 1e3).round() / 1e3),
+/// How often it is looked again which ones were.
+const LOOKS: usize = 5;
+
+/// The costs that explain batches best, those left out that were interrupted.
+pub(crate) fn fit_batches(samples: &[BatchSample]) -> BatchCosts {
+    // At first each packet is taken to cost the same.
+    let mut each: Vec<f64> = samples.iter().map(|s| s.nanos / s.packets).collect();
+    each.sort_unstable_by(f64::total_cmp);
+    let mut costs = BatchCosts::default();
+    costs.service.packet = each.get(each.len() / 2).copied().unwrap_or(0.0);
+    for _ in 0..LOOKS {
+        let mut equations = Equations::default();
+        for sample in samples {
+            let expected = costs.nanos(sample);
+            if !is_interrupted(sample.nanos, expected) {
+                equations.add(sample.parts(), sample.nanos, expected);
+            }
+        }
+        costs = BatchCosts::from_parts(equations.non_negative());
+    }
+    costs
+}
+
+/// Equations with unknown costs, added up to those of least squares.
+struct Equations<const N: usize> {
+    matrix: [[f64; N]; N],
+    sums: [f64; N],
+}
+
+impl<const N: usize> Default for Equations<N> {
+    fn default() -> Self {
+        Equations {
+            matrix: [[0.0; N]; N],
+            sums: [0.0; N],
         }
     }
 }
 
-/// Least squares for `rows x = 1` over the columns in use, by the normal equations and Gauss and
-/// Jordan. A column that the others explain gets zero.
-fn solve<const N: usize>(rows: &[[f64; N]], used: [bool; N]) -> [f64; N] {
-    // The matrix, and beside it what its rows are to come to.
-    let (mut matrix, mut sums) = ([[0.0; N]; N], [0.0; N]);
-    for row in rows {
+impl<const N: usize> Equations<N> {
+    /// `row` times the costs is `nanos`; an error counts as a part of `whole`.
+    fn add(&mut self, row: [f64; N], nanos: f64, whole: f64) {
+        let row = row.map(|x| x / whole.max(1e-3));
         for i in 0..N {
             for j in 0..N {
-                matrix[i][j] += row[i] * row[j];
+                self.matrix[i][j] += row[i] * row[j];
             }
-            sums[i] += row[i];
+            self.sums[i] += row[i] * nanos / whole.max(1e-3);
         }
     }
-    let scale: [f64; N] = std::array::from_fn(|i| matrix[i][i]);
-    let mut solved = [false; N];
-    for pivot in (0..N).filter(|&i| used[i]) {
-        // What is left of the column once the others are taken out.
-        if matrix[pivot][pivot] <= scale[pivot] * 1e-9 {
-            continue;
-        }
-        solved[pivot] = true;
-        let divisor = matrix[pivot][pivot];
-        matrix[pivot].iter_mut().for_each(|x| *x /= divisor);
-        sums[pivot] /= divisor;
-        let (line, sum) = (matrix[pivot], sums[pivot]);
-        for other in (0..N).filter(|&other| other != pivot) {
-            let factor = matrix[other][pivot];
-            let row = matrix[other].iter_mut();
-            row.zip(line).for_each(|(x, y)| *x -= factor * y);
-            sums[other] -= factor * sum;
+
+    /// The costs that solve them best, none of them negative: least squares, over the set of costs that leaves
+    /// none negative when those that were are taken as nothing.
+    fn non_negative(&self) -> [f64; N] {
+        let mut used = [true; N];
+        loop {
+            let costs = self.solve(used);
+            let worst = (0..N)
+                .filter(|&i| used[i] && costs[i] < 0.0)
+                .min_by(|&a, &b| costs[a].total_cmp(&costs[b]));
+            match worst {
+                Some(worst) => used[worst] = false,
+                // Picoseconds are more than enough for a reader of the file.
+                None => return costs.map(|cost| (cost * 1e3).round() / 1e3),
+            }
         }
     }
-    std::array::from_fn(|i| if solved[i] { sums[i] } else { 0.0 })
+
+    /// Least squares over the columns in use, by Gauss and Jordan. A column that the others explain gets
+    /// zero.
+    fn solve(&self, used: [bool; N]) -> [f64; N] {
+        let (mut matrix, mut sums) = (self.matrix, self.sums);
+        let scale: [f64; N] = std::array::from_fn(|i| matrix[i][i]);
+        let mut solved = [false; N];
+        for pivot in (0..N).filter(|&i| used[i]) {
+            // What is left of the column once the others are taken out.
+            if matrix[pivot][pivot] <= scale[pivot] * 1e-9 {
+                continue;
+            }
+            solved[pivot] = true;
+            let divisor = matrix[pivot][pivot];
+            matrix[pivot].iter_mut().for_each(|x| *x /= divisor);
+            sums[pivot] /= divisor;
+            let (line, sum) = (matrix[pivot], sums[pivot]);
+            for other in (0..N).filter(|&other| other != pivot) {
+                let factor = matrix[other][pivot];
+                let row = matrix[other].iter_mut();
+                row.zip(line).for_each(|(x, y)| *x -= factor * y);
+                sums[other] -= factor * sum;
+            }
+        }
+        std::array::from_fn(|i| if solved[i] { sums[i] } else { 0.0 })
+    }
 }
 
 #[cfg(test)]
@@ -122,9 +249,6 @@ mod tests {
             batches,
             bytes,
             new,
-            cold: 0.0,
-            cold_batches: 0.0,
-            mixed: 0.0,
             nanos: costs.batch * batches + costs.packet + costs.byte * bytes + costs.new_flow * new,
         }
     }
@@ -159,27 +283,59 @@ mod tests {
     }
 
     #[test]
-    fn what_cold_packets_cost_is_told_from_the_rest() {
-        let costs = ServiceCosts {
-            batch: 110.0,
-            packet: 42.5,
-            byte: 0.1,
-            new_flow: 210.0,
+    fn batches_tell_all_parts_apart_and_interruptions_do_not_count() {
+        let costs = BatchCosts {
+            service: ServiceCosts {
+                batch: 110.0,
+                packet: 42.5,
+                byte: 0.1,
+                new_flow: 510.0,
+            },
+            cold_packet: 30.0,
+            cold_batch: 90.0,
+            new_batch: 150.0,
+            ring_packet: 7.0,
         };
-        let (cold_packet, cold_batch) = (30.0, 90.0);
-        let samples = SETTINGS.iter().flat_map(|&(batches, bytes, new)| {
-            [0.0, 0.5].map(|cold| {
-                let mut sample = sample(&costs, batches, bytes, new);
-                sample.cold = new.max(cold);
-                sample.cold_batches = if sample.cold > 0.0 { batches } else { 0.0 };
-                sample.nanos += cold_packet * sample.cold + cold_batch * sample.cold_batches;
-                sample
+        let samples: Vec<BatchSample> = (0..4000_u32)
+            .map(|i| {
+                let packets = 1 + i % 32;
+                let part = |every: u32| f64::from(packets.min(i % every));
+                let (new, backlog) = (part(3), packets == 32 && i % 5 < 3);
+                let cold = new.max(part(7));
+                let bytes = f64::from(packets * (60 + i * 37 % 1400));
+                let own = costs.service;
+                let ring = if backlog { costs.ring_packet } else { 0.0 };
+                let nanos = own.batch
+                    + f64::from(packets) * (own.packet + ring)
+                    + bytes * own.byte
+                    + new * own.new_flow
+                    + f64::from(new > 0.0) * costs.new_batch
+                    + cold * costs.cold_packet
+                    + f64::from(cold > 0.0) * costs.cold_batch;
+                BatchSample {
+                    packets: packets.into(),
+                    bytes,
+                    new,
+                    cold,
+                    backlog,
+                    nanos: nanos + if i % 50 == 0 { 20_000.0 } else { 0.0 },
+                }
             })
-        });
-        let (found, packet, batch) = fit_all(&samples.collect::<Vec<_>>());
-        assert!((found.batch - costs.batch).abs() < 2e-3, "{found:?}");
-        assert!((found.new_flow - costs.new_flow).abs() < 2e-3, "{found:?}");
-        assert!((packet - cold_packet).abs() < 2e-3 && (batch - cold_batch).abs() < 2e-3);
+            .collect();
+        let found = fit_batches(&samples);
+        for (found, expected) in [
+            (found.service.batch, 110.0),
+            (found.service.packet, 42.5),
+            (found.service.byte, 0.1),
+            (found.service.new_flow, 510.0),
+            (found.cold_packet, 30.0),
+            (found.cold_batch, 90.0),
+            (found.new_batch, 150.0),
+            (found.ring_packet, 7.0),
+        ] {
+            assert!((found - expected).abs() < 2e-2, "{found} for {expected}");
+        }
+        assert_eq!(fit_batches(&[]), BatchCosts::default());
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use crate::train::TrainError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_dataplane::batches::{BatchNotes, NotedBatch};
 use tailwater_dataplane::report::{RunReport, WindowReport};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run};
+use tailwater_dataplane::{RunConfig, run_noted};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
@@ -24,6 +25,10 @@ const RUNS: usize = 4;
 const ENOUGH: usize = 3;
 /// Packets that the core's own queue holds where that does not matter.
 pub(crate) const BUFFERS: u32 = 4096;
+/// The most batches of a run that are noted.
+const MOST_BATCHES: f64 = 2e6;
+/// Descriptors for what comes while the core is away.
+const DEEP_RING: usize = 1 << 16;
 /// The most epochs of a run that are noted.
 const MOST_EPOCHS: usize = 1 << 17;
 
@@ -42,6 +47,7 @@ impl Lab<'_> {
         nic: TraceNicConfig,
         window: Nanos,
         scaling: Option<ScalingConfig>,
+        notes: Option<&BatchNotes>,
     ) -> Result<RunReport, TrainError> {
         self.check()?;
         let config = RunConfig {
@@ -54,7 +60,7 @@ impl Lab<'_> {
             scaling,
             server: None,
         };
-        let report = run(spec, trace, &config, self.stop, |_| {})?;
+        let report = run_noted(spec, trace, &config, self.stop, notes, |_| {})?;
         // A run that was cut short shows nothing.
         self.check()?;
         Ok(report)
@@ -81,7 +87,7 @@ impl Lab<'_> {
             duration,
             ..TraceNicConfig::default()
         };
-        let report = self.run(spec, trace, nic, SATURATED_WINDOW, None)?;
+        let report = self.run(spec, trace, nic, SATURATED_WINDOW, None, None)?;
         Ok(rate(&report))
     }
 
@@ -100,7 +106,29 @@ impl Lab<'_> {
             renumber: false,
             ..TraceNicConfig::default()
         };
-        self.run(spec, trace, nic, SATURATED_WINDOW, setting.scaling.clone())
+        let scaling = setting.scaling.clone();
+        self.run(spec, trace, nic, SATURATED_WINDOW, scaling, None)
+    }
+
+    /// The batches of cores that are given a trace at its own pace for so long, again and again with other
+    /// flows, and loses nothing.
+    pub fn batches(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        length: Nanos,
+        scaling: Option<ScalingConfig>,
+    ) -> Result<Vec<NotedBatch>, TrainError> {
+        let packets = trace.len() as f64 * length.as_secs_f64() / trace.duration().as_secs_f64();
+        // What waits is noted when it is received, and when it is processed.
+        let notes = BatchNotes::new((2.0 * packets).clamp(1.0, MOST_BATCHES) as usize);
+        let nic = TraceNicConfig {
+            duration: Some(length),
+            ring: DEEP_RING,
+            ..TraceNicConfig::default()
+        };
+        self.run(spec, trace, nic, WINDOW, scaling, Some(&notes))?;
+        Ok(notes.take().concat())
     }
 
     /// Whether the chain keeps its objective with this traffic, for `duration`: in more than half of
@@ -120,7 +148,7 @@ impl Lab<'_> {
                 ..TraceNicConfig::default()
             };
             let scaling = unmoved(&TrainingNotes::new(0), epoch, BUFFERS);
-            let report = self.run(spec, trace()?, nic, WINDOW, Some(scaling))?;
+            let report = self.run(spec, trace()?, nic, WINDOW, Some(scaling), None)?;
             let windows = judged(&report);
             met += windows.iter().filter(|window| window.slo_met).count();
             of += windows.len();
@@ -146,7 +174,7 @@ impl Lab<'_> {
             duration: load.duration,
             ..TraceNicConfig::default()
         };
-        self.run(spec, trace, nic, WINDOW, Some(scaling))?;
+        self.run(spec, trace, nic, WINDOW, Some(scaling), None)?;
         Ok(notes.take())
     }
 }

@@ -8,7 +8,7 @@
 //! - the *rates* that meet the latency objective, by flow count (section 3.3);
 //! - the *splits*: what two cores can do with one flow when the chain is cut between them, where that is
 //!   more than one can with all of it;
-//! - the *service costs*, by least squares over saturated runs.
+//! - the *service costs*, by least squares over saturated runs, or over the batches of the traffic itself.
 //!
 //! The machine may be shared: windows of a run in which the core was away are left out where there
 //! are others, and so are such epochs ([`training`](tailwater_policy::training)).
@@ -17,14 +17,17 @@
 
 #![forbid(unsafe_code)]
 
+mod batches;
 mod costs;
 mod detail;
 mod identity;
 mod lab;
+mod pauses;
 #[cfg(test)]
 mod tests;
 mod traffic;
 mod train;
 
+pub use batches::pace;
 pub use identity::{Fnv, fingerprint, machine};
 pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};

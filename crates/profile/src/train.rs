@@ -3,6 +3,7 @@
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
 use crate::lab::{BUFFERS, EpochLoad, Lab};
+use crate::pauses::pauses;
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
 use std::ops::Range;
@@ -228,15 +229,31 @@ pub fn train_costs(
         bytes: traffic.bytes() as f64 / traffic.len() as f64,
     };
     let service = detailed.service(traffic)?;
-    let (costs, cold_packet, cold_batch) = service.explained;
+    let costs = service.costs.service;
     let mut details = DetailedCosts {
         traffic_packet: service.traffic_packet.round(),
         cold_after: service.cold_after,
-        cold_batch,
-        cold_packet,
-        ..DetailedCosts::default()
+        cold_batch: service.costs.cold_batch,
+        cold_packet: service.costs.cold_packet,
+        new_batch: service.costs.new_batch,
+        ring_packet: service.costs.ring_packet,
+        receive_packet: service.queue.receive,
+        queue_packet: service.queue.queue,
+        hand_over_packet: service.queue.hand_over,
+        take_over_packet: service.queue.take_over,
+        poll: service.poll,
+        wakes: detailed.wakes()?,
+        pauses: pauses(options.core, stop)?,
     };
-    detailed.dispatch(&costs, &mut details)?;
+    let all = [
+        &mut details.poll,
+        &mut details.receive_packet,
+        &mut details.queue_packet,
+        &mut details.hand_over_packet,
+        &mut details.take_over_packet,
+    ];
+    all.into_iter()
+        .for_each(|cost| *cost = (*cost * 1e3).round() / 1e3);
     Ok((costs, details))
 }
 

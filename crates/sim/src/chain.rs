@@ -1,8 +1,11 @@
 //! What processing a chain's packets takes.
 
+use crate::pauses::Pauses;
 use serde::Serialize;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, ServiceCosts, Wake};
+use tailwater_policy::capacity::{
+    CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake,
+};
 
 /// What a chain's packets take of a core, as sums of parts. All costs are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,9 +50,16 @@ pub struct ChainModel {
     pub cold_batch: f64,
     /// What each cold packet takes more.
     pub cold_packet: f64,
+    /// What a batch takes more that has a packet that opens a flow.
+    pub new_batch: f64,
     /// How long helpers take to wake up, by how long they were asleep; as the rack's
     /// [`wake`](crate::Timing::wake) says, if nothing is known.
     pub wakes: Vec<Wake>,
+    /// From a packet's arrival until a core that waits for it has noticed, in the mean; the rack's
+    /// [`poll`](crate::Timing::poll), if that is longer.
+    pub poll: f64,
+    /// What takes cores away for moments.
+    pub pauses: Vec<Pause>,
     /// Whether a flow must be opened by the core that owns its bucket (NAT, for one).
     pub opens_at_home: bool,
     /// Where the chain can be cut for a flow that is too much for one core.
@@ -109,6 +119,11 @@ pub enum ChainError {
         /// The chain.
         chain: String,
     },
+    /// Pauses that cannot be.
+    #[error(
+        "pauses: expected some a second of some nanoseconds each, less than half of the time together"
+    )]
+    Pauses,
     /// Too many packets in a batch.
     #[error("batch: expected at most {MOST_BATCH}, found {found}")]
     Batch {
@@ -123,21 +138,21 @@ pub const MOST_BATCH: u16 = 1024;
 /// The batch of the live data plane.
 pub(crate) const BATCH: u16 = 32;
 
-/// Of a batch, what receiving takes.
-const RECEIVE_BATCH: f64 = 60.0;
-
 /// What a profile without details is taken to say.
 static ASSUMED: DetailedCosts = DetailedCosts {
     traffic_packet: 0.0,
     cold_after: 0,
     cold_batch: 0.0,
     cold_packet: 0.0,
+    new_batch: 0.0,
     receive_packet: 35.0,
     ring_packet: 0.0,
     queue_packet: 85.0,
     hand_over_packet: 25.0,
     take_over_packet: 35.0,
+    poll: 0.0,
     wakes: Vec::new(),
+    pauses: Vec::new(),
 };
 
 impl ChainModel {
@@ -187,7 +202,10 @@ impl ChainModel {
             cold_after: details.cold_after,
             cold_batch: details.cold_batch,
             cold_packet: details.cold_packet,
+            new_batch: details.new_batch,
             wakes: details.wakes.clone(),
+            poll: details.poll,
+            pauses: details.pauses.clone(),
             splits: splits.collect(),
             ..ChainModel::new(&profile.chain, costs)
         })
@@ -228,7 +246,13 @@ impl ChainModel {
             cold_after: self.cold_after,
             cold_batch: cost("cold_batch", self.cold_batch)?,
             cold_packet: cost("cold_packet", self.cold_packet)?,
+            new_batch: cost("new_batch", self.new_batch)?,
             wakes: self.wakes.clone(),
+            poll: cost("poll", self.poll)? / 1000,
+            pauses: match self.pauses.is_empty() {
+                true => None,
+                false => Some(Pauses::new(&self.pauses).ok_or(ChainError::Pauses)?),
+            },
             opens_at_home: self.opens_at_home,
             splits: self.splits.clone(),
             most: usize::from(if self.batch == 0 { BATCH } else { self.batch }),
@@ -301,7 +325,11 @@ pub(crate) struct Costs {
     pub cold_after: u32,
     cold_batch: u64,
     cold_packet: u64,
+    new_batch: u64,
     wakes: Vec<Wake>,
+    /// In nanoseconds.
+    pub poll: u64,
+    pub pauses: Option<Pauses>,
     pub opens_at_home: bool,
     pub splits: Vec<SplitCost>,
     /// Packets of a batch, at most.
@@ -323,8 +351,11 @@ impl Costs {
             0 => 0,
             packets => self.cold_batch + packets * self.cold_packet,
         };
-        let flows = work.new * self.new_flow + work.migrated * self.migrated_flow;
-        work.bytes * self.byte + flows + cold
+        let new = match work.new {
+            0 => 0,
+            flows => self.new_batch + flows * self.new_flow,
+        };
+        work.bytes * self.byte + new + work.migrated * self.migrated_flow + cold
     }
 
     /// How long a helper takes to wake up that slept for so long, by the draw `random`; `None` if nothing is

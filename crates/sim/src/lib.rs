@@ -93,6 +93,7 @@
 mod chain;
 mod engine;
 pub mod oracle;
+mod pauses;
 pub mod policies;
 pub mod rack;
 pub mod report;
@@ -103,7 +104,7 @@ pub mod traffic;
 pub use chain::{ChainError, ChainModel, Jitter, MOST_BATCH, SplitCost};
 pub use oracle::{BoundedChain, ChainBound, OracleReport, RackBound, oracle, oracle_with};
 pub use policies::{Objective, RackPolicy};
-pub use rack::{Rack, Server, Switch, Timing};
+pub use rack::{Pace, Rack, Server, Switch, Timing};
 pub use report::{ChainReport, SimReport};
 pub use simulation::{
     ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with,

@@ -18,7 +18,22 @@ pub struct Rack {
     pub switch: Switch,
     /// What it takes between cores.
     pub timing: Timing,
+    /// How fast its machines are over time; always as fast as costs say, if nothing is said.
+    pub pace: Option<Pace>,
 }
+
+/// How fast machines are over time: shared ones are not always as fast as when they were measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    /// How long each step lasts.
+    pub step: Nanos,
+    /// How long batches take in each step, as a part of what they cost: 1.5 takes half as long again. After the
+    /// last step it is as in the last.
+    pub times: Vec<f64>,
+}
+
+/// Batches that take less, or more, than this part of what they cost are those of another machine.
+pub const PACES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// A server: cores, and a NIC with a queue for each of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,6 +164,7 @@ impl Rack {
             }],
             switch: Switch::default(),
             timing: Timing::default(),
+            pace: None,
         }
     }
 
@@ -199,6 +215,15 @@ impl Rack {
         }
         if self.timing.look == Nanos::ZERO {
             return Err(RackError::new("timing.look", "a time above zero", "0ns"));
+        }
+        if let Some(pace) = &self.pace {
+            if pace.step == Nanos::ZERO || pace.times.is_empty() {
+                return Err(RackError::new("pace", "steps that last", "none"));
+            }
+            if let Some(wrong) = pace.times.iter().find(|times| !PACES.contains(times)) {
+                let expected = format!("{} to {}", PACES.start(), PACES.end());
+                return Err(RackError::new("pace.times", expected, wrong));
+            }
         }
         let times = [
             ("switch.rule_latency", self.switch.rule_latency),

@@ -3,6 +3,7 @@
 use super::Table;
 use crate::text::{one_line, short, thousands};
 use std::path::Path;
+use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 
 /// The most rows of a frontier that are shown.
@@ -20,6 +21,7 @@ pub fn capacity(profile: &CapacityProfile, file: &Path) -> String {
     rates(&mut table, profile);
     splits(&mut table, profile);
     costs(&mut table, profile);
+    details(&mut table, profile);
     table.0
 }
 
@@ -92,10 +94,70 @@ fn costs(table: &mut Table, profile: &CapacityProfile) {
         ("  byte", costs.byte, ""),
         ("  new flow", costs.new_flow, "more than any packet"),
     ] {
-        let figure = match cost {
-            cost if cost < 10.0 => format!("{cost:.2}"),
-            cost => format!("{cost:.0}"),
-        };
-        table.figure(name, &figure, words);
+        table.figure(name, &nanos(cost), words);
+    }
+}
+
+/// Nanoseconds, in as many digits as say something.
+fn nanos(cost: f64) -> String {
+    match cost {
+        cost if cost < 10.0 => format!("{cost:.2}"),
+        cost => format!("{cost:.0}"),
+    }
+}
+
+/// What simulations need beside the costs.
+fn details(table: &mut Table, profile: &CapacityProfile) {
+    let Some(details) = &profile.details else {
+        return;
+    };
+    let cold = format!(
+        "after {} packets of others",
+        thousands(u64::from(details.cold_after))
+    );
+    table.gap();
+    table.figure("costs in detail", "ns", "");
+    for (name, cost, words) in [
+        ("  cold packet", details.cold_packet, &*cold),
+        ("  batch with a cold packet", details.cold_batch, ""),
+        ("  batch with a new flow", details.new_batch, ""),
+        ("  packet with a backlog", details.ring_packet, ""),
+        ("  receiving", details.receive_packet, "of a packet's costs"),
+        (
+            "  own queue",
+            details.queue_packet,
+            "each packet that waits",
+        ),
+        (
+            "  handing over",
+            details.hand_over_packet,
+            "each packet, beside that",
+        ),
+        (
+            "  taking over",
+            details.take_over_packet,
+            "each packet, a helper",
+        ),
+        ("  finding a packet", details.poll, "a core that waits"),
+    ] {
+        table.figure(name, &nanos(cost), words);
+    }
+    if !details.wakes.is_empty() {
+        table.gap();
+        table.figure("helpers wake up", "ns", "99 of 100; after so long asleep");
+    }
+    for wake in &details.wakes {
+        let words = format!("{}; {}", thousands(wake.p99), Nanos(wake.asleep));
+        table.figure("", &thousands(wake.p50), &words);
+    }
+    if !details.pauses.is_empty() {
+        let per_second: f64 = details.pauses.iter().map(|pause| pause.per_second).sum();
+        let pauses = details.pauses.iter();
+        let time: f64 = pauses
+            .map(|pause| pause.per_second * pause.nanos as f64)
+            .sum();
+        let words = format!("a second, {:.2} % of the time", time / 1e7);
+        table.gap();
+        table.figure("pauses", &thousands(per_second as u64), &words);
     }
 }

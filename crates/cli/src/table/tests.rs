@@ -10,7 +10,8 @@ use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
-    CapacityProfile, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
+    CapacityProfile, DetailedCosts, Pause, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
+    Wake,
 };
 use tailwater_policy::core::Load;
 
@@ -235,6 +236,28 @@ fn a_whole_profile() {
             byte: 0.023,
             new_flow: 1234.0,
         }),
+        details: Some(DetailedCosts {
+            traffic_packet: 180.0,
+            cold_after: 2048,
+            cold_batch: 90.0,
+            cold_packet: 30.0,
+            new_batch: 210.0,
+            receive_packet: 20.0,
+            ring_packet: 4.5,
+            queue_packet: 25.0,
+            hand_over_packet: 40.0,
+            take_over_packet: 35.0,
+            poll: 33.0,
+            wakes: vec![Wake {
+                asleep: 350_000,
+                p50: 4_000,
+                p90: 7_000,
+                p99: 12_000,
+            }],
+            pauses: [(1000.0, 3_400), (900.0, 5_600)]
+                .map(|(per_second, nanos)| Pause { per_second, nanos })
+                .to_vec(),
+        }),
         ..CapacityProfile::default()
     };
     for (flows, packets) in [(1, 1352), (310, 96)] {
@@ -267,6 +290,22 @@ costs                             ns
   packet                          42
   byte                          0.02
   new flow                      1234  more than any packet
+
+costs in detail                   ns
+  cold packet                     30  after 2,048 packets of others
+  batch with a cold packet        90
+  batch with a new flow          210
+  packet with a backlog         4.50
+  receiving                       20  of a packet's costs
+  own queue                       25  each packet that waits
+  handing over                    40  each packet, beside that
+  taking over                     35  each packet, a helper
+  finding a packet                33  a core that waits
+
+helpers wake up                   ns  99 of 100; after so long asleep
+                               4,000  12,000; 350us
+
+pauses                         1,900  a second, 0.84 % of the time
 ";
     let file = Path::new("acl-nat.profile.yaml");
     let found = capacity(&profile, file);
@@ -279,6 +318,7 @@ costs                             ns
     }
     profile.rates = RateFrontier::new();
     (profile.splits, profile.costs) = (SplitProfile::new(), None);
+    profile.details = None;
     let found = capacity(&profile, file);
     for part in [
         "1,352  1\n",

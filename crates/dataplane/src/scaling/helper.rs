@@ -3,6 +3,7 @@
 
 use super::buckets::KeptBack;
 use super::link::FromDispatcher;
+use crate::batches::{Book, Part};
 use crate::clock::Clock;
 use crate::death::survive;
 use crate::meter::Meter;
@@ -49,6 +50,8 @@ pub(crate) struct AuxiliaryWorker {
     most: usize,
     /// What the chain had lost when that was last counted.
     lost: u64,
+    /// Where batches are noted, if somebody wants to know, and when the first packet arrived.
+    book: Option<(Box<Book>, Nanos)>,
 }
 
 impl AuxiliaryWorker {
@@ -79,7 +82,13 @@ impl AuxiliaryWorker {
             chain,
             port,
             clock,
+            book: None,
         }
+    }
+
+    /// Notes what batches take, in a run that begins at `start`.
+    pub(crate) fn note(&mut self, book: Book, start: Nanos) {
+        self.book = Some((Box::new(book), start));
     }
 
     /// Lets RSS buckets move between the dispatchers: says which packets were kept back.
@@ -95,6 +104,9 @@ impl AuxiliaryWorker {
             failed.store(true, Ordering::Relaxed);
             self.give_back();
             self.work();
+        }
+        if let Some((book, _)) = self.book {
+            book.close();
         }
         self.meter.finish(&self.chain);
         Finished {
@@ -202,6 +214,7 @@ impl AuxiliaryWorker {
             if packets == 0 {
                 continue;
             }
+            let arrival = batch.first().map_or(time, |first| first.arrival);
             if waiting > popped {
                 self.meter.note_backlog(batch, time);
             }
@@ -211,6 +224,12 @@ impl AuxiliaryWorker {
             let began = std::mem::replace(&mut time, self.clock.now());
             let lost = (since(&self.chain, &mut self.lost), unsent);
             self.meter.note_sent(batch, packets, lost, [began, time]);
+            if let Some((book, start)) = &mut self.book
+                && from == 0
+            {
+                let times = [arrival, began, time];
+                book.note_part(Part::Helped, (packets, waiting > popped), *start, times);
+            }
             let pushed = link.receipts.push_from(&mut batch.send_back());
             assert!(pushed == packets, "a ring to a dispatcher is full");
         }

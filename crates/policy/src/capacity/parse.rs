@@ -4,8 +4,9 @@ use super::error::{ProfileError, quoted};
 use super::profile::{API_VERSION, KIND, OLD_API_VERSION};
 use super::read::{Reader, Token};
 use super::{
-    CapacityProfile, DetailedCosts, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_SPLITS,
-    MAX_WAKES, RateFrontier, ServiceCosts, SplitPoint, Wake,
+    CapacityProfile, DetailedCosts, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_PAUSED,
+    MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, RateFrontier, ServiceCosts,
+    SplitPoint, Wake,
 };
 use crate::core::Load;
 use std::ops::RangeInclusive;
@@ -18,7 +19,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_POINTS: usize = 1 << 14;
 
 /// The fields of a profile, in the order in which they are written.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "apiVersion",
     "kind",
     "chain",
@@ -32,6 +33,7 @@ const FIELDS: [&str; 13] = [
     "costs",
     "details",
     "wakes",
+    "pauses",
 ];
 /// How many of them must be there.
 const REQUIRED: usize = 8;
@@ -113,7 +115,8 @@ impl CapacityProfile {
             }
             "costs" => costs(reader).map(|costs| self.costs = Some(costs)),
             "details" => details(reader, self.details.get_or_insert_default()),
-            _ => wakes(reader, self.details.get_or_insert_default()),
+            "wakes" => wakes(reader, self.details.get_or_insert_default()),
+            _ => pauses(reader, self.details.get_or_insert_default()),
         }
     }
 }
@@ -231,19 +234,28 @@ fn costs(reader: &mut Reader<'_>) -> Result<ServiceCosts, ProfileError> {
 }
 
 fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
-    const DETAILS: [&str; 9] = [
+    const DETAILS: [&str; 11] = [
         "trafficPacketNanoseconds",
         "coldAfterPackets",
         "coldBatchNanoseconds",
         "coldPacketNanoseconds",
+        "newBatchNanoseconds",
         "receivePacketNanoseconds",
         "ringPacketNanoseconds",
         "queuePacketNanoseconds",
         "handOverPacketNanoseconds",
         "takeOverPacketNanoseconds",
+        "pollNanoseconds",
     ];
     let read = numbers(reader, "details", "detailed costs", DETAILS)?;
-    let [traffic_packet, cold_after, cold_batch, cold_packet, ..] = read;
+    let [
+        traffic_packet,
+        cold_after,
+        cold_batch,
+        cold_packet,
+        new_batch,
+        ..,
+    ] = read;
     let [
         ..,
         receive_packet,
@@ -251,18 +263,22 @@ fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), P
         queue_packet,
         hand_over_packet,
         take_over_packet,
+        poll,
     ] = read;
     *details = DetailedCosts {
         traffic_packet,
         cold_after: cold_after as u32,
         cold_batch,
         cold_packet,
+        new_batch,
         receive_packet,
         ring_packet,
         queue_packet,
         hand_over_packet,
         take_over_packet,
+        poll,
         wakes: std::mem::take(&mut details.wakes),
+        pauses: std::mem::take(&mut details.pauses),
     };
     Ok(())
 }
@@ -287,6 +303,21 @@ fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), Pro
                 p99,
             })
         })
+    })
+}
+
+fn pauses(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
+    let what = "[pauses a second, nanoseconds each], longer ones after shorter ones, taking less than half \
+                of the time together";
+    let pauses = &mut details.pauses;
+    let mut paused = 0.0;
+    reader.rows(what, MAX_PAUSES, |[per_second, nanos]: [_; 2]| {
+        let per_second: f64 = per_second.parse().ok()?;
+        let nanos = nanos.parse().ok().filter(|nanos| TIMES.contains(nanos))?;
+        paused += per_second * nanos as f64 / 1e9;
+        let few = per_second > 0.0 && per_second <= MAX_PAUSES_PER_SECOND;
+        let longer = pauses.last().is_none_or(|last: &Pause| last.nanos < nanos);
+        (few && longer && paused < MAX_PAUSED).then(|| pauses.push(Pause { per_second, nanos }))
     })
 }
 

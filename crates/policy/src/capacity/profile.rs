@@ -48,13 +48,16 @@ pub struct ServiceCosts {
 /// splits: [[1, 512, 700]]
 /// costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
 /// details: {trafficPacketNanoseconds: 180, coldAfterPackets: 1024, coldBatchNanoseconds: 90,
-///   coldPacketNanoseconds: 30, receivePacketNanoseconds: 20, ringPacketNanoseconds: 15,
-///   queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40, takeOverPacketNanoseconds: 35}
+///   coldPacketNanoseconds: 30, newBatchNanoseconds: 200, receivePacketNanoseconds: 20,
+///   ringPacketNanoseconds: 15, queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40,
+///   takeOverPacketNanoseconds: 35, pollNanoseconds: 40}
 /// # [nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]
 /// wakes: [[350000, 4000, 7000, 12000]]
+/// # [pauses a second, nanoseconds each]
+/// pauses: [[1000, 3400], [900, 5600]]
 /// ```
 ///
-/// `rates`, `splits`, `costs`, `details` and `wakes` may be missing. In `frontier` and `rates`, `any` instead of a flow
+/// `rates`, `splits`, `costs`, `details`, `wakes` and `pauses` may be missing. In `frontier` and `rates`, `any` instead of a flow
 /// count stands for any number of flows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacityProfile {
@@ -133,17 +136,20 @@ impl fmt::Display for CapacityProfile {
         writeln!(
             f,
             "details: {{trafficPacketNanoseconds: {}, coldAfterPackets: {}, coldBatchNanoseconds: {},\n  \
-             coldPacketNanoseconds: {}, receivePacketNanoseconds: {}, ringPacketNanoseconds: {},\n  \
-             queuePacketNanoseconds: {}, handOverPacketNanoseconds: {}, takeOverPacketNanoseconds: {}}}",
+             coldPacketNanoseconds: {}, newBatchNanoseconds: {}, receivePacketNanoseconds: {},\n  \
+             ringPacketNanoseconds: {}, queuePacketNanoseconds: {}, handOverPacketNanoseconds: {},\n  \
+             takeOverPacketNanoseconds: {}, pollNanoseconds: {}}}",
             details.traffic_packet,
             details.cold_after,
             details.cold_batch,
             details.cold_packet,
+            details.new_batch,
             details.receive_packet,
             details.ring_packet,
             details.queue_packet,
             details.hand_over_packet,
             details.take_over_packet,
+            details.poll,
         )?;
         let rows: Vec<String> = (details.wakes.iter())
             .map(|wake| {
@@ -154,7 +160,11 @@ impl fmt::Display for CapacityProfile {
             })
             .collect();
         let meaning = "[nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]";
-        list(f, "wakes", meaning, &rows)
+        list(f, "wakes", meaning, &rows)?;
+        let rows: Vec<String> = (details.pauses.iter())
+            .map(|pause| format!("[{}, {}]", pause.per_second, pause.nanos))
+            .collect();
+        list(f, "pauses", "[pauses a second, nanoseconds each]", &rows)
     }
 }
 

@@ -169,7 +169,8 @@ proptest! {
         rates in prop::collection::vec((1_u32.., 0_f64..1e8), 0..40),
         splits in prop::collection::vec((1_usize..12, 1_u32.., 1_u32..), 0..12),
         costs in prop::option::of([0_f64..1e6, 0_f64..1e4, 0_f64..10.0, 0_f64..1e5]),
-        details in prop::option::of((any::<u32>(), prop::array::uniform8(0_f64..1e6), prop::collection::vec(prop::array::uniform4(1_u64..1 << 40), 0..4))),
+        details in prop::option::of((any::<u32>(), prop::array::uniform10(0_f64..1e6), prop::collection::vec(prop::array::uniform4(1_u64..1 << 40), 0..4),
+            prop::collection::btree_map(1_u64..1_000_000, 0.1_f64..10.0, 0..9))),
     ) {
         let [chain, configuration, machine] = names;
         let mut profile = CapacityProfile {
@@ -191,7 +192,7 @@ proptest! {
         profile.costs = costs.map(|[batch, packet, byte, new_flow]| {
             ServiceCosts { batch, packet, byte, new_flow }
         });
-        profile.details = details.map(|(cold_after, costs, mut rows)| {
+        profile.details = details.map(|(cold_after, costs, mut rows, pauses)| {
             rows.iter_mut().for_each(|row| row[1..].sort());
             rows.sort();
             rows.dedup_by_key(|row| row[0]);
@@ -206,7 +207,13 @@ proptest! {
                 queue_packet: costs[5],
                 hand_over_packet: costs[6],
                 take_over_packet: costs[7],
+                poll: costs[8],
+                new_batch: costs[9],
                 wakes: wakes.collect(),
+                pauses: pauses
+                    .into_iter()
+                    .map(|(nanos, per_second)| Pause { per_second, nanos })
+                    .collect(),
             }
         });
         let written = profile.to_string();
@@ -263,10 +270,13 @@ rates: [[500, 2140000], [5500, 1820000]]
 splits: [[1, 512, 700]]
 costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0.02, newFlowNanoseconds: 210}
 details: {trafficPacketNanoseconds: 180, coldAfterPackets: 1024, coldBatchNanoseconds: 90,
-  coldPacketNanoseconds: 30, receivePacketNanoseconds: 20, ringPacketNanoseconds: 15,
-  queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40, takeOverPacketNanoseconds: 35}
+  coldPacketNanoseconds: 30, newBatchNanoseconds: 200, receivePacketNanoseconds: 20,
+  ringPacketNanoseconds: 15, queuePacketNanoseconds: 25, handOverPacketNanoseconds: 40,
+  takeOverPacketNanoseconds: 35, pollNanoseconds: 40}
 # [nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]
 wakes: [[350000, 4000, 7000, 12000]]
+# [pauses a second, nanoseconds each]
+pauses: [[1000, 3400], [900, 5600]]
 ";
 
 #[test]
@@ -311,6 +321,9 @@ fn wrong_details_are_told_with_their_place() {
             "wakes[1]: expected",
         ),
         ("wakes", "wake", "expected one of apiVersion"),
+        ("[900, 5600]", "[0, 5600]", "pauses[1]: expected"),
+        ("[900, 5600]", "[900, 3400]", "pauses[1]: expected"),
+        ("[900, 5600]", "[900, 560000]", "pauses[1]: expected"),
     ] {
         let text = WRITTEN.replace(from, to);
         let error = CapacityProfile::parse(text.as_bytes(), "x")

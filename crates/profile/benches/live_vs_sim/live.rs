@@ -1,22 +1,22 @@
 //! Live runs.
 
-use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, TRAINING, WINDOW, spec};
+use crate::table::whole;
+use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, WINDOW};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::batches::BatchNotes;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run};
+use tailwater_dataplane::trace_nic::TraceNicConfig;
+use tailwater_dataplane::{RunConfig, run_noted};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::Policy;
+use tailwater_profile::pace;
 use tailwater_traffic::Trace;
-
-/// Windows of the runs that tell how fast the machine is.
-const PROBE_WINDOW: Nanos = Nanos::from_millis(2);
 
 /// The cores of live runs.
 pub struct Lab {
@@ -27,10 +27,19 @@ pub struct Lab {
 /// A window of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    pub p50: f64,
-    pub p99: f64,
+    /// The latencies of [`QUANTILES`](crate::table::QUANTILES).
+    pub latency: [f64; 4],
+    pub delivered: u64,
     /// Whether a core was taken away.
     pub flagged: bool,
+}
+
+impl Window {
+    const AWAY: Window = Window {
+        latency: [0.0; 4],
+        delivered: 0,
+        flagged: true,
+    };
 }
 
 /// A run.
@@ -43,9 +52,8 @@ pub struct Live {
     pub offered: u64,
     pub dropped: u64,
     pub lost: u64,
-    /// What a packet of the training's traffic cost just before and after, as parts of what it cost in
-    /// training.
-    pub speed: [f64; 2],
+    /// How long batches took in each step, as a part of what the profile says that they take.
+    pub pace: Vec<f64>,
     /// What packets took of the cores while they were processed, in nanoseconds a packet.
     pub busy: f64,
     /// Times a helper was recruited, and packets it was handed.
@@ -70,70 +78,46 @@ impl Lab {
         cell: &Cell,
         policies: &[&str],
         profile: &CapacityProfile,
-        (trace, probe): (Trace, &Trace),
+        trace: &Trace,
         runs: usize,
     ) -> Vec<Vec<Live>> {
         let mut results: Vec<Vec<Live>> = policies.iter().map(|_| Vec::new()).collect();
-        let mut before = self.speed(cell, profile, probe);
-        for _ in 0..TRIES * runs {
+        for _ in 0..runs {
             for (policy, results) in policies.iter().zip(&mut results) {
-                if results.iter().filter(|run| run.is_steady()).count() >= runs {
-                    continue;
-                }
-                let report = self.run(cell, policy, profile, trace.clone());
-                let after = self.speed(cell, profile, probe);
-                let speed = [std::mem::replace(&mut before, after), after];
+                let notes = BatchNotes::new(MOST_BATCHES);
+                let report = self.run(cell, policy, profile, trace.clone(), &notes);
+                let batches = notes.take().concat();
+                let pace = pace(trace, profile, &batches, STEP).expect("a trace in memory");
+                let run = Live::of(&report, pace.expect("batches of the trace"));
                 eprintln!(
-                    "{}: p50 {:.1} p99 {:.1} auxiliary {:.3} flagged {}/{} dropped {} lost {} speed {speed:.2?} wake {:?} {:?}",
+                    "{}: p50 {:.1} p99 {:.1} auxiliary {:.3} flagged {}/{} dropped {} lost {} pace {:.2} wake {:?} {:?} {:?}",
                     cell.name(policy),
-                    report.windows.median_latency_us.p50,
-                    report.windows.median_latency_us.p99,
+                    report.latency_us.p50,
+                    report.latency_us.p99,
                     report.cores.auxiliary_avg,
                     report.windows.flagged,
                     report.windows.count,
                     report.packets.dropped_by_nf,
                     report.packets.lost,
+                    run.mean_pace(),
                     report.wake_us,
                     report.scaling,
+                    report.late_by_cause,
                 );
-                results.push(Live::of(&report, speed));
+                results.push(run);
             }
         }
         results
     }
 
-    /// What a packet of the training's traffic costs now, as part of what it cost in training.
-    fn speed(&self, cell: &Cell, profile: &CapacityProfile, probe: &Trace) -> f64 {
-        let config = RunConfig {
-            cores: vec![self.dedicated],
-            nic: TraceNicConfig {
-                pacing: Pacing::Saturate,
-                ..TraceNicConfig::default()
-            },
-            window: PROBE_WINDOW,
-            capture_out: None,
-            not_matched: 0,
-            seed: 1,
-            scaling: None,
-            server: None,
-        };
-        let spec = spec(cell.chain, TRAINING, cell.slo);
-        let stop = AtomicBool::new(false);
-        let report = run(&spec, probe.clone(), &config, &stop, |_| {}).expect("the run");
-        let windows = report.windows.list.iter();
-        let mut nanos: Vec<f64> = windows
-            .filter(|window| !window.flagged && window.offered > 0)
-            .map(|window| PROBE_WINDOW.0 as f64 / window.offered as f64)
-            .collect();
-        nanos.sort_by(f64::total_cmp);
-        let details = profile.details.as_ref();
-        let trained = details.map_or(f64::NAN, |known| known.traffic_packet);
-        nanos
-            .get(nanos.len() / 2)
-            .map_or(f64::NAN, |nanos| nanos / trained)
-    }
-
-    fn run(&self, cell: &Cell, policy: &str, profile: &CapacityProfile, trace: Trace) -> RunReport {
+    fn run(
+        &self,
+        cell: &Cell,
+        policy: &str,
+        profile: &CapacityProfile,
+        trace: Trace,
+        notes: &BatchNotes,
+    ) -> RunReport {
         let spec = cell.spec();
         let named = Policy::named(policy).expect("a policy");
         let mapper = named.mappers(spec.slo.budget(), profile).expect("a mapper");
@@ -156,40 +140,48 @@ impl Lab {
             }),
             server: None,
         };
-        run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).expect("the run")
+        let stop = AtomicBool::new(false);
+        run_noted(&spec, trace, &config, &stop, Some(notes), |_| {}).expect("the run")
     }
 }
 
-/// Runs at the most for each that counts.
-const TRIES: usize = 3;
-/// How much the machine's speed may change in a run that counts.
-const STEADY: f64 = 0.08;
+/// Batches that are noted of a run.
+const MOST_BATCHES: usize = 3_000_000;
+/// For so long the machine is taken to be as fast as in the mean of that time.
+pub const STEP: Nanos = Nanos::from_millis(2);
 
 impl Live {
-    /// Whether the machine was about as fast after it as before.
-    pub fn is_steady(&self) -> bool {
-        let [before, after] = self.speed;
-        (after / before - 1.0).abs() <= STEADY
+    /// The mean of its steps.
+    pub fn mean_pace(&self) -> f64 {
+        self.pace.iter().sum::<f64>() / self.pace.len().max(1) as f64
     }
 
-    fn of(report: &RunReport, speed: [f64; 2]) -> Live {
-        let windows = report.windows.list.iter().map(|window| Window {
-            p50: window.latency_us.p50,
-            p99: window.latency_us.p99,
-            flagged: window.flagged,
-        });
+    fn of(report: &RunReport, pace: Vec<f64>) -> Live {
+        // Windows that are not in the list had no packet: the core was away.
+        let mut windows = vec![Window::AWAY; whole()];
+        for seen in &report.windows.list {
+            let number = (seen.start_s / WINDOW.as_secs_f64()).round() as usize;
+            if let Some(window) = windows.get_mut(number) {
+                let latency = seen.latency_us;
+                *window = Window {
+                    latency: [latency.p50, latency.p99, latency.p999, latency.max],
+                    delivered: seen.delivered,
+                    flagged: seen.flagged,
+                };
+            }
+        }
         let scaling = report.scaling.unwrap_or_default();
         let workers = if report.scaling.is_some() { 2.0 } else { 1.0 };
         let steps = report.timeline.list.iter();
         let busy: f64 = steps.map(|step| step.busy * workers).sum();
         let busy = busy * report.timeline.step_ms * 1e6;
         Live {
-            windows: windows.collect(),
+            windows,
             auxiliary: report.cores.auxiliary_avg,
             offered: report.packets.offered,
             dropped: report.packets.dropped_by_nf,
             lost: report.packets.lost,
-            speed,
+            pace,
             busy: busy / report.packets.delivered.max(1) as f64,
             recruited: scaling.recruited,
             handed: scaling.packets_handed,
@@ -205,12 +197,15 @@ impl Live {
         let runs: Vec<Value> = runs
             .iter()
             .map(|run| {
-                let windows = run.windows.iter().map(|w| json!([w.p50, w.p99, w.flagged]));
+                let windows = run
+                    .windows
+                    .iter()
+                    .map(|w| json!([w.latency, w.delivered, w.flagged]));
                 json!({
                     "windows": windows.collect::<Vec<_>>(),
                     "auxiliary": run.auxiliary,
                     "offered": run.offered, "dropped": run.dropped, "lost": run.lost,
-                    "speed": run.speed, "busy": run.busy,
+                    "pace": run.pace, "busy": run.busy,
                     "recruited": run.recruited, "handed": run.handed,
                 })
             })
@@ -228,8 +223,8 @@ impl Live {
         let runs = runs.iter().map(|run| {
             let windows = run["windows"].as_array().expect("a list").iter();
             let windows = windows.map(|window| Window {
-                p50: number(&window[0]),
-                p99: number(&window[1]),
+                latency: std::array::from_fn(|at| number(&window[0][at])),
+                delivered: count(&window[1]),
                 flagged: window[2] == true,
             });
             Live {
@@ -238,7 +233,12 @@ impl Live {
                 offered: count(&run["offered"]),
                 dropped: count(&run["dropped"]),
                 lost: count(&run["lost"]),
-                speed: [0, 1].map(|at| number(&run["speed"][at])),
+                pace: run["pace"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .map(number)
+                    .collect(),
                 busy: number(&run["busy"]),
                 recruited: count(&run["recruited"]),
                 handed: count(&run["handed"]),

@@ -19,6 +19,7 @@ mod table;
 mod traffic;
 
 use live::{Lab, Live};
+use simulated::{Speed, simulate_cell};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use tailwater_net::Nanos;
@@ -50,10 +51,13 @@ const fn cell(chain: &'static str, traffic: &'static str, mpps: f64, slo: u64) -
 /// All cells. Mean loads are 60 to 90 % of the core, and bursts go beyond it.
 const CELLS: &[Cell] = &[
     cell("acl-urlfilter-encrypt", "backbone", 1.07, 100),
-    cell("acl-urlfilter-encrypt", "bursty", 0.9, 100),
+    cell("acl-urlfilter-encrypt", "as", 1.0, 100),
+    cell("acl-urlfilter-encrypt", "bursty", 1.0, 100),
     cell("acl-urlfilter-encrypt", "ndpi_webattack_rce", 2.0, 100),
-    cell("acl-nat", "backbone", 3.0, 100),
-    cell("acl-lb-accounting", "backbone", 3.4, 100),
+    cell("acl-nat", "backbone", 2.8, 100),
+    cell("acl-nat", "bursty", 2.4, 100),
+    cell("acl-lb-accounting", "backbone", 2.8, 100),
+    cell("acl-lb-accounting", "as", 2.8, 100),
 ];
 /// Those that mean something with one dedicated core.
 const POLICIES: &[&str] = &["static", "netblaze", "tailwater"];
@@ -70,7 +74,7 @@ const BUFFERS: u32 = 2048;
 /// How long a helper looks for work before it sleeps.
 const SPIN: Nanos = Nanos::from_micros(50);
 /// The length of a window.
-const WINDOW: Nanos = Nanos::from_millis(100);
+const WINDOW: Nanos = Nanos::from_millis(4);
 /// For how long packets come.
 const LENGTH: Nanos = Nanos::from_millis(1200);
 
@@ -219,7 +223,6 @@ fn main() {
     // What is simulated with was measured before anything that it is compared with.
     let profiles = profiles(&cells, lab.as_ref(), &options);
     let mut rows = Vec::new();
-    let probe = traffic::probe();
     for ((cell, policies), profile) in cells.iter().zip(&profiles) {
         let Some(trace) = traffic::trace(cell.traffic, SEED, cell.mpps * 1e6) else {
             eprintln!(
@@ -233,9 +236,7 @@ fn main() {
             .is_none()
             .then(|| traffic::recording(&trace, LENGTH));
         let live: Vec<Vec<Live>> = match (&options.from, &lab) {
-            (None, Some(lab)) => {
-                lab.measure(cell, policies, profile, (trace, &probe), options.runs)
-            }
+            (None, Some(lab)) => lab.measure(cell, policies, profile, &trace, options.runs),
             (Some(directory), _) => {
                 let kept = policies
                     .iter()
@@ -249,12 +250,14 @@ fn main() {
                 Live::keep(directory, &cell.name(policy), &runs);
             }
             if let Some(recording) = &recording {
-                let pairs = runs.into_iter().map(|run| {
+                let runs = runs.into_iter().map(|run| {
                     let simulated =
-                        simulated::simulate_cell(cell, policy, profile, recording, run.speed[0]);
+                        [Speed::OfEachStep, Speed::OfTheRun, Speed::OfTheProfile].map(|speed| {
+                            simulate_cell(cell, policy, profile, recording, (speed, &run))
+                        });
                     (run, simulated)
                 });
-                let row = table::Row::new(cell, policy, &pairs.collect::<Vec<_>>());
+                let row = table::Row::new(cell, policy, &runs.collect::<Vec<_>>());
                 println!("{}", row.json());
                 rows.push(row);
             }

@@ -1,22 +1,34 @@
 //! Simulations of what runs live.
 
+use crate::live::{Live, STEP};
 use crate::{BUFFERS, Cell, RING, SPIN, WINDOW};
 use std::sync::Arc;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
+    ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload,
+    simulate,
 };
 
-/// One server with two cores, the first of them dedicated, where everything costs `speed` times what was
-/// measured in training.
+/// What is taken to be known of how fast the machine was in a live run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// How fast it was in each step.
+    OfEachStep,
+    /// How fast it was in the mean.
+    OfTheRun,
+    /// Nothing: it was as fast as in training.
+    OfTheProfile,
+}
+
+/// One server with two cores, the first of them dedicated.
 pub fn simulate_cell(
     cell: &Cell,
     policy: &str,
     profile: &CapacityProfile,
     recording: &Arc<Recording>,
-    speed: f64,
+    (speed, run): (Speed, &Live),
 ) -> ChainReport {
     let slo = cell.spec().slo.budget();
     let named = Policy::named(policy).expect("a policy");
@@ -24,6 +36,18 @@ pub fn simulate_cell(
     rack.servers[0].ring = RING as u32;
     rack.servers[0].buffers = BUFFERS;
     rack.timing.spin = SPIN;
+    let mean = run.mean_pace();
+    if speed == Speed::OfEachStep {
+        rack.pace = Some(Pace {
+            step: STEP,
+            times: run.pace.iter().map(|pace| pace / mean).collect(),
+        });
+    }
+    let speed = if speed == Speed::OfTheProfile {
+        1.0
+    } else {
+        mean
+    };
     let chain = ChainRun {
         model: slowed(
             ChainModel::from_profile(profile).expect("a profile with costs"),
@@ -65,6 +89,7 @@ fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
         &mut model.move_packet,
         &mut model.cold_batch,
         &mut model.cold_packet,
+        &mut model.new_batch,
     ];
     all.into_iter().for_each(|cost| *cost *= times);
     model

@@ -1,17 +1,18 @@
 //! Live and simulated figures side by side.
 
-use crate::live::Live;
+use crate::live::{Live, Window};
 use crate::{Cell, LENGTH, WINDOW};
 use serde_json::{Value, json};
 use tailwater_sim::ChainReport;
 
-/// A figure live, with its spread over runs, and simulated.
+/// A figure live, with its spread over runs, and simulated: with the machine's speed in each step, with its mean
+/// speed, and as it was in training.
 #[derive(Clone, Copy, Debug)]
 struct Figure {
     live: f64,
     low: f64,
     high: f64,
-    simulated: f64,
+    simulated: [f64; 3],
 }
 
 /// A row of the table.
@@ -21,13 +22,14 @@ pub struct Row {
     p50: Figure,
     p99: Figure,
     cores: Figure,
+    /// The 99th percentile over the objective, live.
+    over: f64,
     /// Windows that count, of all.
     windows: usize,
     all: usize,
-    /// Runs that count, of all.
-    runs: [usize; 2],
-    /// What packets cost, as part of what they cost in training.
-    speed: f64,
+    runs: usize,
+    /// What batches took, as part of what they cost in training: of the runs, the least and the most.
+    pace: [f64; 2],
     dropped: f64,
     /// What packets took of cores, live and simulated, in nanoseconds.
     busy: [f64; 2],
@@ -37,6 +39,12 @@ pub struct Row {
     recruited: [f64; 2],
     lost: [f64; 2],
 }
+
+/// What is known of a window's latencies: these parts of its packets had no higher ones.
+pub const QUANTILES: [f64; 4] = [0.5, 0.99, 0.999, 1.0];
+
+/// By how much figures may be apart: p50, p99, cores.
+const AIMS: [f64; 3] = [0.15, 0.25, 0.1];
 
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -48,73 +56,124 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Whether a window of a run counts: all but the first, in which caches are cold, those in which a core was
-/// taken away, and those after one of these, to which it leaves a backlog.
-fn counts(run: &Live, window: usize) -> bool {
-    window > 0
-        && window < whole()
-        && !run.windows[window].flagged
-        && !run.windows[window - 1].flagged
-}
-
 /// Windows that packets fill.
-fn whole() -> usize {
+pub fn whole() -> usize {
     (LENGTH.0 / WINDOW.0) as usize
 }
 
+/// The first windows, in which caches are cold and memory is touched for the first time.
+const FIRST: usize = 25;
+/// Windows after one in which a core was taken away, to which it leaves a backlog.
+const AFTER: usize = 2;
+
+/// The windows of a run that count: all but the first, those in which a core was taken away, and those just after
+/// these.
+fn counted(run: &Live) -> impl Iterator<Item = usize> + Clone + '_ {
+    let flagged = |window: usize| run.windows[window].flagged;
+    (FIRST..whole()).filter(move |window| !(window - AFTER..=*window).any(flagged))
+}
+
+/// Of the packets of these windows, what part had no higher latency: between the quantiles that are known of a
+/// window it is taken to grow evenly with the latency's logarithm.
+fn part_below(windows: &[Window], latency: f64) -> f64 {
+    let (mut below, mut all) = (0.0, 0.0);
+    for window in windows.iter().filter(|window| window.delivered > 0) {
+        let delivered = window.delivered as f64;
+        let (mut from, mut share) = (window.latency[0] / 2.0, 0.0);
+        let mut part = 0.0;
+        for (to, up_to) in window.latency.into_iter().zip(QUANTILES) {
+            if latency >= to {
+                part = up_to;
+            } else if latency > from {
+                part = share + (up_to - share) * (latency / from).ln() / (to / from).ln();
+            }
+            (from, share) = (to, up_to);
+        }
+        below += delivered * part;
+        all += delivered;
+    }
+    below / all
+}
+
+/// The latency, in microseconds, that a part of the packets of these windows did not exceed.
+fn percentile(windows: &[Window], part: f64) -> f64 {
+    let (mut low, mut high) = (1e-3_f64, 1e7_f64);
+    if windows.is_empty() {
+        return f64::NAN;
+    }
+    for _ in 0..60 {
+        let middle = (low * high).sqrt();
+        if part_below(windows, middle) < part {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+/// The same windows as count of the run.
+fn windows_of(run: &Live, simulated: &ChainReport) -> Vec<Window> {
+    let windows = counted(run).filter_map(|window| simulated.windows.get(window));
+    let windows = windows.map(|window| Window {
+        latency: [window.p50_us, window.p99_us, window.p999_us, window.max_us],
+        delivered: window.delivered,
+        flagged: false,
+    });
+    windows.collect()
+}
+
 impl Row {
-    /// Of runs, each with its simulation.
-    pub fn new(cell: &Cell, policy: &str, pairs: &[(Live, ChainReport)]) -> Row {
-        let steady: Vec<&(Live, ChainReport)> =
-            pairs.iter().filter(|(run, _)| run.is_steady()).collect();
-        let figure = |live: &dyn Fn(&Live) -> f64, of: &dyn Fn(&ChainReport, &Live) -> f64| {
-            // A run none of whose windows counts has no figure.
-            let pairs = steady.iter().map(|(run, sim)| [live(run), of(sim, run)]);
-            let pairs = pairs.filter(|pair| !pair[0].is_nan());
-            let each = pairs.clone().map(|pair| pair[0]);
+    /// Of runs, each with its simulations.
+    pub fn new(cell: &Cell, policy: &str, runs: &[(Live, [ChainReport; 3])]) -> Row {
+        // A run none of whose windows counts has no figure.
+        let usable = |(run, _): &&(Live, _)| counted(run).next().is_some();
+        let runs: Vec<&(Live, [ChainReport; 3])> = runs.iter().filter(usable).collect();
+        let figure = |live: &dyn Fn(&Live) -> f64, of: &dyn Fn(&Live, &ChainReport) -> f64| {
+            let each = runs.iter().map(|(run, _)| live(run));
             Figure {
                 live: median(each.clone()),
                 low: each.clone().fold(f64::NAN, f64::min),
                 high: each.fold(f64::NAN, f64::max),
-                simulated: median(pairs.map(|pair| pair[1])),
+                simulated: [0, 1, 2]
+                    .map(|known: usize| median(runs.iter().map(|(run, sim)| of(run, &sim[known])))),
             }
         };
-        // The same windows count on both sides.
-        let window = |run: &Live, value: &dyn Fn(usize) -> f64| {
-            let windows = 0..run.windows.len().min(whole());
-            let windows = windows.filter(|window| counts(run, *window));
-            median(windows.map(value))
+        let latency = |part: f64| {
+            figure(
+                &|run| {
+                    let windows: Vec<Window> = counted(run).map(|at| run.windows[at]).collect();
+                    percentile(&windows, part)
+                },
+                &|run, sim| percentile(&windows_of(run, sim), part),
+            )
         };
-        let p50 = figure(&|run| window(run, &|w| run.windows[w].p50), &|sim, run| {
-            window(run, &|w| sim.windows[w].p50_us)
-        });
-        let p99 = figure(&|run| window(run, &|w| run.windows[w].p99), &|sim, run| {
-            window(run, &|w| sim.windows[w].p99_us)
-        });
-        let cores = figure(&|run| 1.0 + run.auxiliary, &|sim, _| {
+        let cores = figure(&|run| 1.0 + run.auxiliary, &|_, sim| {
             1.0 + sim.cores.auxiliary
         });
+        let p99 = latency(0.99);
         let offered = |run: &Live| run.offered.max(1) as f64;
-        let live = |of: &dyn Fn(&Live) -> f64| median(steady.iter().map(|(run, _)| of(run)));
+        let live = |of: &dyn Fn(&Live) -> f64| median(runs.iter().map(|(run, _)| of(run)));
         let simulated =
-            |of: &dyn Fn(&ChainReport) -> f64| median(steady.iter().map(|(_, sim)| of(sim)));
+            |of: &dyn Fn(&ChainReport) -> f64| median(runs.iter().map(|(_, sim)| of(&sim[0])));
         let seconds = LENGTH.as_secs_f64();
         let name = cell.name(policy);
         let parts: Vec<String> = name.split('/').map(str::to_owned).collect();
-        let windows = steady.iter().map(|(run, _)| {
-            let windows = 0..run.windows.len().min(whole());
-            windows.filter(|window| counts(run, *window)).count()
-        });
+        let paces = runs.iter().map(|(run, _)| run.mean_pace());
         Row {
             cell: parts.try_into().expect("four parts"),
             offered_mpps: live(&|run| offered(run) / seconds / 1e6),
-            p50,
+            p50: latency(0.5),
+            over: p99.live / cell.slo as f64,
             p99,
             cores,
-            windows: windows.sum(),
-            all: steady.len() * (whole() - 1),
-            runs: [steady.len(), pairs.len()],
-            speed: live(&|run| run.speed[0]),
+            windows: runs.iter().map(|(run, _)| counted(run).count()).sum(),
+            all: runs.len() * (whole() - FIRST),
+            runs: runs.len(),
+            pace: [
+                paces.clone().fold(f64::NAN, f64::min),
+                paces.fold(f64::NAN, f64::max),
+            ],
             dropped: live(&|run| run.dropped as f64 / offered(run)),
             busy: [
                 live(&|run| run.busy),
@@ -140,62 +199,81 @@ impl Row {
         }
     }
 
+    /// Whether all three figures are as near as they are to be.
+    fn keeps(&self) -> bool {
+        let figures = [self.p50, self.p99, self.cores].into_iter().zip(AIMS);
+        figures
+            .into_iter()
+            .all(|(figure, aim)| figure.apart(0).abs() <= aim)
+    }
+
     pub fn json(&self) -> Value {
         let figure = |figure: &Figure| {
-            let Figure {
-                live,
-                low,
-                high,
-                simulated,
-            } = *figure;
-            json!({"live": live, "min": low, "max": high, "simulated": simulated, "ratio": simulated / live})
+            let [simulated, mean, trained] = figure.simulated;
+            json!({
+                "live": figure.live, "min": figure.low, "max": figure.high, "simulated": simulated,
+                "simulated_mean_speed": mean, "simulated_trained_speed": trained,
+                "ratio": simulated / figure.live,
+            })
         };
         json!({
             "name": format!("live-vs-sim/{}", self.cell.join("/")),
-            "unit": "us and cores", "value": self.p99.simulated / self.p99.live,
-            "offered_mpps": self.offered_mpps,
+            "unit": "us and cores", "value": self.p99.simulated[0] / self.p99.live,
+            "offered_mpps": self.offered_mpps, "keeps": self.keeps(),
             "p50": figure(&self.p50), "p99": figure(&self.p99), "cores": figure(&self.cores),
+            "p99_over_objective": self.over,
             "runs": self.runs, "windows": self.windows, "of_windows": self.all,
-            "speed": self.speed, "busy_ns": self.busy, "dropped": self.dropped, "lost": self.lost,
+            "pace": self.pace, "busy_ns": self.busy, "dropped": self.dropped, "lost": self.lost,
             "handed": self.handed, "recruited_per_s": self.recruited,
         })
     }
 }
 
-/// A figure's cell: bold where the two are further apart than `aim`.
-fn compared(figure: &Figure, aim: f64) -> String {
-    let digits = if figure.live < 10.0 { 2 } else { 0 };
-    let Figure {
-        live,
-        low,
-        high,
-        simulated,
-    } = *figure;
-    let apart = simulated / live - 1.0;
-    let percent = match apart.abs() <= aim {
-        true => format!("{:+.0} %", 100.0 * apart),
-        false => format!("**{:+.0} %**", 100.0 * apart),
-    };
-    format!("{live:.digits$} ({low:.digits$}–{high:.digits$}), {simulated:.digits$}, {percent}")
+impl Figure {
+    /// By what part the simulation is above or below the live run.
+    fn apart(&self, known: usize) -> f64 {
+        self.simulated[known] / self.live - 1.0
+    }
+
+    /// A cell of the table: bold where the two are further apart than `aim`.
+    fn compared(&self, aim: f64) -> String {
+        let digits = if self.live < 10.0 { 2 } else { 0 };
+        let Figure {
+            live, low, high, ..
+        } = *self;
+        let (simulated, apart) = (self.simulated[0], self.apart(0));
+        let percent = match apart.abs() <= aim {
+            true => format!("{:+.0} %", 100.0 * apart),
+            false => format!("**{:+.0} %**", 100.0 * apart),
+        };
+        format!("{live:.digits$} ({low:.digits$}–{high:.digits$}), {simulated:.digits$}, {percent}")
+    }
 }
 
 /// The table.
 pub fn markdown(rows: &[Row]) -> String {
-    let mut text =
-        "| chain, traffic, Mpps | policy, objective | p50, µs | p99, µs | cores | handed over |\n\
-                    |---|---|---|---|---|---|\n"
-            .to_owned();
+    let mut text = "| chain, traffic, Mpps | policy | p50, µs | p99, µs | cores | handed over | p99 at mean, trained \
+                    speed | pace |\n|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
     for row in rows {
-        let [chain, traffic, slo, policy] = &row.cell;
+        let [chain, traffic, _, policy] = &row.cell;
         text += &format!(
-            "| `{chain}`, `{traffic}`, {:.2} | `{policy}`, {slo} µs | {} | {} | {} | {:.1} %, {:.1} % |\n",
+            "| `{chain}`, `{traffic}`, {:.2} | `{policy}` | {} | {} | {} | {:.1} %, {:.1} % | {:+.0} %, {:+.0} % | {:.2}–{:.2} |\n",
             row.offered_mpps,
-            compared(&row.p50, 0.15),
-            compared(&row.p99, 0.25),
-            compared(&row.cores, 0.1),
+            row.p50.compared(AIMS[0]),
+            row.p99.compared(AIMS[1]),
+            row.cores.compared(AIMS[2]),
             100.0 * row.handed[0],
             100.0 * row.handed[1],
+            100.0 * row.p99.apart(1),
+            100.0 * row.p99.apart(2),
+            row.pace[0],
+            row.pace[1],
         );
     }
-    text
+    let kept = rows.iter().filter(|row| row.keeps()).count();
+    text + &format!(
+        "\n{kept} of {} combinations keep all three aims.\n",
+        rows.len()
+    )
 }

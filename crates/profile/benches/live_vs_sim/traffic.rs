@@ -7,13 +7,10 @@ use tailwater_net::Nanos;
 use tailwater_sim::Recording;
 use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 use tailwater_traffic::generate::preset;
-use tailwater_traffic::{CaptureReader, LoadOptions, PacketSource, PcapWriter, ReadOptions, Trace};
+use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
 
 /// Traffic that is generated; it is repeated, with flows renumbered.
 const GENERATED: Nanos = Nanos::from_millis(500);
-
-/// Packets that tell how fast the machine is: as many as in training.
-const PROBE: usize = 1 << 17;
 
 fn options() -> LoadOptions {
     LoadOptions {
@@ -51,23 +48,6 @@ pub fn preset_trace(name: &str, seed: u64, rate: f64) -> Option<Trace> {
 pub fn training() -> Trace {
     let own = preset(TRAINING).expect("a preset").mean_rate_pps();
     preset_trace(TRAINING, TRAINING_SEED, own.max(1e6)).expect("a preset")
-}
-
-/// The first packets of that.
-pub fn probe() -> Trace {
-    let training = training();
-    let mut first = Vec::new();
-    let mut writer = PcapWriter::new(&mut first, TRAINING).expect("memory");
-    let mut source = training.source();
-    for _ in 0..PROBE {
-        let packet = source.next_packet().expect("a trace in memory");
-        writer.write(&packet.expect("long enough")).expect("memory");
-    }
-    writer.finish().expect("memory");
-    let options = ReadOptions::default();
-    let first = std::io::Cursor::new(first);
-    let mut reader = CaptureReader::from_reader(first, TRAINING, &options).expect("a capture");
-    Trace::load(&mut reader, &self::options()).expect("it fits")
 }
 
 /// What the trace NIC makes of a trace in `length`: it starts over, with flows renumbered.

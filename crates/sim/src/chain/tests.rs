@@ -64,6 +64,7 @@ fn a_profile_says_what_lies_between_cores() {
             cold_batch: 50.0,
             cold_packet: 7.0,
             receive_packet: 500.0,
+            new_batch: 11.0,
             ring_packet: 3.0,
             wakes: vec![wake(1_000, 10, 20, 30), wake(9_000, 100, 200, 300)],
             ..DetailedCosts::default()
@@ -82,6 +83,8 @@ fn a_profile_says_what_lies_between_cores() {
     assert_eq!(costs.whole(work(0), false), 400_000);
     assert_eq!(costs.whole(work(0), true), 412_000);
     assert_eq!(costs.whole(work(2), false), 464_000);
+    let new = Work { new: 2, ..work(0) };
+    assert_eq!(costs.whole(new, false), 411_000);
     // Half of all wake-ups take no longer than the median, none longer than what was seen.
     let drawn = |asleep, share: f64| costs.wake(asleep, (share * 2_f64.powi(64)) as u64);
     assert_eq!(drawn(500, 0.3), Some(10));

@@ -2,6 +2,7 @@
 
 use super::dispatch::{Dispatch, NONE};
 use super::fifo::{Arrived, Fifo};
+use super::machine::Pausing;
 use super::tree::NEVER;
 use crate::traffic::Packet;
 use std::collections::VecDeque;
@@ -132,6 +133,8 @@ pub(crate) struct Core {
     pub carry: u64,
     /// Batches so far: numbers its random numbers.
     pub batches: u64,
+    /// What takes it away for moments, if anything is known of that.
+    pub pausing: Pausing,
     /// It has a queue, and whose: tenant and section.
     pub dedicated: Option<(u16, u16)>,
     /// Since when.
@@ -167,6 +170,7 @@ impl Core {
             ready: 0,
             carry: 0,
             batches: 0,
+            pausing: Pausing::default(),
             dedicated: None,
             since: 0,
             owned: 0,

@@ -13,6 +13,7 @@
 //! | `turn` | a core without helpers |
 //! | `dispatching`, `dispatch` | one with helpers, and the helpers |
 //! | `moves` | buckets and flows between cores |
+//! | `machine` | what takes a core away for moments |
 //! | `control` | mappers, controllers, windows |
 //! | `watch` | the burst that a report shows |
 //! | `check` | what must always hold |
@@ -27,6 +28,7 @@ mod dispatching;
 mod fifo;
 mod held;
 mod lane;
+mod machine;
 mod meter;
 mod moves;
 mod queue;
@@ -324,9 +326,11 @@ impl<'r> Engine<'r> {
                 })
             }
         };
+        self.timing.poll = self.timing.poll.max(setup.costs.poll);
         let warmth = Warmth::new(setup.costs.cold_after);
         self.tenants.push(Tenant {
             costs: setup.costs,
+            speed: self.rack.pace.as_ref().map(machine::Speed::new),
             seed: setup.seed,
             meter: Meter::new(setup.slo),
             check: setup.check.then(Checker::default),

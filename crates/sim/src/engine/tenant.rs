@@ -2,6 +2,7 @@
 
 use super::account::Account;
 use super::check::Checker;
+use super::machine::Speed;
 use super::meter::Meter;
 use crate::chain::Costs;
 use crate::report::Decisions;
@@ -19,6 +20,8 @@ pub(crate) const NOBODY: u16 = u16::MAX;
 /// A chain.
 pub(crate) struct Tenant {
     pub costs: Costs,
+    /// How fast machines are over time, if anything is known of that.
+    pub speed: Option<Speed>,
     pub seed: u64,
     pub meter: Meter,
     pub check: Option<Checker>,

@@ -47,7 +47,19 @@ pub(super) fn spend_at(
             jitter.apply(picos, random(seed, core.batches))
         }
     };
-    now + spend(&mut core.carry, picos)
+    let picos = match &tenant.speed {
+        None => picos,
+        Some(speed) => speed.apply(picos, now),
+    };
+    let end = now + spend(&mut core.carry, picos);
+    match &tenant.costs.pauses {
+        None => end,
+        // A series of its own: numbers of batches stay far below.
+        Some(pauses) => {
+            let seed = !tenant.seed ^ (number as u64) << 40;
+            core.pausing.delay(pauses, seed, now, end)
+        }
+    }
 }
 
 /// Notes how long a core's ring is, now and then.

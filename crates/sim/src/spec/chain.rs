@@ -140,6 +140,8 @@ pub(super) fn chain(
         "batch",
         "opensAtHome",
         "jitter",
+        "wakes",
+        "pauses",
         "traffic",
     ])?;
     let name = label(&fields.required("name", "the chain's name")?)?;

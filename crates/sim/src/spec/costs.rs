@@ -1,12 +1,19 @@
 //! What packets take, as a rack spec says it.
 
 use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
+use crate::pauses::Pauses;
+use std::ops::RangeInclusive;
 use tailwater_nf::spec::SpecError;
 use tailwater_nf::spec::document::{Fields, Located};
-use tailwater_policy::capacity::{MAX_SPLITS, ServiceCosts};
+use tailwater_policy::capacity::{
+    MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake,
+};
 
 /// The largest cost, in nanoseconds.
 const MOST_COST: f64 = 1e9;
+
+/// How long helpers sleep, take to wake up, and cores are away, in nanoseconds.
+const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// The service costs of a chain that was not measured.
 pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
@@ -33,6 +40,12 @@ pub(super) fn beside(fields: &Fields<'_>, mut model: ChainModel) -> Result<Chain
     }
     if let Some(node) = fields.optional("splits") {
         model.splits = splits(&node)?;
+    }
+    if let Some(node) = fields.optional("wakes") {
+        model.wakes = wakes(&node)?;
+    }
+    if let Some(node) = fields.optional("pauses") {
+        model.pauses = pauses(&node)?;
     }
     if let Some(node) = fields.optional("batch") {
         model.batch = node.whole(1..=MOST_BATCH.into())? as u16;
@@ -65,6 +78,11 @@ fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecErr
         "helperPacketNanoseconds",
         "numaPacketNanoseconds",
         "migratedFlowNanoseconds",
+        "ringPacketNanoseconds",
+        "coldAfterPackets",
+        "coldBatchNanoseconds",
+        "coldPacketNanoseconds",
+        "newBatchNanoseconds",
     ])?;
     let part = |name, default, whole| nanoseconds(&fields, name, default, whole);
     let cost = |name, default| nanoseconds(&fields, name, default, MOST_COST);
@@ -90,8 +108,72 @@ fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecErr
         helper_packet: cost("helperPacketNanoseconds", model.helper_packet)?,
         numa_packet: cost("numaPacketNanoseconds", model.numa_packet)?,
         migrated_flow: cost("migratedFlowNanoseconds", model.migrated_flow)?,
+        ring_packet: cost("ringPacketNanoseconds", model.ring_packet)?,
+        cold_after: match fields.optional("coldAfterPackets") {
+            Some(node) => node.whole(0..=u32::MAX.into())? as u32,
+            None => model.cold_after,
+        },
+        cold_batch: cost("coldBatchNanoseconds", model.cold_batch)?,
+        cold_packet: cost("coldPacketNanoseconds", model.cold_packet)?,
+        new_batch: cost("newBatchNanoseconds", model.new_batch)?,
         ..model
     })
+}
+
+/// How long helpers take to wake up; the longer asleep, the later.
+fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
+    let mut wakes: Vec<Wake> = Vec::new();
+    for node in node.list("wakes", MAX_WAKES)? {
+        let names = [
+            "asleepNanoseconds",
+            "p50Nanoseconds",
+            "p90Nanoseconds",
+            "p99Nanoseconds",
+        ];
+        let fields = node.fields(&names)?;
+        let mut numbers = [0; 4];
+        for (number, name) in numbers.iter_mut().zip(names) {
+            *number = fields.required(name, "nanoseconds")?.whole(LENGTH)?;
+        }
+        let [asleep, p50, p90, p99] = numbers;
+        let later = wakes.last().is_none_or(|last| last.asleep < asleep);
+        if !later || p50 > p90 || p90 > p99 {
+            let message =
+                "expected longer sleeps after shorter ones, and no percentile below the one before";
+            return Err(node.error(message));
+        }
+        wakes.push(Wake {
+            asleep,
+            p50,
+            p90,
+            p99,
+        });
+    }
+    Ok(wakes)
+}
+
+/// What takes cores away for moments.
+fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
+    let mut pauses = Vec::new();
+    for node in node.list("pauses", MAX_PAUSES)? {
+        let fields = node.fields(&["perSecond", "nanoseconds"])?;
+        let what = format!("a number above 0, at most {MAX_PAUSES_PER_SECOND}");
+        let number = fields.required("perSecond", &what)?;
+        let per_second = number.number(&what)?;
+        if per_second <= 0.0 || per_second > MAX_PAUSES_PER_SECOND {
+            return Err(number.expected(&what));
+        }
+        pauses.push(Pause {
+            per_second,
+            nanos: fields
+                .required("nanoseconds", "nanoseconds")?
+                .whole(LENGTH)?,
+        });
+    }
+    if !pauses.is_empty() && Pauses::new(&pauses).is_none() {
+        return Err(node.error("expected pauses that take less than half of the time together"));
+    }
+    Ok(pauses)
 }
 
 /// Where the chain can be cut; each cut once.

@@ -38,6 +38,7 @@ pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
             None => Timing::default(),
             Some(node) => timing(&node)?,
         },
+        pace: None,
     };
     // What one field alone does not tell: cores in all.
     rack.check()

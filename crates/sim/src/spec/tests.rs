@@ -1,7 +1,7 @@
 use super::*;
 use crate::chain::{ChainModel, Jitter, SplitCost};
 use crate::rack::Server;
-use tailwater_policy::capacity::{ServiceCosts, SplitPoint};
+use tailwater_policy::capacity::{Pause, ServiceCosts, SplitPoint, Wake};
 
 /// A spec with these fields beside one server and one chain.
 fn spec(servers: &str, chain: &str, more: &str) -> String {
@@ -135,8 +135,11 @@ fn what_is_beside_the_costs_can_be_said() {
          queuePacketNanoseconds: 3, handOverBatchNanoseconds: 4, handOverPacketNanoseconds: 5, \
          receiptPacketNanoseconds: 6, decisionNanoseconds: 7, decisionFlowNanoseconds: 8, \
          movePacketNanoseconds: 9, helperBatchNanoseconds: 10, helperPacketNanoseconds: 11, \
-         numaPacketNanoseconds: 12, migratedFlowNanoseconds: 13}, batch: 64, opensAtHome: true, \
-         jitter: 0.3, splits: [{lastFunctions: 1, first: 0.5, last: 0.6}, \
+         numaPacketNanoseconds: 12, migratedFlowNanoseconds: 13, ringPacketNanoseconds: 14, \
+         coldAfterPackets: 15, coldBatchNanoseconds: 16, coldPacketNanoseconds: 17, \
+         newBatchNanoseconds: 18}, batch: 64, opensAtHome: true, \
+         jitter: 0.3, wakes: [{asleepNanoseconds: 1000, p50Nanoseconds: 10, p90Nanoseconds: 20, \
+         p99Nanoseconds: 30}], pauses: [{perSecond: 900.5, nanoseconds: 5000}], splits: [{lastFunctions: 1, first: 0.5, last: 0.6}, \
          {lastFunctions: 2, first: 0.25, last: 0.9}]",
     );
     let expected = ChainModel {
@@ -153,9 +156,24 @@ fn what_is_beside_the_costs_can_be_said() {
         helper_packet: 11.0,
         numa_packet: 12.0,
         migrated_flow: 13.0,
+        ring_packet: 14.0,
+        cold_after: 15,
+        cold_batch: 16.0,
+        cold_packet: 17.0,
+        new_batch: 18.0,
         batch: 64,
         opens_at_home: true,
         jitter: Jitter::log_normal(0.3),
+        wakes: vec![Wake {
+            asleep: 1000,
+            p50: 10,
+            p90: 20,
+            p99: 30,
+        }],
+        pauses: vec![Pause {
+            per_second: 900.5,
+            nanos: 5000,
+        }],
         splits: vec![
             SplitCost {
                 last_functions: 1,
@@ -312,6 +330,25 @@ fn wrong_fields_are_named() {
                 "{good}, costs: {{packetNanoseconds: 30}}, jitter: 2.5"
             )),
             "spec.chains[0].jitter: expected a number from 0 to 2, found 2.5",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, pauses: [{{perSecond: 0, nanoseconds: 5}}]"
+            )),
+            "spec.chains[0].pauses[0].perSecond: expected a number above 0, at most 1000000, found 0",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, pauses: [{{perSecond: 1000, nanoseconds: 500000}}]"
+            )),
+            "spec.chains[0].pauses: expected pauses that take less than half of the time together",
+        ),
+        (
+            chain(&format!(
+                "{good}, costs: {{packetNanoseconds: 30}}, wakes: [{{asleepNanoseconds: 9, \
+                 p50Nanoseconds: 3, p90Nanoseconds: 2, p99Nanoseconds: 4}}]"
+            )),
+            "spec.chains[0].wakes[0]: expected longer sleeps after shorter ones",
         ),
         (
             chain(&format!(

@@ -1,0 +1,363 @@
+//! What packets cost, from the batches of traffic that comes at its own pace.
+//!
+//! What a packet finds in the caches, which branches are foreseen, how much of a burst opens flows: all that
+//! depends on what came before it, and no run of equal packets shows it. So the traffic itself is replayed, as
+//! busy as a core should be, and the time of each batch is set against what was in it.
+
+use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
+use crate::train::TrainError;
+use std::collections::HashMap;
+use tailwater_dataplane::batches::{NotedBatch, Part};
+use tailwater_net::Nanos;
+use tailwater_policy::capacity::{CapacityProfile, RECEIVE_BATCH, ServiceCosts};
+use tailwater_traffic::Trace;
+use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
+
+/// From the first arrival on, so long nothing counts: memory is touched for the first time.
+const SETTLED: Nanos = Nanos::from_millis(50);
+/// A packet that was found later than this had to wait for the core, not for being looked for.
+const FOUND: Nanos = Nanos::from_micros(1);
+
+/// What is in a trace, up to each packet.
+pub(crate) struct Contents {
+    /// From the start of one pass to that of the next.
+    lap: u64,
+    /// When each packet arrives.
+    times: Vec<u64>,
+    /// Bytes, packets that open flows and cold ones before each packet, and after the last.
+    before: Vec<[u64; 3]>,
+}
+
+impl Contents {
+    /// Of a trace whose flows are others in each pass, where a packet is cold after so many others.
+    pub fn of(trace: &Trace, cold_after: u32) -> Result<Contents, TrainError> {
+        let mut arrivals = PacketArrivals::new(trace.source());
+        let mut last: HashMap<Option<u64>, usize> = HashMap::new();
+        let (mut times, mut before, mut sum) = (Vec::new(), vec![[0; 3]], [0; 3]);
+        while let Some(arrival) = arrivals.next_arrival()? {
+            let number = times.len();
+            let seen = last.insert(arrival.flow, number);
+            let cold = seen.is_none_or(|seen| number - seen > cold_after as usize);
+            let packet = [arrival.bytes.into(), seen.is_none().into(), u64::from(cold)];
+            sum.iter_mut()
+                .zip(packet)
+                .for_each(|(sum, own)| *sum += own);
+            times.push(arrival.time.0);
+            before.push(sum);
+        }
+        Ok(Contents {
+            lap: (trace.duration() + trace.mean_gap()).0.max(1),
+            times,
+            before,
+        })
+    }
+
+    /// What was in a batch, and what it took in nanoseconds; `None` if it is not known.
+    fn sample(&self, batch: &NotedBatch) -> Option<BatchSample> {
+        let arrival = batch.arrival.0 % self.lap;
+        let first = self.times.partition_point(|time| *time < arrival);
+        let end = first + batch.packets as usize;
+        if self.times.get(first) != Some(&arrival) {
+            return None;
+        }
+        let (start, end) = (self.before[first], self.before.get(end)?);
+        let [bytes, new, cold] = std::array::from_fn(|i| (end[i] - start[i]) as f64);
+        Some(BatchSample {
+            packets: batch.packets.into(),
+            bytes,
+            new,
+            cold,
+            backlog: batch.backlog,
+            nanos: batch.sent.saturating_sub(batch.received).0 as f64,
+        })
+    }
+}
+
+/// What batches showed, of runs that each come with how slow the machine was, as a part of how slow it usually
+/// is; and how long it took to find a packet, in nanoseconds.
+pub(crate) fn explain(contents: &Contents, runs: &[(Vec<NotedBatch>, f64)]) -> (BatchCosts, f64) {
+    let mut samples = Vec::new();
+    let (mut found, mut waits) = (0, 0_u64);
+    for (batches, slow) in runs {
+        for batch in batches {
+            if batch.part != Part::Whole {
+                continue;
+            }
+            let wait = batch.received.saturating_sub(batch.arrival);
+            if batch.idle && wait <= FOUND {
+                (found, waits) = (found + 1, waits + wait.0);
+            }
+            let sample = contents.sample(batch).filter(|_| batch.arrival >= SETTLED);
+            samples.extend(sample.map(|sample| BatchSample {
+                nanos: sample.nanos / slow,
+                ..sample
+            }));
+        }
+    }
+    let poll = waits as f64 / f64::from(found.max(1));
+    (fit_batches(&samples), poll)
+}
+
+/// What packets cost that do not go straight through, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct QueueCosts {
+    /// Of what a packet costs, receiving it and looking its flow up.
+    pub receive: f64,
+    /// What is added if it waits in the core's own queue.
+    pub queue: f64,
+    /// What is added to that if it is handed over.
+    pub hand_over: f64,
+    /// What it costs a helper more than the functions cost at home.
+    pub take_over: f64,
+}
+
+/// The same from runs of the same traffic in which all that waited did so in the core's own queue, and, if there is
+/// another core, from runs in which it was handed over. `costs` is what packets cost that go straight through.
+pub(crate) fn explain_queue(
+    contents: &Contents,
+    costs: &BatchCosts,
+    own: &[(Vec<NotedBatch>, f64)],
+    handed: &[(Vec<NotedBatch>, f64)],
+) -> QueueCosts {
+    let samples = |runs: &[(Vec<NotedBatch>, f64)], part: Part| -> Vec<BatchSample> {
+        let batches = runs
+            .iter()
+            .flat_map(|(batches, slow)| batches.iter().map(move |batch| (batch, slow)));
+        let batches = batches
+            .filter(|(batch, _)| batch.part == part && batch.backlog && batch.arrival >= SETTLED);
+        let samples = batches.filter_map(|(batch, slow)| {
+            let sample = contents.sample(batch)?;
+            Some(BatchSample {
+                // It has left the ring long ago.
+                backlog: false,
+                nanos: sample.nanos / slow,
+                ..sample
+            })
+        });
+        samples.collect()
+    };
+    // What packets take more than these costs say, each.
+    let more = |samples: &[BatchSample], costs: &BatchCosts| {
+        let ratio = |s: &BatchSample| s.nanos / costs.nanos(s).max(1.0);
+        let mut ratios: Vec<f64> = samples.iter().map(ratio).collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        let usual = ratios.get(ratios.len() / 2).copied().unwrap_or(1.0);
+        let calm = samples
+            .iter()
+            .filter(|s| !is_interrupted(s.nanos, usual * costs.nanos(s)));
+        let (more, packets) = calm.fold((0.0, 0.0), |(more, packets), s| {
+            (more + s.nanos - costs.nanos(s), packets + s.packets)
+        });
+        if packets > 0.0 { more / packets } else { 0.0 }
+    };
+    let receiving = BatchCosts {
+        service: ServiceCosts {
+            batch: RECEIVE_BATCH.min(costs.service.batch),
+            ..ServiceCosts::default()
+        },
+        ..BatchCosts::default()
+    };
+    let mut functions = *costs;
+    functions.service.batch -= receiving.service.batch;
+    // Functions cost less without what receiving takes.
+    let least = -costs.service.packet;
+    let processed = samples(own, Part::Processed);
+    let receive = -more(&processed, &functions).clamp(least, 0.0);
+    functions.service.packet -= receive;
+    let received = more(&samples(own, Part::Received), &receiving);
+    let queue = (received - receive).max(0.0);
+    let (received, helped) = (
+        samples(handed, Part::Received),
+        samples(handed, Part::Helped),
+    );
+    QueueCosts {
+        receive,
+        queue,
+        hand_over: (more(&received, &receiving) - receive - queue).max(0.0),
+        take_over: more(&helped, &functions).max(0.0),
+    }
+}
+
+/// How fast the machine was while it ran a trace at its own pace, as often as there was time, each time with other
+/// flows: what batches took in each step, as a part of what the profile says that they take. Interrupted batches do
+/// not count. Steps without batches are as the one before.
+///
+/// # Errors
+/// The trace cannot be read.
+///
+/// `None` if the profile has no costs, or no batch is of the trace.
+pub fn pace(
+    trace: &Trace,
+    profile: &CapacityProfile,
+    batches: &[NotedBatch],
+    step: Nanos,
+) -> Result<Option<Vec<f64>>, TrainError> {
+    let (Some(costs), Some(details)) = (BatchCosts::of(profile), &profile.details) else {
+        return Ok(None);
+    };
+    let contents = Contents::of(trace, details.cold_after)?;
+    // By step: what each batch took, and was to take.
+    let mut steps: Vec<Vec<[f64; 2]>> = Vec::new();
+    for batch in batches.iter().filter(|batch| batch.part == Part::Whole) {
+        let Some(sample) = contents.sample(batch) else {
+            continue;
+        };
+        let number = (batch.received.0 / step.0.max(1)) as usize;
+        if steps.len() <= number {
+            steps.resize_with(number + 1, Vec::new);
+        }
+        steps[number].push([sample.nanos, costs.nanos(&sample)]);
+    }
+    let paces: Vec<Option<f64>> = steps.iter().map(|step| pace_of(step)).collect();
+    let Some(first) = paces.iter().flatten().next() else {
+        return Ok(None);
+    };
+    let mut last = *first;
+    let paces = paces.into_iter().map(|pace| {
+        last = pace.unwrap_or(last);
+        last
+    });
+    Ok(Some(paces.collect()))
+}
+
+/// Fewer batches say nothing about a step.
+const FEWEST: usize = 20;
+
+/// What batches took as a part of what they were to take.
+fn pace_of(batches: &[[f64; 2]]) -> Option<f64> {
+    if batches.len() < FEWEST {
+        return None;
+    }
+    let mut each: Vec<f64> = batches
+        .iter()
+        .map(|[took, to_take]| took / to_take)
+        .collect();
+    each.sort_unstable_by(f64::total_cmp);
+    let usual = each[each.len() / 2];
+    let counted = batches
+        .iter()
+        .filter(|[took, to_take]| !is_interrupted(*took, usual * to_take));
+    let [took, to_take] = counted.fold([0.0; 2], |sum, batch| {
+        [sum[0] + batch[0], sum[1] + batch[1]]
+    });
+    (to_take > 0.0).then(|| took / to_take)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{frames, steady};
+    use tailwater_policy::capacity::DetailedCosts;
+
+    #[test]
+    fn batches_are_set_against_what_was_in_them() {
+        // Flows 0 to 7 in turn, 1 us apart; in each pass they are new again.
+        let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
+        let contents = Contents::of(&trace, 4).unwrap();
+        let lap = contents.lap;
+        let batch = |number: u64, packets| NotedBatch {
+            arrival: Nanos(1000 * lap + number * 1000),
+            received: Nanos(1000 * lap + number * 1000 + 50),
+            sent: Nanos(1000 * lap + number * 1000 + 450),
+            packets,
+            backlog: false,
+            idle: true,
+        };
+        let first = contents.sample(&batch(0, 10)).unwrap();
+        assert_eq!(
+            (first.packets, first.bytes, first.nanos),
+            (10.0, 1000.0, 400.0)
+        );
+        assert_eq!((first.new, first.cold), (8.0, 10.0));
+        let later = contents.sample(&batch(8, 2)).unwrap();
+        assert_eq!((later.new, later.cold), (0.0, 2.0));
+        // Seven others came in between.
+        let warm = Contents::of(&trace, 8).unwrap();
+        assert_eq!(warm.sample(&batch(8, 2)).unwrap().cold, 0.0);
+        // It goes on in the next pass, or is of another trace.
+        assert!(contents.sample(&batch(79, 2)).is_none());
+        let off = NotedBatch {
+            arrival: Nanos(1000 * lap + 1),
+            ..batch(0, 1)
+        };
+        assert!(contents.sample(&off).is_none());
+        let (_, poll) = explain(&contents, &[(vec![batch(0, 1), batch(9, 1)], 1.0)]);
+        assert_eq!(poll, 50.0);
+    }
+
+    #[test]
+    fn queueing_and_handing_over_are_told_from_the_rest() {
+        let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
+        let contents = Contents::of(&trace, 0).unwrap();
+        let costs = BatchCosts {
+            service: ServiceCosts {
+                batch: 100.0,
+                packet: 200.0,
+                ..ServiceCosts::default()
+            },
+            ..BatchCosts::default()
+        };
+        // Receiving takes 50 ns of the 200, waiting 30 more, handing over 20 more, and a helper 15 more.
+        let lap = contents.lap;
+        let batch = |part, number: u64, packets: u32, each: u64, whole: u64| NotedBatch {
+            arrival: Nanos(1000 * lap + number * 1000),
+            received: Nanos(1000 * lap),
+            sent: Nanos(1000 * lap + whole + u64::from(packets) * each),
+            part,
+            packets,
+            backlog: true,
+            idle: false,
+        };
+        let run = |received: u64, part, each: u64| {
+            let batches = (0..40).flat_map(|number| {
+                let packets = 1 + number as u32 % 32;
+                let processed = batch(part, number, packets, each, 40);
+                [
+                    batch(Part::Received, number, packets, received, 60),
+                    processed,
+                ]
+            });
+            vec![(batches.collect::<Vec<_>>(), 1.0)]
+        };
+        let own = run(80, Part::Processed, 150);
+        let handed = run(100, Part::Helped, 165);
+        let found = explain_queue(&contents, &costs, &own, &handed);
+        let expected = QueueCosts {
+            receive: 50.0,
+            queue: 30.0,
+            hand_over: 20.0,
+            take_over: 15.0,
+        };
+        assert_eq!(found, expected);
+        let alone = explain_queue(&contents, &costs, &own, &[]);
+        assert_eq!((alone.hand_over, alone.take_over), (0.0, 0.0));
+    }
+
+    #[test]
+    fn the_pace_is_what_batches_took_as_a_part_of_what_they_were_to_take() {
+        let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
+        let mut profile = CapacityProfile::default();
+        let none = pace(&trace, &profile, &[], Nanos(1000)).unwrap();
+        assert_eq!(none, None);
+        profile.costs = Some(ServiceCosts {
+            batch: 100.0,
+            packet: 200.0,
+            ..ServiceCosts::default()
+        });
+        profile.details = Some(DetailedCosts::default());
+        // 40 batches of a packet in each step of 40 us: as expected, nothing, twice as slow, one interrupted.
+        let lap = Contents::of(&trace, 0).unwrap().lap;
+        let batch = |step: u64, number: u64, took: u64| NotedBatch {
+            arrival: Nanos(number * 1000 % lap),
+            received: Nanos(step * 40_000 + number * 900),
+            sent: Nanos(step * 40_000 + number * 900 + took),
+            packets: 1,
+            ..NotedBatch::default()
+        };
+        let step = |step: u64, took: u64| (0..40).map(move |number| batch(step, number, took));
+        let mut batches: Vec<NotedBatch> = step(0, 300).chain(step(2, 600)).collect();
+        batches[50].sent.0 += 8_000;
+        let paces = pace(&trace, &profile, &batches, Nanos(40_000)).unwrap();
+        assert_eq!(paces, Some(vec![1.0, 1.0, 2.0]));
+    }
+}
