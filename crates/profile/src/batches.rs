@@ -259,6 +259,7 @@ mod tests {
             arrival: Nanos(1000 * lap + number * 1000),
             received: Nanos(1000 * lap + number * 1000 + 50),
             sent: Nanos(1000 * lap + number * 1000 + 450),
+            part: Part::Whole,
             packets,
             backlog: false,
             idle: true,

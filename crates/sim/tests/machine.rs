@@ -38,7 +38,7 @@ fn pauses_delay_the_packets_that_they_meet() {
             .max();
         1.0 - below.unwrap_or(0) as f64 / 20_000.0
     };
-    assert_eq!(report.latency.percentile(50.0), Nanos(1000));
+    assert!(report.latency.percentile(50.0) < Nanos(1100));
     assert!((0.018..0.032).contains(&late(1100)), "{}", late(1100));
     assert!((0.002..0.010).contains(&late(5200)), "{}", late(5200));
     assert_eq!(report.packets.delivered, 20_000);
