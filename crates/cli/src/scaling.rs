@@ -179,7 +179,7 @@ impl Placing {
             mappers.recorder = Some(recorder);
         }
         if self.moves_buckets() {
-            let made = self.policy.server_mappers(&profile);
+            let made = self.policy.server_mappers(&profile, false);
             let made = made.map_err(|error| wrong(&error))?;
             mappers.server = made.map(|mapper| ServerConfig {
                 mapper: match &mappers.recorder {
@@ -217,7 +217,7 @@ impl Placing {
             )));
         }
         if self.needs_rates()
-            && let Err(error) = self.policy.server_mappers(&profile)
+            && let Err(error) = self.policy.server_mappers(&profile, false)
         {
             let text = format!("{}: {error}", path.display());
             return Err(CliError::Input(text));
@@ -248,7 +248,7 @@ impl Placing {
         let unfit = if !misfits.is_empty() {
             format!("it is for another {}", misfits.join(", "))
         } else if self.needs_rates()
-            && let Err(error) = self.policy.server_mappers(&profile)
+            && let Err(error) = self.policy.server_mappers(&profile, false)
         {
             error.to_string()
         } else {

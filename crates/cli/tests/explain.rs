@@ -100,7 +100,7 @@ fn record(folder: &Folder) -> PathBuf {
     let file = folder.path("run.decisions");
     let recorder = Recorder::create(&file, &header).unwrap();
     let policy = Policy::named("netblaze").unwrap();
-    let make = policy.server_mappers(&profile).unwrap().unwrap();
+    let make = policy.server_mappers(&profile, false).unwrap().unwrap();
     ask(&mut *recorder.recording_server(make)());
     let make = policy.mappers(slo, &profile).unwrap().unwrap();
     let mut mapper = recorder.recording(make)();

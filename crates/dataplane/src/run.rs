@@ -241,7 +241,8 @@ fn on_port(
         None => (None, Vec::new()),
     };
     taps.reverse();
-    let batch = usize::from(spec.packets.batch);
+    let most = mappers.iter().map(|mapper| mapper.batch()).min();
+    let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
     let buffers = match &config.scaling {
         Some(scaling) => scaling.buffers.clamp(2 * MAX_BATCH as u32, MOST_BUFFERS),
         None => 2 * MAX_BATCH as u32,

@@ -231,11 +231,7 @@ fn netblaze(slo: Nanos) -> NetBlazeOptions {
 
 /// Makes Tailwater's own mapper. What can be wrong is what can be wrong with NetBlaze's.
 fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBlazeError> {
-    let options = TailwaterOptions {
-        costs: profile.costs,
-        network_allowance: Nanos::ZERO,
-        ..TailwaterOptions::new(slo)
-    };
+    let options = TailwaterOptions::measured(slo, profile);
     let splits = profile.splits.clone();
     let make = move || TailwaterMapper::new(options, splits.clone());
     make().map_err(

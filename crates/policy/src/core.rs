@@ -66,8 +66,8 @@ pub struct Helper {
     pub taken: bool,
     /// Handed over and not yet done; of flows that are split, what has passed the first functions.
     pub load: Load,
-    /// Since when the load has been nothing; meaningless otherwise.
-    pub idle_since: Nanos,
+    /// When it last told of packets that are done: if the load is nothing, it has been since then.
+    pub last_done: Nanos,
 }
 
 /// A flow with packets in the deciding core's own queue.
@@ -197,6 +197,12 @@ pub trait CoreMapper: Send {
     /// splits are ignored.
     fn split_points(&self) -> u64 {
         0
+    }
+
+    /// The most packets that a core, this one or a helper, is to process in one go; asked once, before the
+    /// first packet. What comes meanwhile waits for all of them, and none of them leaves before the last.
+    fn batch(&self) -> usize {
+        usize::MAX
     }
 
     /// Whether [`decide`](CoreMapper::decide) is to be called now, with `packets` in the own queue: at

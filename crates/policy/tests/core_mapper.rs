@@ -146,7 +146,7 @@ fn check(
             loads[i + 1]
         );
         if plan.release & 1 << i != 0 {
-            let idle = now.saturating_sub(helper.idle_since);
+            let idle = now.saturating_sub(helper.last_done);
             prop_assert!(helper.recruited && helper.load.packets == 0 && !given);
             prop_assert!(idle >= Nanos::from_micros(5 * 80));
         }
@@ -231,7 +231,7 @@ fn helpers(most: usize) -> impl Strategy<Value = Vec<Helper>> {
         3 => (0_u32..5, 0_u32..40, 0_u64..2_000_000).prop_map(|(flows, more, since)| Helper {
             recruited: true,
             load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },
-            idle_since: Nanos(since),
+            last_done: Nanos(since),
             ..Helper::default()
         }),
     ];

@@ -47,7 +47,7 @@ const TAKEN: Helper = Helper {
         flows: 0,
         packets: 0,
     },
-    idle_since: Nanos::ZERO,
+    last_done: Nanos::ZERO,
 };
 
 fn decide(
@@ -208,12 +208,12 @@ fn a_whale_is_split_where_that_suffices() {
 #[test]
 fn idle_helpers_are_let_go_after_the_hold_and_no_sooner() {
     let mut mapper = mapper(SplitProfile::new());
-    let idle_since = |micros| Helper {
+    let last_done = |micros| Helper {
         recruited: true,
-        idle_since: Nanos::from_micros(micros),
+        last_done: Nanos::from_micros(micros),
         ..Helper::default()
     };
-    let helpers = [idle_since(920), idle_since(921), working(1), TAKEN];
+    let helpers = [last_done(920), last_done(921), working(1), TAKEN];
     let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
     assert_eq!(plan.release, 1);
 }
@@ -255,10 +255,11 @@ fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
 fn a_helper_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
     let several = |packets| Helper {
         load: Load { flows: 2, packets },
+        last_done: Nanos::from_millis(1),
         ..working(0)
     };
-    // 320 packets take 80 % of the budget, 240 what is enough to recruit.
-    let (over, busy, idle) = (several(321), several(320), Helper::default());
+    // 240 packets take 60 % of the budget, which is too much, and enough to recruit.
+    let (over, busy, idle) = (several(241), several(240), Helper::default());
     let cases: [(u32, &[Helper], u64); 6] = [
         (10, &[over, busy, working(400)], 1),
         (240, &[over, several(700)], 0b11),
@@ -330,7 +331,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0_u32..5, 0_u32..300, 0_u64..1_000_000).prop_map(|(flows, more, since)| Helper {
             recruited: true,
             load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },
-            idle_since: Nanos(since),
+            last_done: Nanos(since),
             ..Helper::default()
         }),
     ];

@@ -169,7 +169,7 @@ impl RackPolicy {
     fn with_core_mapper(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
         let policy = Policy::named(name).map_err(|_| unknown(name))?;
         let core = policy.mappers(objective.slo, objective.profile)?;
-        let Some(make) = policy.server_mappers(objective.profile)? else {
+        let Some(make) = policy.server_mappers(objective.profile, true)? else {
             return Err(unknown(name));
         };
         Ok(RackPolicy {

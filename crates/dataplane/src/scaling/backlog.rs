@@ -542,11 +542,9 @@ impl Backlog {
         let flow = &mut self.flows[usize::from(number)];
         flow.owner.returned();
         helper.load.packets -= 1;
+        helper.last_done = now;
         if flow.owner.in_flight() == 0 {
             helper.load.flows -= 1;
-            if helper.load.packets == 0 {
-                helper.idle_since = now;
-            }
         }
         if flow.held > 0 && flow.owner.in_flight() == 0 {
             self.free_to_go.push(number);

@@ -240,6 +240,10 @@ impl CoreMapper for Recording {
         self.mapper.split_points()
     }
 
+    fn batch(&self) -> usize {
+        self.mapper.batch()
+    }
+
     #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         self.mapper.due(now, packets)

@@ -3,7 +3,10 @@
 use super::Policy;
 use crate::baselines::{RssPlusPlus, RssPlusPlusConfig};
 use crate::capacity::CapacityProfile;
-use crate::server::{NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper};
+use crate::server::{
+    NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper, TailwaterServerConfig,
+    TailwaterServerMapper,
+};
 use std::sync::Arc;
 
 /// Makes a server mapper for each run.
@@ -31,14 +34,15 @@ impl Policy {
 
     /// Makes server mappers from what was measured; `None` for [`Policy::Static`].
     ///
-    /// NetBlaze's mapper is asked every second, RSS++'s one to ten times a second, as published.
-    /// Tailwater's own policy has NetBlaze's.
+    /// NetBlaze's mapper is asked every second, and so is Tailwater's; RSS++'s one to ten times a second, as
+    /// published. `others_help`: whether cores that are not dedicated help those that are.
     ///
     /// # Errors
     /// The policy [needs rates](Policy::needs_rates), and the profile has none.
     pub fn server_mappers(
         self,
         profile: &CapacityProfile,
+        others_help: bool,
     ) -> Result<Option<MakeServerMapper>, NoRates> {
         if self.needs_rates() && profile.rates.is_empty() {
             let policy = self.name();
@@ -61,12 +65,40 @@ impl Policy {
             | Policy::NetBlazeCoreStaticSafe
             | Policy::NetBlazeCoreStaticUnsafe
             | Policy::NetBlazeNoCoreMapper
-            | Policy::NetBlazeNoBoost
-            | Policy::Tailwater => profile.rates.clone(),
+            | Policy::NetBlazeNoBoost => profile.rates.clone(),
+            Policy::Tailwater => {
+                let config = TailwaterServerConfig {
+                    pooled: if others_help { pooled(profile) } else { 1.0 },
+                    ..TailwaterServerConfig::default()
+                };
+                let rates = profile.rates.clone();
+                return Ok(Some(Arc::new(move || {
+                    Box::new(TailwaterServerMapper::new(config, rates.clone()))
+                })));
+            }
         };
         Ok(Some(Arc::new(move || {
             Box::new(NetBlazeServerMapper::new(config, rates.clone()))
         })))
+    }
+}
+
+/// The share of its time for which a dispatcher may be busy receiving and handing over.
+const DISPATCHING: f64 = 0.2;
+/// The load, in cores, that one dispatcher is given at most. With less than two, its helper would be in use
+/// all the time and never full.
+const POOLED: std::ops::RangeInclusive<f64> = 2.0..=4.5;
+
+/// The load, in cores, that a dedicated core may own: 1 where handing over costs too much, or nobody knows.
+fn pooled(profile: &CapacityProfile) -> f64 {
+    let Some(details) = &profile.details else {
+        return 1.0;
+    };
+    let handing = details.receive_packet + details.queue_packet + details.hand_over_packet;
+    let packet = 1e9 / profile.rates.largest();
+    match packet * DISPATCHING / handing.max(1.0) {
+        few if few < *POOLED.start() => 1.0,
+        many => many.min(*POOLED.end()),
     }
 }
 
@@ -87,7 +119,7 @@ mod tests {
     /// What a policy says to four buckets of a core, so many flows and packets a second in each; another
     /// core has none.
     fn moved(policy: Policy, flows: f64, rate: f64) -> Vec<Move> {
-        let make = policy.server_mappers(&profile()).unwrap().unwrap();
+        let make = policy.server_mappers(&profile(), true).unwrap().unwrap();
         let buckets = [BucketLoad {
             flows,
             rate,
@@ -114,12 +146,12 @@ mod tests {
         for name in Policy::names() {
             let policy = Policy::named(name).unwrap();
             if policy == Policy::Static {
-                assert!(policy.server_mappers(&profile()).unwrap().is_none());
+                assert!(policy.server_mappers(&profile(), true).unwrap().is_none());
                 continue;
             }
             assert!(!moved(policy, 1.0, 3e5).is_empty(), "{name}");
             assert!(moved(policy, 1.0, 1e5).is_empty(), "{name}");
-            let period = policy.server_mappers(&profile()).unwrap().unwrap()().period();
+            let period = policy.server_mappers(&profile(), true).unwrap().unwrap()().period();
             let hertz = 1.0 / period.as_secs_f64();
             assert!((1.0..=10.0).contains(&hertz), "{name}");
         }
@@ -135,7 +167,7 @@ mod tests {
         let many = |policy| moved(policy, 250.0, 2e5).len();
         assert!(many(Policy::NetBlaze) > 0);
         assert_eq!(many(Policy::NetBlazeServerStaticUnsafe), 0);
-        let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(&profile());
+        let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(&profile(), true);
         assert!(on_demand.unwrap().unwrap()().on_overload());
     }
 
@@ -143,10 +175,10 @@ mod tests {
     fn without_rates_only_those_that_need_none() {
         for name in Policy::names() {
             let policy = Policy::named(name).unwrap();
-            let mappers = policy.server_mappers(&CapacityProfile::default());
+            let mappers = policy.server_mappers(&CapacityProfile::default(), true);
             assert_eq!(mappers.is_err(), policy.needs_rates(), "{name}");
         }
-        let error = Policy::Tailwater.server_mappers(&CapacityProfile::default());
+        let error = Policy::Tailwater.server_mappers(&CapacityProfile::default(), true);
         let Err(error) = error else {
             panic!("there are no rates");
         };

@@ -336,7 +336,7 @@ impl CoreMapper for NetBlazeMapper {
             busy |= helper.load.flows > 1;
             let lapsed = helper.recruited
                 && helper.load.packets == 0
-                && view.now.saturating_sub(helper.idle_since) >= idle;
+                && view.now.saturating_sub(helper.last_done) >= idle;
             plan.release |= u64::from(lapsed) << i;
         }
         plan.release &= !used;

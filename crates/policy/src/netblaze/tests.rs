@@ -229,14 +229,14 @@ fn a_whale_is_split_where_both_sides_have_room() {
 #[test]
 fn idle_helpers_are_let_go_unless_needed() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
-    let idle_since = Nanos::from_micros(100);
+    let last_done = Nanos::from_micros(100);
     let idle = Helper {
         recruited: true,
-        idle_since,
+        last_done,
         ..Helper::default()
     };
     let helpers = [Helper::default(), idle, working(1, 1), idle];
-    let lapsed = idle_since + Nanos(EPOCH.0 * 5);
+    let lapsed = last_done + Nanos(EPOCH.0 * 5);
     for (now, packets, release) in [
         (Nanos(lapsed.0 - 1), &[10][..], 0),
         (lapsed, &[10], 0b1010),

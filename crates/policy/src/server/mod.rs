@@ -14,9 +14,11 @@
 mod ingress;
 mod netblaze;
 mod shed;
+mod tailwater;
 
 pub use ingress::{IngressConfig, IngressMapper, ServerNumber, Steering};
 pub use netblaze::{NetBlazeServerConfig, NetBlazeServerMapper};
+pub use tailwater::{TailwaterServerConfig, TailwaterServerMapper};
 
 use tailwater_net::Nanos;
 

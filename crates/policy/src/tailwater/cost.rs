@@ -6,8 +6,8 @@ use tailwater_net::Nanos;
 
 /// Estimates are kept in sixteenths of a nanosecond.
 const FRACTION: u32 = 4;
-/// Batches of fewer packets say more about batches than about packets.
-const TELLING: u32 = 16;
+/// Batches of fewer packets than this share of a full one say more about batches than about packets.
+const TELLING: (u32, u32) = (1, 2);
 /// What a batch moves an estimate by: one part in so many of the difference.
 const STEADY: i64 = 8;
 /// What a flowlet moves the share of new flows by, as a power of two.
@@ -26,6 +26,8 @@ pub(super) struct Costs {
     new_share: u32,
     /// What is learnt is held between these, in sixteenths of a nanosecond.
     bounds: (u64, u64),
+    /// Packets of a batch from which on it tells what they cost.
+    telling: u32,
     /// Whether anything is known of packets.
     known: bool,
     /// [`packet`](Costs::packet) in nanoseconds.
@@ -44,6 +46,7 @@ impl Costs {
             new_flow: 0,
             new_share: 0,
             bounds: (10 << FRACTION, 100_000 << FRACTION),
+            telling: 0,
             known: false,
             per_packet: 0,
             per_flow: 0,
@@ -54,8 +57,14 @@ impl Costs {
             costs.bounds = ((costs.packet / 8).max(1), costs.packet * 8);
             costs.known = true;
         }
+        costs.fit(32);
         costs.refresh();
         costs
+    }
+
+    /// Batches have `batch` packets at most.
+    pub fn fit(&mut self, batch: u32) {
+        self.telling = (batch * TELLING.0 / TELLING.1).max(1);
     }
 
     fn refresh(&mut self) {
@@ -65,7 +74,7 @@ impl Costs {
 
     /// Learns from a batch of `packets`, of which `new` opened a flow.
     pub fn learn(&mut self, packets: u32, new: u32, took: Nanos) {
-        if packets == 0 || self.known && packets < TELLING {
+        if packets == 0 || self.known && packets < self.telling {
             return;
         }
         let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
@@ -82,7 +91,7 @@ impl Costs {
                 true => towards(self.packet, sample),
                 false => sample,
             };
-            self.known |= packets >= TELLING;
+            self.known |= packets >= self.telling;
         }
         self.refresh();
     }

@@ -116,7 +116,7 @@ mod relief;
 #[cfg(test)]
 mod tests;
 
-use crate::capacity::{ServiceCosts, SplitProfile};
+use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
 use crate::core::{
     CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice, Place, Plan, View,
 };
@@ -166,8 +166,29 @@ impl TailwaterOptions {
             recruit_percent: 60,
             share_percent: 20,
             hold_percent: 50,
-            relieve_percent: Some(80),
+            relieve_percent: Some(60),
             boost_after: Some(4),
+        }
+    }
+}
+
+impl TailwaterOptions {
+    /// For a latency objective of which the network takes nothing any more, and what was measured of the
+    /// chain. Where the highest rate tells of dearer packets than the costs alone (these do not say how long
+    /// packets are), it is believed.
+    pub fn measured(slo: Nanos, profile: &CapacityProfile) -> Self {
+        let at_most = match profile.rates.largest() {
+            rate if rate > 0.0 => 1e9 / rate,
+            _ => 0.0,
+        };
+        let costs = profile.costs.map(|costs| ServiceCosts {
+            packet: costs.packet.max(at_most - costs.batch / BATCH as f64),
+            ..costs
+        });
+        TailwaterOptions {
+            costs,
+            network_allowance: Nanos::ZERO,
+            ..TailwaterOptions::new(slo)
         }
     }
 }
@@ -187,6 +208,13 @@ pub enum TailwaterError {
 
 /// Queues that share the buffers: the own one, and those of two helpers.
 const QUEUES: u32 = 3;
+/// The most packets of a batch, and the least that the overhead of a batch is spread over.
+const BATCH: u64 = 32;
+const LEAST_BATCH: u64 = 12;
+/// A batch takes no more than one part in so many of the budget.
+const BATCHES: u64 = 10;
+/// This core's own queue gets no shorter for more helpers than these.
+const MOST_WAITING: u64 = 4;
 /// The shortest time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
 /// What each packet in the queue adds to that.
@@ -206,6 +234,11 @@ pub struct TailwaterMapper {
     /// The same while helpers are at work.
     share_most: u64,
     share: u64,
+    /// To how long a wait helpers are filled.
+    fill: u64,
+    /// The most packets that are processed in one go, and how long they take.
+    batch: u64,
+    full_batch: u64,
     /// The most packets that may wait for one core.
     queue: u64,
     /// For how long a helper is without work before it is let go.
@@ -217,8 +250,8 @@ pub struct TailwaterMapper {
     boost_after: Option<u32>,
     /// When each helper that was recruited is awake.
     awake: [u64; MAX_HELPERS],
-    /// Some helper is at work.
-    working: bool,
+    /// How many helpers are at work.
+    working: u64,
     /// No decision before.
     next: u64,
     /// When to look without a queue, too, if a helper is at work: it may have to be let go.
@@ -256,13 +289,16 @@ impl TailwaterMapper {
             recruit: 0,
             share_most: part(options.share_percent),
             share: 0,
+            fill: 0,
+            batch: 0,
+            full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
             hold: part(options.hold_percent).max(options.wake.0),
             relieve: options.relieve_percent.map_or(u64::MAX, part),
             wake: options.wake.0,
             boost_after: options.boost_after,
             awake: [0; MAX_HELPERS],
-            working: false,
+            working: 0,
             next: 0,
             tick: 0,
             lag: 0,
@@ -272,26 +308,67 @@ impl TailwaterMapper {
             beyond: 0,
             waits: [0; MAX_HELPERS],
         };
-        mapper.fit_buffers();
+        mapper.batch = match options.costs {
+            Some(_) => (budget / BATCHES / mapper.costs.packet(false)).clamp(LEAST_BATCH, BATCH),
+            None => BATCH,
+        };
+        mapper.costs.fit(mapper.batch as u32);
+        mapper.fit();
         Ok(mapper)
     }
 
-    /// Whatever the objective, a queue has no room for more than its part of the buffers: what comes
-    /// then would wait in the ring, where nobody can hand it over, or be lost.
-    fn fit_buffers(&mut self) {
-        let full = self.queue * self.costs.packet(false);
+    /// Goes by what packets cost now. Whatever the objective, a queue has no room for more than its part
+    /// of the buffers: what comes then would wait in the ring, where nobody can hand it over, or be lost.
+    fn fit(&mut self) {
+        let packet = self.costs.packet(false);
+        let full = self.queue * packet;
         self.recruit = self.recruit_most.min(full);
         self.share = self.share_most.min(self.recruit);
+        self.full_batch = self.batch * packet;
+        // A helper tells of what it has done batch by batch. With less than two it would often have nothing to
+        // do between being told of more, and fall asleep.
+        self.fill = self.share.max(2 * self.full_batch).min(self.recruit);
+    }
+
+    /// For how long a packet may be here, by all that is known: while `self.working` helpers wait to be
+    /// handed more, this core does only little in one go.
+    #[inline]
+    fn limit(&self) -> u64 {
+        match self.working {
+            0 => self.recruit,
+            helpers => self.share / helpers.min(MOST_WAITING),
+        }
+    }
+
+    /// For how long a packet may be here before another helper is recruited. Once several are at work, most
+    /// packets go to them, and what waits here only delays these.
+    #[inline]
+    fn recruit_limit(&self) -> u64 {
+        match self.working {
+            0 | 1 => self.recruit,
+            _ => (self.fill + self.full_batch)
+                .max(self.recruit * 2 / 3)
+                .min(self.recruit),
+        }
     }
 
     /// How long it is until a helper has done what it has.
     #[inline]
     fn wait(&self, i: usize, helper: &Helper, now: Nanos) -> u64 {
-        let wake = match helper.recruited {
-            true => self.awake[i].saturating_sub(now.0),
-            false => self.wake,
-        };
-        wake + self.costs.of(helper.load)
+        let load = self.costs.of(helper.load);
+        if !helper.recruited || helper.load.packets == 0 {
+            // It sleeps, or is about to.
+            return self.wake + load;
+        }
+        match self.awake[i].checked_sub(now.0) {
+            Some(left) => left + load,
+            None => {
+                // What it works at is told of when all of it is done.
+                let began = self.awake[i].max(helper.last_done.0);
+                let done = now.0.saturating_sub(began).min(self.full_batch);
+                load.saturating_sub(done)
+            }
+        }
     }
 
     /// How long a flowlet's packet has waited already. What the dispatcher's own delay makes late
@@ -306,8 +383,10 @@ impl TailwaterMapper {
     #[inline]
     fn use_helper(&mut self, i: usize, helper: &Helper, now: Nanos) {
         if !helper.recruited {
+            self.working += 1;
+        }
+        if !helper.recruited || helper.load.packets == 0 {
             self.awake[i] = now.0 + self.wake;
-            self.working = true;
         }
     }
 
@@ -316,6 +395,7 @@ impl TailwaterMapper {
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let limit = self.budget.saturating_sub(own);
         let here = if self.boosting { u64::MAX } else { mine };
+        let recruit = self.recruit_limit();
         let mut least: Option<(u64, usize)> = None;
         let mut idle: Option<usize> = None;
         for (i, helper) in loads.helpers.iter().enumerate() {
@@ -327,14 +407,20 @@ impl TailwaterMapper {
                 continue;
             }
             let wait = self.wait(i, helper, loads.now);
-            if wait + own < here && wait <= limit.min(self.recruit) {
+            // Packets behind the first of their flows are of trains, and more of these will come.
+            let trains = helper.load.packets.saturating_sub(helper.load.flows);
+            let trains = (u64::from(trains) * self.costs.packet(false) / 2).min(self.wake);
+            let filled = self.working > 1 && wait + trains <= self.fill;
+            let fits = filled || wait + own < here && wait <= recruit;
+            if fits && wait <= limit {
+                self.use_helper(i, helper, loads.now);
                 return Place::helper(i);
             }
             if least.is_none_or(|least| wait < least.0) {
                 least = Some((wait, i));
             }
         }
-        if here <= self.recruit {
+        if here <= recruit {
             return Place::HERE;
         }
         if let Some(i) = idle
@@ -345,7 +431,10 @@ impl TailwaterMapper {
         }
         self.beyond = self.beyond.saturating_add(u32::from(here > self.budget));
         match least {
-            Some((wait, i)) if wait + own < here => Place::helper(i),
+            Some((wait, i)) if wait + own < here => {
+                self.use_helper(i, &loads.helpers[i], loads.now);
+                Place::helper(i)
+            }
             _ => Place::HERE,
         }
     }
@@ -353,7 +442,8 @@ impl TailwaterMapper {
     /// The helpers that are busy for too long with what they have, as a bit map, if another core would do
     /// it sooner: this one takes `wait` nanoseconds for its queue.
     fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
-        let (mut overloaded, mut room) = (0, wait <= self.recruit);
+        let recruit = self.recruit_limit();
+        let (mut overloaded, mut room) = (0, wait <= recruit);
         for (i, helper) in view.helpers.iter().enumerate() {
             if helper.taken {
                 continue;
@@ -361,7 +451,7 @@ impl TailwaterMapper {
             let wait = self.wait(i, helper, view.now);
             // A flow alone would be no better off elsewhere.
             overloaded |= u64::from(wait > self.relieve && helper.load.flows > 1) << i;
-            room |= wait <= self.recruit;
+            room |= wait <= recruit;
         }
         if room { overloaded } else { 0 }
     }
@@ -394,12 +484,16 @@ impl CoreMapper for TailwaterMapper {
         self.splits.chosen()
     }
 
+    fn batch(&self) -> usize {
+        self.batch as usize
+    }
+
     #[inline]
     fn due(&self, now: Nanos, packets: u32) -> bool {
         if now.0 < self.next {
             return false;
         }
-        let limit = if self.working {
+        let limit = if self.working > 0 {
             self.share
         } else {
             self.recruit
@@ -410,7 +504,7 @@ impl CoreMapper for TailwaterMapper {
             packets,
         };
         self.costs.of(load) > limit
-            || (self.working || self.boosting) && now.0 >= self.tick
+            || (self.working > 0 || self.boosting) && now.0 >= self.tick
             || self.boosting && packets > 0
     }
 
@@ -428,16 +522,17 @@ impl CoreMapper for TailwaterMapper {
         let used = self.shorten(view, plan, wait);
         plan.relieve = self.overloaded(view, wait);
         plan.boost = self.boosting;
-        self.working = used != 0;
+        self.working = 0;
         for (i, helper) in view.helpers.iter().enumerate() {
             if !helper.recruited {
+                self.working += used >> i & 1;
                 continue;
             }
             let idle = helper.load.packets == 0
-                && view.now.saturating_sub(helper.idle_since).0 >= self.hold
+                && view.now.saturating_sub(helper.last_done).0 >= self.hold
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
-            self.working |= !idle;
+            self.working += u64::from(!idle);
             let whale = helper.load.flows == 1 && self.costs.of(helper.load) > self.budget;
             if whale && plan.notice.is_none() {
                 let packets = helper.load.packets;
@@ -458,12 +553,7 @@ impl CoreMapper for TailwaterMapper {
         }
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let mine = own + self.costs.of(loads.here);
-        let limit = if self.working {
-            self.share
-        } else {
-            self.recruit
-        };
-        if mine <= limit && !self.boosting {
+        if mine <= self.limit() && !self.boosting {
             return Place::HERE;
         }
         self.place_elsewhere(flowlet, loads, mine)
@@ -472,6 +562,6 @@ impl CoreMapper for TailwaterMapper {
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.costs.learn(packets, new, took);
-        self.fit_buffers();
+        self.fit();
     }
 }

@@ -10,10 +10,10 @@ impl TailwaterMapper {
     /// Moves flows away from a queue of `wait` nanoseconds. Returns the helpers that were given
     /// something, as a bit map.
     pub(super) fn shorten(&mut self, view: &View<'_>, plan: &mut Plan, wait: u64) -> u64 {
-        let limit = match (self.boosting, self.working) {
+        let limit = match (self.boosting, self.working > 0) {
             (true, _) => 0,
             (false, true) => self.share,
-            (false, false) => self.recruit,
+            (false, false) => self.recruit_limit(),
         };
         if wait <= limit {
             return 0;
@@ -28,13 +28,13 @@ impl TailwaterMapper {
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
         for recruit in [false, true] {
-            if !recruit && !self.working {
+            if !recruit && self.working == 0 {
                 continue;
             }
             let enough = match (self.boosting, recruit) {
                 (true, _) => 0,
                 (false, false) => self.share,
-                (false, true) => self.recruit,
+                (false, true) => self.recruit_limit(),
             };
             // Large flows first, so that few are moved.
             for part in [8, u64::MAX] {
@@ -89,12 +89,12 @@ impl TailwaterMapper {
         let mut used = 0;
         let movable = view.queued.iter().filter(|flow| !flow.bound);
         let largest = self.cost(movable.map(|flow| flow.packets).max().unwrap_or(0));
-        if largest <= self.recruit {
+        if largest <= self.recruit_limit() {
             return (used, largest);
         }
         for (flow, queued) in view.queued.iter().enumerate() {
             let cost = self.cost(queued.packets);
-            if queued.bound || cost <= self.recruit {
+            if queued.bound || cost <= self.recruit_limit() {
                 continue;
             }
             let idle = |recruited: bool| {

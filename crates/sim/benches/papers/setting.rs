@@ -6,7 +6,9 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
+use tailwater_policy::capacity::{
+    CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts,
+};
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
@@ -98,6 +100,7 @@ impl NetBlazeChain {
             frontier: frontier.unwrap_or_else(|error| panic!("{error}")),
             rates: rates.unwrap_or_else(|error| panic!("{error}")),
             costs: Some(self.costs),
+            details: Some(between_cores()),
             ..CapacityProfile::default()
         }
     }
@@ -195,16 +198,25 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
     policy
 }
 
-/// What packets take. Between cores a little more than the authors' program takes there, which is 72 cycles a batch in
+/// What lies between cores: a little more than the authors' program takes there, which is 72 cycles a batch in
 /// and out of a queue, and 12 cycles a packet that is mapped anew.
+fn between_cores() -> DetailedCosts {
+    DetailedCosts {
+        receive_packet: 35.0,
+        queue_packet: 10.0,
+        hand_over_packet: 17.0,
+        take_over_packet: 10.0,
+        ..DetailedCosts::default()
+    }
+}
+
+/// What packets take.
 pub fn model(profile: &CapacityProfile) -> ChainModel {
     let model = ChainModel::from_profile(profile).unwrap_or_else(|error| panic!("{error}"));
     ChainModel {
-        dispatch_packet: 10.0,
         hand_over_batch: 60.0,
         hand_over_packet: 12.0,
         receipt_packet: 5.0,
-        helper_packet: 10.0,
         ..model
     }
 }

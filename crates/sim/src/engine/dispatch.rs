@@ -90,6 +90,8 @@ pub(crate) struct Turn {
 /// The dispatching part of a core.
 pub(crate) struct Dispatch {
     pub mapper: Box<dyn CoreMapper>,
+    /// The most packets that the mapper has processed in one go.
+    pub batch: usize,
     pub helpers: Vec<Helper>,
     /// The helpers' cores.
     pub cores: Vec<u16>,
@@ -144,6 +146,7 @@ impl Dispatch {
     /// With helpers on these cores.
     pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>) -> Dispatch {
         Dispatch {
+            batch: mapper.batch(),
             mapper,
             helpers: vec![Helper::default(); cores.len()],
             busy: 0,
@@ -529,12 +532,12 @@ impl Dispatch {
         slot.away -= 1;
         self.away -= 1;
         known.load.packets -= 1;
+        known.last_done = Nanos(now);
         if slot.away > 0 {
             return None;
         }
         known.load.flows -= 1;
         if known.load.packets == 0 {
-            known.idle_since = Nanos(now);
             self.busy &= !(1 << helper);
         }
         if self.slots[usize::from(number)].held.packets > 0 {

@@ -453,7 +453,8 @@ impl Engine<'_> {
         }
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        dispatch.take(self.tenants[tenant].costs.most, &mut batch);
+        let most = self.tenants[tenant].costs.most.min(dispatch.batch);
+        dispatch.take(most, &mut batch);
         let mut split = false;
         if dispatch.split_flows > 0 {
             for waiting in &mut batch {
@@ -509,7 +510,7 @@ impl Engine<'_> {
         let lane = &mut dispatch.lanes[helper];
         let tenant = &mut self.tenants[usize::from(tenant)];
         let core = &mut self.cores[number];
-        let batch = lane.arrived(now, tenant.costs.most);
+        let batch = lane.arrived(now, tenant.costs.most.min(dispatch.batch));
         let count = batch.len();
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut tenant.warmth);

@@ -196,7 +196,7 @@ impl Encoder {
         for helper in view.helpers {
             let flag = |set, flag| if set { flag } else { 0 };
             let idle = match helper.load.packets {
-                0 => view.now.saturating_sub(helper.idle_since).0,
+                0 => view.now.saturating_sub(helper.last_done).0,
                 _ => 0,
             };
             words.extend_from_slice(&[

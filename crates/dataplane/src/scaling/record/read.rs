@@ -410,7 +410,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
                 flows: half("flows of a helper", helper[1])?,
                 packets: half("packets of a helper", helper[2])?,
             },
-            idle_since: Nanos(now - idle),
+            last_done: Nanos(now - idle),
         });
     }
     let position = |found| at_most("as a flow's position", found, flows.saturating_sub(1));

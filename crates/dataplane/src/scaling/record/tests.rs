@@ -88,7 +88,7 @@ impl Situation {
                 recruited,
                 taken: !recruited && random.below(3) == 0,
                 load,
-                idle_since: Nanos(idle),
+                last_done: Nanos(idle),
             }
         });
         Situation {

@@ -1,0 +1,179 @@
+//! Tailwater's own server mapper: as few dedicated cores as hold the mean load, and all of them equally full.
+//!
+//! Helpers absorb what is above the mean for a while, but a helper that is recruited is paid for until it is
+//! let go, and how often that happens grows steeply with a core's load. So for a number of dedicated cores
+//! the fewest helpers are needed where none is fuller than the others; first fit, as NetBlaze's mapper has
+//! it, fills most of them to the brim and leaves the last one nearly empty.
+//!
+//! **Pools.** Where handing a packet over costs little beside processing it, and cores that are not dedicated
+//! help, a dedicated core may own the load of [several](TailwaterServerConfig::pooled): most of it then goes to
+//! helpers, which one dispatcher fills one after the other, so that only the last of them is not full.
+//! As a server fills up there is less to share, so its cores become dedicated: of a server that is in use to
+//! one part in two, every second one that is needed.
+
+use super::{CoreNumber, Move, ServerMapper, ServerView};
+use crate::capacity::RateFrontier;
+use tailwater_net::Nanos;
+
+/// How buckets are mapped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TailwaterServerConfig {
+    /// Time between two mappings.
+    pub period: Nanos,
+    /// Share of their capacity to which cores are filled, on average, before another is dedicated.
+    pub fill: f64,
+    /// Share of their capacity to which the others may be filled when one is given back.
+    pub reclaim_fill: f64,
+    /// The load, in cores, that a dedicated core may own if helpers process most of it.
+    pub pooled: f64,
+    /// By what share of the average a core may be fuller than it, before buckets move.
+    pub uneven: f64,
+}
+
+impl Default for TailwaterServerConfig {
+    fn default() -> Self {
+        TailwaterServerConfig {
+            period: Nanos::from_secs(1),
+            fill: 0.97,
+            reclaim_fill: 0.93,
+            pooled: 1.0,
+            uneven: 0.02,
+        }
+    }
+}
+
+/// Tailwater's server mapper; see above.
+#[derive(Debug)]
+pub struct TailwaterServerMapper {
+    config: TailwaterServerConfig,
+    capacity: RateFrontier,
+    owner: Vec<CoreNumber>,
+    /// Packets per second by core.
+    rates: Vec<f64>,
+    dedicated: Vec<bool>,
+    /// Buckets, the largest first.
+    order: Vec<u16>,
+}
+
+impl TailwaterServerMapper {
+    /// For cores that can do `capacity` each.
+    ///
+    /// # Panics
+    /// If not 0 < `reclaim_fill` ≤ `fill`.
+    pub fn new(config: TailwaterServerConfig, capacity: RateFrontier) -> Self {
+        assert!(
+            0.0 < config.reclaim_fill && config.reclaim_fill <= config.fill,
+            "0 < reclaim_fill <= fill"
+        );
+        TailwaterServerMapper {
+            config,
+            capacity,
+            owner: Vec::new(),
+            rates: Vec::new(),
+            dedicated: Vec::new(),
+            order: Vec::new(),
+        }
+    }
+
+    /// The fewest cores that are filled to `fill` at most, if all are equally full.
+    fn fewest(&self, (flows, rate): (f64, f64), fill: f64, most: usize) -> usize {
+        let holds = |cores: &usize| {
+            let each = *cores as f64;
+            let load = rate / self.capacity.rate(flows / each).max(f64::MIN_POSITIVE);
+            let pooled = (most as f64 / load).clamp(1.0, self.config.pooled.max(1.0));
+            load <= each * pooled * fill
+        };
+        (1..most).find(holds).unwrap_or(most)
+    }
+
+    fn least(&self) -> usize {
+        let cores = (0..self.rates.len()).filter(|core| self.dedicated[*core]);
+        let least = cores.min_by(|a, b| self.rates[*a].total_cmp(&self.rates[*b]));
+        least.unwrap_or(0)
+    }
+
+    fn give(&mut self, bucket: u16, rate: f64, to: usize) {
+        let from = std::mem::replace(&mut self.owner[usize::from(bucket)], to as CoreNumber);
+        self.rates[usize::from(from)] -= rate;
+        self.rates[to] += rate;
+    }
+}
+
+impl ServerMapper for TailwaterServerMapper {
+    fn period(&self) -> Nanos {
+        self.config.period
+    }
+
+    fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
+        let rate = |bucket: usize| view.buckets[bucket].rate.max(0.0);
+        self.owner.clear();
+        self.owner.extend(view.buckets.iter().map(|b| b.core));
+        self.rates.clear();
+        self.rates.resize(view.cores.len(), 0.0);
+        self.dedicated.clear();
+        self.dedicated
+            .extend(view.cores.iter().map(|c| c.dedicated));
+        for bucket in 0..view.buckets.len() {
+            let core = usize::from(self.owner[bucket]);
+            self.dedicated[core] = true;
+            self.rates[core] += rate(bucket);
+        }
+        let flows: f64 = view.buckets.iter().map(|b| b.flows.max(0.0)).sum();
+        let all: f64 = self.rates.iter().sum();
+        let had = self.dedicated.iter().filter(|d| **d).count();
+        let most = view.cores.len();
+        let needed = self.fewest((flows, all), self.config.fill, most);
+        let enough = self.fewest((flows, all), self.config.reclaim_fill, most);
+        let cores = had.max(needed).min(enough.max(needed));
+        for core in 0..most {
+            let count = self.dedicated.iter().filter(|d| **d).count();
+            if count < cores && !self.dedicated[core] {
+                self.dedicated[core] = true;
+            }
+        }
+        self.order.clear();
+        self.order.extend(0..view.buckets.len() as u16);
+        self.order.sort_unstable_by(|a, b| {
+            let (x, y) = (rate(usize::from(*a)), rate(usize::from(*b)));
+            y.total_cmp(&x).then(a.cmp(b))
+        });
+        let order = std::mem::take(&mut self.order);
+        for _ in cores..had {
+            let gone = self.least();
+            self.dedicated[gone] = false;
+            for &bucket in &order {
+                if usize::from(self.owner[usize::from(bucket)]) == gone {
+                    let to = self.least();
+                    self.give(bucket, rate(usize::from(bucket)), to);
+                }
+            }
+        }
+        let mean = all / cores as f64;
+        let limit = mean * (1.0 + self.config.uneven);
+        // The largest that a core can do without.
+        for &bucket in &order {
+            let b = usize::from(bucket);
+            let from = usize::from(self.owner[b]);
+            let load = rate(b);
+            if self.rates[from] <= limit || load <= 0.0 {
+                continue;
+            }
+            let to = self.least();
+            let after = self.rates[to] + load;
+            if after <= limit && self.rates[from] - load >= mean * (1.0 - self.config.uneven)
+                || after < self.rates[from] && self.rates[from] - load >= mean
+            {
+                self.give(bucket, load, to);
+            }
+        }
+        self.order = order;
+        for (bucket, (&to, load)) in self.owner.iter().zip(view.buckets).enumerate() {
+            if to != load.core {
+                moves.push(Move {
+                    bucket: bucket as u16,
+                    to,
+                });
+            }
+        }
+    }
+}
