@@ -10,7 +10,6 @@ mod common;
 mod encryption;
 mod routes;
 
-use chains::unhurried;
 use common::*;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -164,7 +163,7 @@ impl Chains {
     fn new(folder: &Folder, data: &Path) -> Chains {
         folder.write("acl1.rules", rules(data));
         Chains {
-            forward: unhurried(folder.forward()),
+            forward: folder.forward(),
             acl_nat: chains::acl_nat(folder),
             acl_lb_accounting: chains::acl_lb_accounting(folder, "acl-lb-accounting.yaml", None),
             acl_url_encrypt: chains::acl_url_encrypt(folder),
