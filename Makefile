@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-papers bench-scaling bench-sim bench-live-vs-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-papers bench-scaling bench-sim bench-live-vs-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +74,10 @@ bench: bench-functions bench-chains ## the short set of benchmarks: a JSON line 
 bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
+
+bench-ports: ## the chains of bench-chains over a DPDK ring, refilled by the same copies, beside the trace NIC
+	@tools/deps.sh build bench ports
+	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench chains -- --port --flows 10k
 
 bench-scaling: ## policies live on two cores, one flow split between them, what a decision costs, what is left to others
 	@tools/deps.sh build bench

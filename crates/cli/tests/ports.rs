@@ -215,6 +215,36 @@ mod with_dpdk {
         }
     }
 
+    /// It is not touched: this is seen before DPDK is started.
+    #[test]
+    fn a_device_that_the_kernel_uses_is_left_alone() {
+        let devices = std::fs::read_dir("/sys/bus/pci/devices")
+            .into_iter()
+            .flatten();
+        let bound = devices.flatten().find_map(|device| {
+            let driver = std::fs::read_link(device.path().join("driver")).ok()?;
+            let driver = driver.file_name()?.to_str()?.to_owned();
+            let others = [
+                "vfio-pci",
+                "uio_pci_generic",
+                "igb_uio",
+                "mlx4_core",
+                "mlx5_core",
+            ];
+            (!others.contains(&driver.as_str())).then_some((device.file_name(), driver))
+        });
+        let Some((address, driver)) = bound else {
+            println!("skipped: this machine has no PCI device with a driver");
+            return;
+        };
+        let folder = Folder::new();
+        let output = run(&[&"run", &folder.forward(), &"--port", &address]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        let expected = format!("it is bound to the kernel driver {driver}: dpdk-devbind.py");
+        assert!(error.contains(&expected), "{error}");
+    }
+
     #[test]
     fn buffers_beyond_the_cache_are_told() {
         let folder = Folder::new();

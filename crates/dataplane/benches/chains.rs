@@ -6,14 +6,19 @@
 //! `TAILWATER_TEST_DATA` names the test data, else a generated one; their lines say which. Throughput: all rows are run in turn, `runs` times; the value is the
 //! median. Instructions (where valgrind is installed) and allocations: the difference between
 //! runs on twice and once as many packets, so that set-up does not count.
+//!
+//! With the feature `dpdk` and `--port` each chain is also run over a `net_ring` device that the worker refills with the
+//! same copies, and a figure more says how many nanoseconds a packet takes longer than with the trace NIC.
 
 mod library;
+#[cfg(feature = "dpdk")]
+mod ring;
 mod routes;
 
 use std::process::Command;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{default_core, pin_to};
-use tailwater_dataplane::port::round_robin;
+use tailwater_dataplane::port::{PortQueue, round_robin};
 use tailwater_dataplane::telemetry::{Window, windows};
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
@@ -208,14 +213,46 @@ struct Row {
     name: String,
     /// The table that the chain routes by.
     table: Option<&'static str>,
-    nic: TraceNic,
+    source: Source,
     chain: Option<Chain>,
     clock: Clock,
     mpps: Vec<f64>,
 }
 
+/// Where a row's packets come from.
+enum Source {
+    Trace(TraceNic),
+    /// A ring, for so long.
+    #[cfg(feature = "dpdk")]
+    Ring(ring::Hashed, Option<Nanos>),
+}
+
+/// The kinds of sources, with what begins the names of their rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Trace,
+    #[cfg(feature = "dpdk")]
+    Ring,
+}
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Trace => "chain",
+            #[cfg(feature = "dpdk")]
+            Kind::Ring => "ports/net_ring",
+        }
+    }
+}
+
 impl Row {
-    fn new(chain: &str, size: &str, flows: u32, packets: u64, duration: Option<Nanos>) -> Row {
+    fn new(
+        kind: Kind,
+        chain: &str,
+        (size, flows): (&str, u32),
+        packets: u64,
+        duration: Option<Nanos>,
+    ) -> Row {
         let clock = Clock::start();
         let config = TraceNicConfig {
             pacing: Pacing::Saturate,
@@ -228,12 +265,18 @@ impl Row {
         let mut builder = ChainBuilder::new(&spec(chain, flows), &rss, 1)
             .unwrap_or_else(|error| panic!("{error}"));
         let trace = trace(chain, size, flows, packets);
-        let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone())
-            .unwrap_or_else(|error| panic!("{error}"));
+        let source = match kind {
+            Kind::Trace => Source::Trace(
+                TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone())
+                    .unwrap_or_else(|error| panic!("{error}")),
+            ),
+            #[cfg(feature = "dpdk")]
+            Kind::Ring => Source::Ring(ring::Hashed::new(trace, &rss), duration),
+        };
         Row {
-            name: format!("chain/{chain}/{size}/{}", short(flows)),
+            name: format!("{}/{chain}/{size}/{}", kind.prefix(), short(flows)),
             table: table_of(chain).map(|table| table.name),
-            nic,
+            source,
             chain: Some(builder.instance(|_| true)),
             clock,
             mpps: Vec::new(),
@@ -243,9 +286,7 @@ impl Row {
     /// Runs the chain once; returns what was measured and the time it took.
     fn run(&mut self) -> (Window, Nanos) {
         let start = self.clock.now();
-        let queue = self.nic.queues(start).remove(0);
-        let pool = BufferPool::new(512, self.nic.longest_frame())
-            .unwrap_or_else(|error| panic!("{error}"));
+        let (queue, pool, _ports) = self.source.open(start, &self.clock);
         let config = WorkerConfig {
             slo: Nanos::from_micros(200),
             window: Nanos::from_secs(3600),
@@ -258,14 +299,7 @@ impl Row {
             .unwrap_or_else(|| unreachable!("put back below"));
         let (mut senders, receiver) = windows(1, chain.reasons().len());
         let clock = self.clock.clone();
-        let worker = Worker::new(
-            Box::new(queue),
-            chain,
-            pool,
-            clock,
-            config,
-            senders.remove(0),
-        );
+        let worker = Worker::new(queue, chain, pool, clock, config, senders.remove(0));
         let before = self.clock.now();
         self.chain = Some(measured(worker));
         let took = self.clock.now() - before;
@@ -275,6 +309,29 @@ impl Row {
             .is_ok()
         {}
         (total, took)
+    }
+}
+
+impl Source {
+    /// A worker's queue and buffers, and what has to stay as long as they do.
+    fn open(
+        &mut self,
+        start: Nanos,
+        clock: &Clock,
+    ) -> (Box<dyn PortQueue>, BufferPool, Box<dyn std::any::Any>) {
+        match self {
+            Source::Trace(nic) => {
+                let _ = clock;
+                let pool = BufferPool::new(512, nic.longest_frame());
+                let pool = pool.unwrap_or_else(|error| panic!("{error}"));
+                (Box::new(nic.queues(start).remove(0)), pool, Box::new(()))
+            }
+            #[cfg(feature = "dpdk")]
+            Source::Ring(packets, duration) => {
+                let (queue, pool, ports) = ring::queue(packets, clock, start, *duration);
+                (queue, pool, Box::new(ports))
+            }
+        }
     }
 }
 
@@ -318,6 +375,20 @@ fn trace_packets(chain: &str, flows: u32) -> u64 {
         return 1 << 20;
     }
     u64::from(flows) * (1u64 << 18).div_ceil(u64::from(flows)).max(2)
+}
+
+/// How much longer than with the trace NIC, whose rows come first, a packet takes: the median of runs next to
+/// each other.
+#[cfg(feature = "dpdk")]
+fn differences(rows: &[Row], chains: &[&str]) {
+    let (traces, others) = rows.split_at(chains.len());
+    for ((trace, other), chain) in traces.iter().zip(others).zip(chains) {
+        let nanos = |mpps: f64| 1e3 / mpps;
+        let median = |row: &Row| row.mpps[row.mpps.len() / 2];
+        let more = nanos(median(other)) - nanos(median(trace));
+        let name = format!("{}/more-than-trace", other.name);
+        print_one(name, "ns/packet", more, chain);
+    }
 }
 
 fn throughput(rows: &mut [Row], runs: usize) {
@@ -389,7 +460,10 @@ fn per_packet(mut count: impl FnMut(u64) -> Option<u64>) -> Option<f64> {
 }
 
 fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
-    let name = format!("chain/{chain}/64B/1k/{what}");
+    print_one(format!("chain/{chain}/64B/1k/{what}"), unit, value, chain);
+}
+
+fn print_one(name: String, unit: &'static str, value: f64, chain: &str) {
     let value = rounded(value);
     print(&Figure {
         name,
@@ -404,16 +478,30 @@ fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
 
 /// One pass over that many packets of 1,000 flows.
 fn one_pass(chain: &str, packets: u64) {
-    let (window, _) = Row::new(chain, "64B", 1_000, packets, None).run();
+    let (window, _) = Row::new(Kind::Trace, chain, ("64B", 1_000), packets, None).run();
     assert_eq!(
         window.delivered + window.dropped + window.lost_in_chain,
         packets
     );
 }
 
+/// Allocations over another kind of port than the trace NIC.
+#[cfg(feature = "dpdk")]
+fn allocations(kind: Kind, chain: &str) {
+    let allocations = per_packet(|packets| {
+        let mut row = Row::new(kind, chain, ("64B", 1_000), packets, None);
+        let info = allocation_counter::measure(|| drop(row.run()));
+        Some(info.count_total)
+    });
+    let name = format!("{}/{chain}/64B/1k/allocations", kind.prefix());
+    allocations.into_iter().for_each(|value| {
+        print_one(name.clone(), "allocations/packet", value, chain);
+    });
+}
+
 fn counts(chain: &str) {
     let allocations = per_packet(|packets| {
-        let mut row = Row::new(chain, "64B", 1_000, packets, None);
+        let mut row = Row::new(Kind::Trace, chain, ("64B", 1_000), packets, None);
         let info = allocation_counter::measure(|| drop(row.run()));
         Some(info.count_total)
     });
@@ -447,7 +535,7 @@ fn instructions(chain: &str, packets: u64) -> Option<u64> {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (mut filters, mut runs, mut flows) = (Vec::new(), 7, vec![10_000, 1_000_000]);
-    let mut sizes = vec!["64B".to_owned()];
+    let (mut sizes, mut port) = (vec!["64B".to_owned()], false);
     while let Some(argument) = arguments.next() {
         let mut value = || {
             arguments
@@ -463,6 +551,7 @@ fn main() {
                 one_pass(&chain, packets);
                 return library::clean();
             }
+            "--port" => port = true,
             "--runs" => {
                 runs = value()
                     .parse()
@@ -486,16 +575,32 @@ fn main() {
     }
     for size in &sizes {
         for &flows in &flows {
-            let mut rows: Vec<Row> = chains
-                .iter()
-                .map(|chain| {
+            let of_kind = |kind: Kind| {
+                chains.iter().map(move |chain| {
                     let packets = trace_packets(chain, flows);
-                    Row::new(chain, size, flows, packets, Some(duration(chain)))
+                    Row::new(kind, chain, (size, flows), packets, Some(duration(chain)))
                 })
-                .collect();
+            };
+            let mut rows: Vec<Row> = of_kind(Kind::Trace).collect();
+            #[cfg(feature = "dpdk")]
+            if port {
+                rows.extend(of_kind(Kind::Ring));
+            }
             throughput(&mut rows, runs);
+            #[cfg(feature = "dpdk")]
+            if port {
+                differences(&rows, &chains);
+            }
         }
     }
-    chains.into_iter().for_each(counts);
+    match port {
+        #[cfg(feature = "dpdk")]
+        true => chains
+            .iter()
+            .for_each(|chain| allocations(Kind::Ring, chain)),
+        #[cfg(not(feature = "dpdk"))]
+        true => panic!("--port needs the feature dpdk"),
+        false => chains.into_iter().for_each(counts),
+    }
     library::clean();
 }

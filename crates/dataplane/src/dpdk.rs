@@ -115,6 +115,7 @@ impl DpdkPorts {
             ..
         } = &config.ports;
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
+        names.iter().try_for_each(|name| Device::check(name))?;
         let pci = names.iter().filter(|name| name.is_pci());
         let eal = Eal::start(&EalConfig {
             huge_pages: config.huge_pages,

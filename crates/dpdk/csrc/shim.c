@@ -18,6 +18,7 @@
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
+#include <rte_memcpy.h>
 #include <rte_memzone.h>
 #include <rte_version.h>
 
@@ -32,6 +33,7 @@ _Static_assert(sizeof(struct tw_link) == 8, "link");
 _Static_assert(sizeof(struct tw_stats) == 48, "stats");
 _Static_assert(sizeof(struct tw_received) == 16, "received");
 _Static_assert(sizeof(struct tw_sending) == 8, "sending");
+_Static_assert(sizeof(struct tw_copy) == 16, "copy");
 
 /* The newest of what DPDK and its drivers said: they tell causes nowhere else. */
 static char said[4096];
@@ -441,6 +443,26 @@ void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, ui
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
 {
     return rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+}
+
+uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+                   const struct tw_copy *copies, uint16_t count)
+{
+    struct rte_mbuf *mbufs[MOST];
+    count = RTE_MIN(count, MOST);
+    if (rte_pktmbuf_alloc_bulk(pool->mempool, mbufs, count) != 0)
+        return 0;
+    for (uint16_t i = 0; i < count; i++) {
+        rte_memcpy(rte_pktmbuf_mtod(mbufs[i], void *), copies[i].frame, copies[i].length);
+        mbufs[i]->data_len = copies[i].length;
+        mbufs[i]->pkt_len = copies[i].length;
+        mbufs[i]->hash.rss = copies[i].hash;
+        mbufs[i]->ol_flags = RTE_MBUF_F_RX_RSS_HASH;
+    }
+    uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, count);
+    if (sent < count)
+        rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+    return sent;
 }
 
 void tw_give_up(void **mbufs, uint16_t count)

@@ -79,6 +79,13 @@ struct tw_sending {
     uint16_t length;
 };
 
+/* A packet that is to be copied. */
+struct tw_copy {
+    const uint8_t *frame;
+    uint32_t length;
+    uint32_t hash;
+};
+
 int tw_eal_start(int argc, char **argv);
 size_t tw_log(char *into, size_t size);
 const char *tw_version(void);
@@ -110,6 +117,8 @@ uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
 void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
                 void **mbufs, uint16_t *ports);
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
+uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+                   const struct tw_copy *copies, uint16_t count);
 void tw_give_up(void **mbufs, uint16_t count);
 void tw_give_back(const struct tw_pool *pool, const uint32_t *indexes, uint32_t count);
 int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count);

@@ -195,3 +195,29 @@ pub(crate) fn enter_thread() -> bool {
     });
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nic_needs_huge_pages_and_a_virtual_device_does_not() {
+        let mut config = EalConfig {
+            memory: 1 << 50,
+            ..EalConfig::default()
+        };
+        assert!(!decide(&config).unwrap());
+        config.pci = vec!["0000:3b:00.0".to_owned()];
+        let error = decide(&config).unwrap_err().to_string();
+        assert!(
+            error.contains("1073741920 MiB of huge pages are needed")
+                && error.contains("echo 536870960 >"),
+            "{error}"
+        );
+        let with = |huge_pages| arguments(&config, huge_pages).join(" ");
+        assert!(with(true).ends_with("--in-memory -a 0000:3b:00.0"));
+        assert!(with(false).contains("--no-huge --no-shconf -m"));
+        config.pci.clear();
+        assert!(arguments(&config, true).contains(&"--no-pci".to_owned()));
+    }
+}

@@ -81,12 +81,22 @@ pub(crate) struct Sending {
     pub(crate) length: u16,
 }
 
+/// A packet that is to be copied.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    pub(crate) frame: *const u8,
+    pub(crate) length: u32,
+    pub(crate) hash: u32,
+}
+
 // As the shim has them.
 const _: () = {
     assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
     assert!(size_of::<Config>() == 24 && size_of::<Link>() == 8);
     assert!(size_of::<Stats>() == 48);
     assert!(size_of::<Received>() == 16 && size_of::<Sending>() == 8);
+    assert!(size_of::<Copied>() == 16);
 };
 
 unsafe extern "C" {
@@ -143,6 +153,13 @@ unsafe extern "C" {
         ports: *mut u16,
     );
     pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut c_void, count: u16) -> u16;
+    pub(crate) fn tw_inject(
+        pool: *const Pool,
+        port: u16,
+        queue: u16,
+        copies: *const Copied,
+        count: u16,
+    ) -> u16;
     pub(crate) fn tw_give_up(mbufs: *mut *mut c_void, count: u16);
     pub(crate) fn tw_give_back(pool: *const Pool, indexes: *const u32, count: u32);
     pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;

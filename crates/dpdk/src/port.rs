@@ -169,6 +169,18 @@ impl Drop for Device {
 }
 
 impl Device {
+    /// Looks whether a device is there, and not somebody else's, as far as that can be seen without DPDK: before
+    /// anything is touched.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do about it.
+    pub fn check(name: &PortName) -> Result<(), DpdkError> {
+        check(name).map_err(|problem| DpdkError::Port {
+            port: name.to_string(),
+            problem,
+        })
+    }
+
     /// Finds a device.
     ///
     /// # Errors
@@ -178,7 +190,7 @@ impl Device {
             port: name.to_string(),
             problem,
         };
-        check(name).map_err(problem)?;
+        Device::check(name)?;
         {
             let mut used = used();
             if let Some(other) = used.iter().find(|other| other.conflicts(name)) {

@@ -8,9 +8,10 @@ use crate::ffi;
 use crate::mempool::Mempool;
 use crate::port::{Port, Shared};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
-use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::buffer::{BufferPool, HEADROOM};
 
 /// A receive queue.
 #[derive(Debug)]
@@ -213,6 +214,38 @@ impl TxQueue {
             batch.take_out(&self.unsent);
         }
         self.unsent.len()
+    }
+
+    /// Sends copies of up to `count` frames (of [`MAX_BATCH`]), with their RSS hashes as a NIC would give them:
+    /// a source of packets, for tests and measurements. Returns how many were sent: fewer if buffers run out, or
+    /// the device is full.
+    ///
+    /// # Panics
+    /// If a frame is longer than buffers hold.
+    #[inline]
+    pub fn inject<'f>(&mut self, count: usize, mut next: impl FnMut() -> (&'f [u8], u32)) -> usize {
+        let longest = self.mempool.memory().buffer_bytes() - HEADROOM;
+        let count = count.min(MAX_BATCH);
+        let mut copies = [const { MaybeUninit::<ffi::Copied>::uninit() }; MAX_BATCH];
+        for copy in &mut copies[..count] {
+            let (frame, hash) = next();
+            assert!(frame.len() <= longest, "a frame of {} bytes", frame.len());
+            copy.write(ffi::Copied {
+                frame: frame.as_ptr(),
+                length: frame.len() as u32,
+                hash,
+            });
+        }
+        let Some(Way { to, queue, .. }) = self.ways.last() else {
+            unreachable!("there is a way for all packets");
+        };
+        // SAFETY: so many copies have been written; their frames are borrowed for longer than this call, and
+        // no longer than the room in buffers. The port runs and has the queue, whose only user this is.
+        let sent = unsafe {
+            let copies = copies.as_ptr().cast();
+            ffi::tw_inject(self.mempool.as_ptr(), to.id(), *queue, copies, count as u16)
+        };
+        usize::from(sent)
     }
 
     /// Sends each packet its way.

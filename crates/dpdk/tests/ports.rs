@@ -288,6 +288,36 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn copies_are_injected_with_their_hashes() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 256, 1518, -1).unwrap();
+    let (_ring, mut rx, mut tx) = port("net_ring6", 1, &pool);
+    let mut part = pool.part(256);
+    let mut number = 0u32;
+    let sent = tx[0].inject(20, || {
+        number += 1;
+        (&[7; 80][..60 + number as usize], 1000 + number)
+    });
+    assert_eq!((sent, number), (20, 20));
+    let mut received = 0;
+    rx[0].receive(&mut part, 32, |part, packet| {
+        received += 1;
+        assert_eq!(packet.hash, Some(1000 + received));
+        assert_eq!(
+            packet.frame(part.memory()),
+            &[7; 80][..60 + received as usize]
+        );
+        part.give(packet.buffer);
+    });
+    assert_eq!(received, 20);
+    // No more than there are buffers.
+    let sent = (0..10)
+        .map(|_| tx[0].inject(64, || (&[0; 60], 0)))
+        .sum::<usize>();
+    assert!((64..=256).contains(&sent), "{sent}");
+}
+
+#[test]
 fn bursts_allocate_nothing() {
     let _alone = alone();
     let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
