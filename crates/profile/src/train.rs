@@ -314,7 +314,6 @@ impl<P: FnMut(Step)> Training<'_, P> {
             bytes,
             new,
             nanos: 1e9 / rate,
-            ..Sample::default()
         }
     }
 
