@@ -253,7 +253,7 @@ mod tests {
     fn batches_are_set_against_what_was_in_them() {
         // Flows 0 to 7 in turn, 1 us apart; in each pass they are new again.
         let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
-        let contents = Contents::of(&trace, 4).unwrap();
+        let contents = Contents::of(&trace, 0).unwrap();
         let lap = contents.lap;
         let batch = |number: u64, packets| NotedBatch {
             arrival: Nanos(1000 * lap + number * 1000),
@@ -272,8 +272,8 @@ mod tests {
         assert_eq!((first.new, first.cold), (8.0, 10.0));
         let later = contents.sample(&batch(8, 2)).unwrap();
         assert_eq!((later.new, later.cold), (0.0, 2.0));
-        // Seven others came in between.
-        let warm = Contents::of(&trace, 8).unwrap();
+        // Fewer others came in between.
+        let warm = Contents::of(&trace, 80).unwrap();
         assert_eq!(warm.sample(&batch(8, 2)).unwrap().cold, 0.0);
         // It goes on in the next pass, or is of another trace.
         assert!(contents.sample(&batch(79, 2)).is_none());
