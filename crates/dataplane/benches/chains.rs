@@ -485,6 +485,19 @@ fn one_pass(chain: &str, packets: u64) {
     );
 }
 
+/// What a ring and a device cost without a chain.
+#[cfg(feature = "dpdk")]
+fn ring_alone(runs: usize) {
+    let packets = ring::Hashed::new(
+        trace("forward", "64B", 10_000, trace_packets("forward", 10_000)),
+        &RssHasher::default(),
+    );
+    let mut nanos: Vec<f64> = (0..runs.max(1)).map(|_| ring::alone(&packets)).collect();
+    nanos.sort_by(f64::total_cmp);
+    let name = "ports/net_ring/alone/64B".to_owned();
+    print_one(name, "ns/packet", nanos[nanos.len() / 2], "forward");
+}
+
 /// Allocations over another kind of port than the trace NIC.
 #[cfg(feature = "dpdk")]
 fn allocations(kind: Kind, chain: &str) {
@@ -595,9 +608,12 @@ fn main() {
     }
     match port {
         #[cfg(feature = "dpdk")]
-        true => chains
-            .iter()
-            .for_each(|chain| allocations(Kind::Ring, chain)),
+        true => {
+            chains
+                .iter()
+                .for_each(|chain| allocations(Kind::Ring, chain));
+            ring_alone(runs);
+        }
         #[cfg(not(feature = "dpdk"))]
         true => panic!("--port needs the feature dpdk"),
         false => chains.into_iter().for_each(counts),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::device::{Receiver, Steering};
 use tailwater_dataplane::port::{PortQueue, round_robin};
@@ -10,13 +11,16 @@ use tailwater_dpdk::{Device, Eal, EalConfig, Mempool, Port, PortConfig, RxQueue,
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::Arrived;
+use tailwater_nf::batch::{Arrived, Batch};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
 /// Buffers of each row's pool, and those that a worker may hold, as with the trace NIC.
 const BUFFERS: u32 = 2048;
 const HELD: usize = 512;
+
+/// Packets at a time.
+const BURST: usize = 32;
 
 /// Packets with their hashes.
 #[derive(Clone, Debug)]
@@ -88,14 +92,16 @@ impl Receiver for Refilled {
     }
 }
 
-/// A worker's queue on a ring, with nothing behind it, and its buffers: for `duration`, or for the trace
-/// once. The ports go after the worker.
-pub fn queue(
-    packets: &Hashed,
-    clock: &Clock,
-    start: Nanos,
-    duration: Option<Nanos>,
-) -> (Box<dyn PortQueue>, BufferPool, [Port; 2]) {
+/// A ring, nothing behind it, and the buffers of both.
+struct Devices {
+    rx: RxQueue,
+    refill: TxQueue,
+    sink: TxQueue,
+    mempool: Mempool,
+    ports: [Port; 2],
+}
+
+fn devices(packets: &Hashed) -> Devices {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let failed = |error| -> ! { panic!("{error}") };
@@ -118,13 +124,60 @@ pub fn queue(
         (port, rx.remove(0), tx.remove(0))
     };
     let ((ring, rx, refill), (null, _, sink)) = (open("net_ring"), open("net_null"));
+    Devices {
+        rx,
+        refill,
+        sink,
+        mempool,
+        ports: [ring, null],
+    }
+}
+
+/// Nanoseconds that a packet takes through ring and device alone, without a worker or a chain: copied into a
+/// fresh buffer, through the ring, into a batch, out.
+pub fn alone(packets: &Hashed) -> f64 {
+    let mut devices = devices(packets);
+    let mut part = devices.mempool.part(HELD);
+    let mut batch = Batch::new(&part, BURST);
+    let mut source = (0..packets.trace.len()).cycle();
+    let (mut count, start) = (0, Instant::now());
+    while count < 10_000_000 {
+        devices.refill.inject(BURST, || {
+            let packet = source.next().unwrap_or(0);
+            (packets.trace.packet(packet), packets.hashes[packet])
+        });
+        count += devices.rx.receive(&mut part, BURST, |_, packet| {
+            let hash = packet.hash.unwrap_or(0);
+            batch.receive(packet, Nanos::ZERO, hash);
+        });
+        devices.sink.transmit(&mut batch);
+        batch.release(&mut part);
+    }
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// A worker's queue on a ring, with nothing behind it, and its buffers: for `duration`, or for the trace
+/// once. The ports go after the worker.
+pub fn queue(
+    packets: &Hashed,
+    clock: &Clock,
+    start: Nanos,
+    duration: Option<Nanos>,
+) -> (Box<dyn PortQueue>, BufferPool, [Port; 2]) {
+    let Devices {
+        rx,
+        refill,
+        sink,
+        mempool,
+        ports,
+    } = devices(packets);
     let receiver = Refilled {
         rx,
         tx: refill,
         packets: packets.clone(),
         next: 0,
         left: match duration {
-            None => Some(trace.len() as u64),
+            None => Some(packets.trace.len() as u64),
             Some(_) => None,
         },
     };
@@ -139,5 +192,5 @@ pub fn queue(
     let queue = steering
         .queues(vec![(vec![receiver], sink)], start, end)
         .remove(0);
-    (Box::new(queue), mempool.part(HELD), [ring, null])
+    (Box::new(queue), mempool.part(HELD), ports)
 }
