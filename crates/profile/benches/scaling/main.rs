@@ -252,7 +252,9 @@ fn main() {
                 let named = Policy::named(policy).expect("a policy");
                 let mappers = named.mappers(spec.slo.budget(), &profile).expect("mappers");
                 let server = match both {
-                    true => named.server_mappers(&profile, false).expect("it needs no rates"),
+                    true => named
+                        .server_mappers(&profile, false)
+                        .expect("it needs no rates"),
                     false => None,
                 };
                 let file = format!("{chain}-{traffic}-{slo}-{row}.decisions");
