@@ -1,5 +1,5 @@
-//! The vocabulary between a server and the policy that maps its RSS buckets to dedicated cores, and
-//! NetBlaze's mappers.
+//! The vocabulary between a server and the policy that maps its RSS buckets to dedicated cores;
+//! NetBlaze's mappers, and Tailwater's.
 //!
 //! A *bucket* is a row of the NIC's RSS table, with all flows that hash there. It has exactly one
 //! owner, a dedicated core; a policy moves whole buckets. A rack may be seen as one large server:
@@ -8,6 +8,7 @@
 //! | to | use |
 //! |---|---|
 //! | map buckets as NetBlaze does, or as one of its ablations | [`NetBlazeServerMapper`] |
+//! | map them to as few cores as hold the load, all equally full | [`TailwaterServerMapper`] |
 //! | map them as another system does | [`baselines`](crate::baselines) |
 //! | steer destination prefixes to servers | [`IngressMapper`] |
 

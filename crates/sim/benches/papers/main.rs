@@ -11,6 +11,7 @@
 //! names. The second finds the traffic of NetBlaze's tables, the third prints the lines of a file as
 //! Markdown. TAILWATER_TEST_DATA names the folder with NetBlaze's published profiles.
 
+mod alone;
 mod bursts;
 mod netblaze;
 mod published;

@@ -1,5 +1,6 @@
 //! NetBlaze's tables 3 to 7 and figures 4 to 6.
 
+use super::alone;
 use super::published::{self, Row};
 use super::runs::{Job, Lengths, figure, run, run_all};
 use super::setting::{
@@ -44,15 +45,9 @@ const CASES: [Case; 4] = [
 
 /// Policies that know no objective: one row each.
 const WITHOUT: [&str; 3] = ["static", "rss++", "metron"];
-/// Objectives in hundreds of microseconds, and policies with a row for each: the last two
-/// hardly depend on it, in the paper as here.
+/// Objectives in hundreds of microseconds, and policies with a row for each.
 const OBJECTIVES: [usize; 5] = [1, 2, 3, 4, 5];
-const WITH: [(&str, &[usize]); 4] = [
-    ("netblaze", &OBJECTIVES),
-    ("tailwater", &OBJECTIVES),
-    ("quadrant", &[1, 3, 5]),
-    ("dyssect", &[1, 3, 5]),
-];
+const WITH: [&str; 4] = ["netblaze", "tailwater", "quadrant", "dyssect"];
 /// Those of a quick run.
 const QUICK: [usize; 2] = [1, 3];
 
@@ -104,8 +99,8 @@ fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
             .push((table(name), published::of(case.rows, name, 3)));
         jobs.push(job);
     }
-    for (name, all) in WITH {
-        for &hundreds in all.iter().filter(|hundreds| objectives.contains(hundreds)) {
+    for name in WITH {
+        for &hundreds in objectives {
             let mut job = job(case, profiles, name, hundreds);
             let row = table(&format!("{name}-{hundreds}00us"));
             job.names
@@ -154,12 +149,14 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
         let any_bound = OBJECTIVES
             .iter()
             .any(|hundreds| wanted(&bound_name(case, *hundreds)));
-        if jobs.is_empty() && !any_bound {
+        let any_alone = WAKE_US.iter().any(|us| wanted(&alone_name(case, *us)));
+        if jobs.is_empty() && !any_bound && !any_alone {
             continue;
         }
         let seconds = lengths.warm_up + lengths.reported;
         let packets = record(case.trace, case.flows_scale, seconds);
         print_bounds(case, &packets, profiles, lengths, wanted);
+        print_alone(case, &packets, wanted);
         eprintln!(
             "{}: {} on {}, {:.1} Mpps, {} simulations",
             case.table,
@@ -169,6 +166,30 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
             jobs.len(),
         );
         run_all(&rack(), &packets, jobs, lengths);
+    }
+}
+
+/// How long it takes until a flow's own core begins, in microseconds: at once, and when it has to wake up.
+const WAKE_US: [u64; 2] = [0, 20];
+/// The objective of these rows, in microseconds: the tightest of the tables.
+const ALONE_US: u64 = 100;
+
+fn alone_name(case: &Case, wake_us: u64) -> String {
+    format!(
+        "papers/netblaze/{}/alone-{ALONE_US}us-wake-{wake_us}us",
+        case.table
+    )
+}
+
+/// What would be late if each flow had a core of its own.
+fn print_alone(case: &Case, packets: &Recording, wanted: &dyn Fn(&str) -> bool) {
+    for us in WAKE_US {
+        let name = alone_name(case, us);
+        if wanted(&name) {
+            let (slo, wake) = (Nanos::from_micros(ALONE_US), Nanos::from_micros(us));
+            let late = alone::late(packets, &case.chain.costs, slo, wake);
+            figure(&format!("{name}/late"), late, "share", None, "");
+        }
     }
 }
 

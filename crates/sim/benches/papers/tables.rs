@@ -89,7 +89,7 @@ fn find<T>(list: &mut Vec<T>, is: impl FnMut(&T) -> bool, make: impl FnOnce() ->
 /// A value, the published one behind it in brackets, and whether an objective was met.
 fn cell(figure: &Value, column: &str) -> String {
     let number = |value: f64| match column {
-        "loss" => format!("{:.3} %", 100.0 * value),
+        "loss" | "late" => format!("{:.3} %", 100.0 * value),
         _ if value < 1000.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     };
