@@ -159,7 +159,7 @@ fn nothing_is_allocated_for_packets_handed_over() {
     }
 }
 
-/// Every packet is in a note, and the notes are in order of time.
+/// Every packet that is processed is in a note, and the notes are in order of time.
 #[test]
 fn batches_are_noted_with_all_their_packets() {
     let (spec, notes) = (spec(ACL_NAT, ""), BatchNotes::new(20_000));
@@ -169,11 +169,13 @@ fn batches_are_noted_with_all_their_packets() {
     };
     let (trace, stop) = (uniform(64, 20_000), AtomicBool::new(false));
     let report = run_noted(&spec, trace, &config(nic, 1), &stop, Some(&notes), |_| {});
-    assert_eq!(report.unwrap().packets.offered, 20_000);
+    let packets = report.unwrap().packets;
+    assert_eq!(packets.offered, 20_000);
     let noted = notes.take();
     assert_eq!(noted.len(), 1, "a list for the worker");
-    let packets: u32 = noted[0].iter().map(|batch| batch.packets).sum();
-    assert_eq!(packets, 20_000);
+    let in_notes: u64 = noted[0].iter().map(|batch| u64::from(batch.packets)).sum();
+    // A slow machine does not get to all of them before the end.
+    assert_eq!(in_notes, packets.delivered + packets.dropped_by_nf);
     for batch in &noted[0] {
         assert_eq!(batch.part, Part::Whole);
         assert!(batch.arrival <= batch.received && batch.received <= batch.sent);
