@@ -73,8 +73,8 @@
 //!
 //! # What is not
 //!
-//! Caches and memory, beyond what the costs say; cores that the operating system takes away; what functions do
-//! to packets (none is dropped by one). Auxiliary cores have no mappers of their own, live or here: the core that
+//! Caches and memory, beyond what the costs say; cores that the operating system takes away for longer than
+//! [pauses](ChainModel::pauses); what functions do to packets (none is dropped by one). Auxiliary cores have no mappers of their own, live or here: the core that
 //! hands flows to them decides when they are to shed some.
 //!
 //! # Memory

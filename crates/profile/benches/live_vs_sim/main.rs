@@ -7,7 +7,8 @@
 //! 1. Each chain is trained for each objective, on [`TRAINING`] traffic.
 //! 2. Each [`Cell`]'s packets are made, with another seed, and run live on one dedicated and one
 //!    auxiliary core, its policies in turn, `runs` times.
-//! 3. The same packets are simulated on a server with two cores, with the profile of step 1.
+//! 3. The same packets are simulated on a server with two cores, with the profile of step 1 and how fast the
+//!    machine was in the live run: in each step, in the mean, or not told.
 //!
 //! `--save` keeps profiles and live results in a directory, and simulates nothing; `--from` simulates what
 //! was kept, so that the simulator can be changed without measuring again. Captures need
@@ -251,10 +252,9 @@ fn main() {
             }
             if let Some(recording) = &recording {
                 let runs = runs.into_iter().map(|run| {
-                    let simulated =
-                        [Speed::OfEachStep, Speed::OfTheRun, Speed::OfTheProfile].map(|speed| {
-                            simulate_cell(cell, policy, profile, recording, (speed, &run))
-                        });
+                    let simulated = [Speed::EachStep, Speed::Mean, Speed::Trained].map(|speed| {
+                        simulate_cell(cell, policy, profile, recording, (speed, &run))
+                    });
                     (run, simulated)
                 });
                 let row = table::Row::new(cell, policy, &runs.collect::<Vec<_>>());

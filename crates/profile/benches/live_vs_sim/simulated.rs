@@ -15,11 +15,11 @@ use tailwater_sim::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
     /// How fast it was in each step.
-    OfEachStep,
+    EachStep,
     /// How fast it was in the mean.
-    OfTheRun,
+    Mean,
     /// Nothing: it was as fast as in training.
-    OfTheProfile,
+    Trained,
 }
 
 /// One server with two cores, the first of them dedicated.
@@ -37,17 +37,13 @@ pub fn simulate_cell(
     rack.servers[0].buffers = BUFFERS;
     rack.timing.spin = SPIN;
     let mean = run.mean_pace();
-    if speed == Speed::OfEachStep {
+    if speed == Speed::EachStep {
         rack.pace = Some(Pace {
             step: STEP,
             times: run.pace.iter().map(|pace| pace / mean).collect(),
         });
     }
-    let speed = if speed == Speed::OfTheProfile {
-        1.0
-    } else {
-        mean
-    };
+    let speed = if speed == Speed::Trained { 1.0 } else { mean };
     let chain = ChainRun {
         model: slowed(
             ChainModel::from_profile(profile).expect("a profile with costs"),
