@@ -74,7 +74,7 @@
 //!
 //! Over all objectives, helpers and seeds, 660 of the 1,080 cases can be served in time in which packets cost 445 ns
 //! or more. There p99 is 0.56 to 0.74 of NetBlaze's (geometric means, by chain and seed), and cores are 0.86 to 0.87. In 14 of
-//! them p99 is higher or cores are more, most at a load of 90 %. On a chain of 130 ns handing a packet over takes
+//! them p99 is higher or cores are more: eight at a load of 90 %, six with half a whale. On a chain of 130 ns handing a packet over takes
 //! longer than processing it, and few cases can be served by anybody. The whole table, checked:
 //!
 //! ```sh
