@@ -10,6 +10,8 @@
 //!
 //! Receiving and sending a burst allocates nothing and takes no lock. A buffer is either with DPDK (free, in a
 //! descriptor ring, on its way out) or held by a worker, who has its only handle.
+// Without the feature nothing is here that could be linked to.
+#![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
 
 mod eal;
