@@ -7,7 +7,7 @@
 #   build   a C linker, CA certificates, Rust: needed for anything
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets
 #   bench   valgrind: instruction counts; zstd: packed rule sets
-#   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, tcpreplay: its tests end to end
+#   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay: its tests end to end
 #
 # What `test`, `bench` and `ports` name is good to have: without it, what needs it is left out and says so.
 #
@@ -111,7 +111,7 @@ ports() {
     have ping || missing+=(iputils-ping)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
         say "going on without ${missing[*]}: what needs it is skipped"
-    optional curl iperf3 tcpreplay ethtool
+    optional curl iperf3 openssl tcpreplay ethtool
 }
 
 [ $# -gt 0 ] || set -- build test bench ports

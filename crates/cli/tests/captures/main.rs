@@ -20,6 +20,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_net::parse::{Network, parse};
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
+/// What tshark calls a frame with a wrong checksum.
+const BAD: &str =
+    "ip.checksum.status == Bad || tcp.checksum.status == Bad || udp.checksum.status == Bad";
+
 /// ClassBench rules in the access list.
 const RULES: usize = 1500;
 
@@ -378,29 +382,10 @@ fn the_corpus_of_applications_runs_through_all_chains() {
     );
 }
 
-/// Frames with a bad checksum as tshark counts them, or `None` if there is no tshark.
-fn tshark_bad(capture: &Path) -> Option<usize> {
-    let output = Command::new("tshark")
-        .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
-        .args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-e", "frame.number"])
-        .args(["-Y", "ip.checksum.status == \"Bad\" || tcp.checksum.status == \"Bad\" || udp.checksum.status == \"Bad\""])
-        .arg("-r")
-        .arg(capture)
-        .output()
-        .ok()?;
-    assert!(
-        output.status.success(),
-        "{}: {}",
-        capture.display(),
-        text(&output.stderr)
-    );
-    Some(text(&output.stdout).lines().count())
-}
-
 #[test]
 fn tshark_finds_nothing_wrong_with_what_nat_sends() {
     let Some(data) = test_data() else { return };
-    if Command::new("tshark").arg("--version").output().is_err() {
+    if !tshark_is_there() {
         eprintln!("skipped: tshark is not installed");
         return;
     }
@@ -431,7 +416,7 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         run(&forward, &before);
         let report = run(&acl_nat, &after);
         assert!(count(&report, "delivered") > 0, "{name}: {report}");
-        let (before, after) = (tshark_bad(&before).unwrap(), tshark_bad(&after).unwrap());
+        let (before, after) = (tshark_frames(&before, BAD), tshark_frames(&after, BAD));
         eprintln!("{name}: {before} bad checksums before, {after} after");
         assert!(
             after <= before,

@@ -194,6 +194,37 @@ pub fn wrong_checksums<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usi
     frames.into_iter().filter(wrong).count()
 }
 
+/// Whether there is an independent reader for captures.
+pub fn tshark_is_there() -> bool {
+    Command::new("tshark").arg("--version").output().is_ok()
+}
+
+/// Frames of a capture that a display filter of tshark's lets pass, with all checksums checked.
+pub fn tshark_frames(capture: &Path, filter: &str) -> u64 {
+    let output = Command::new("tshark")
+        .args([
+            "-o",
+            "ip.check_checksum:TRUE",
+            "-o",
+            "tcp.check_checksum:TRUE",
+        ])
+        .args([
+            "-o",
+            "udp.check_checksum:TRUE",
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+        ])
+        .args(["-Y", filter, "-r"])
+        .arg(capture)
+        .output()
+        .unwrap();
+    let name = capture.display();
+    assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+    text(&output.stdout).lines().count() as u64
+}
+
 pub fn key(frame: &[u8]) -> FlowKey {
     parse(frame).unwrap().key
 }

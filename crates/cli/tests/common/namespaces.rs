@@ -1,24 +1,28 @@
 //! Two hosts with Tailwater between them: network namespaces and veth pairs. Needs root.
 
-use super::{tailwater, text};
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener};
+use super::{Folder, tailwater, text};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The hosts' addresses.
 pub const HOSTS: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 pub const HOSTS_V6: [&str; 2] = ["fd09::1", "fd09::2"];
 
-/// Both hosts, each with an interface `eth0`, whose other end is `port0` or `port1` in the middle.
+/// The service that [`Hosts::add_backends`] stands for.
+pub const SERVICE: &str = "10.9.0.200";
+
+/// Both hosts, each with an interface `eth0`, whose other end is `port0` or `port1` in the middle; then what a
+/// test adds.
 pub struct Hosts {
-    names: [String; 3],
+    names: Vec<String>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -34,16 +38,19 @@ pub fn skipped(programs: &[&str]) -> bool {
             .output();
         !found.is_ok_and(|output| output.status.success())
     };
+    // Tests ask at the same time, and the namespace has one name.
+    static NAMESPACES: LazyLock<bool> = LazyLock::new(|| {
+        let name = format!("tailwater-{}-probe", std::process::id());
+        let probe = sh(&format!("ip netns add {name} && ip netns del {name}"));
+        probe.status.success()
+    });
     let programs = ["ip", "ping", "ethtool"].iter().chain(programs);
     let missing: Vec<&str> = programs.filter(missing).copied().collect();
     if !root {
         println!("skipped: network namespaces need root");
     } else if !missing.is_empty() {
         println!("skipped: there is no {}", missing.join(", "));
-    } else if !sh("ip netns add tailwater-probe && ip netns del tailwater-probe")
-        .status
-        .success()
-    {
+    } else if !*NAMESPACES {
         println!("skipped: this machine has no network namespaces");
     } else {
         return false;
@@ -65,17 +72,13 @@ impl Hosts {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
         let names = ["a", "b", "middle"].map(|name| format!("tailwater-{pid}-{number}-{name}"));
+        let names = names.to_vec();
         let hosts = Hosts {
             names,
             _alone: alone,
         };
         for (name, quiet) in hosts.names.iter().zip([!ipv6, !ipv6, true]) {
-            hosts.must(&format!("ip netns add {name}"));
-            let disabled = u8::from(quiet);
-            hosts.must(&format!(
-                "ip netns exec {name} sysctl -q -w net.ipv6.conf.all.disable_ipv6={disabled} \
-                 net.ipv6.conf.default.disable_ipv6={disabled}"
-            ));
+            hosts.add_namespace(name, quiet);
         }
         let middle = &hosts.names[2];
         for (host, name) in hosts.names[..2].iter().enumerate() {
@@ -102,6 +105,16 @@ impl Hosts {
         hosts
     }
 
+    /// Adds a namespace, which does without IPv6 if it is to say nothing by itself.
+    fn add_namespace(&self, name: &str, quiet: bool) {
+        self.must(&format!("ip netns add {name}"));
+        let disabled = u8::from(quiet);
+        self.must(&format!(
+            "ip netns exec {name} sysctl -q -w net.ipv6.conf.all.disable_ipv6={disabled} \
+             net.ipv6.conf.default.disable_ipv6={disabled}"
+        ));
+    }
+
     fn must(&self, line: &str) {
         let output = sh(line);
         assert!(output.status.success(), "{line}: {}", text(&output.stderr));
@@ -122,32 +135,55 @@ impl Hosts {
         })
     }
 
-    /// Starts a chain between the hosts, over ports of a driver, and waits until it receives.
-    pub fn run(&self, driver: &str, chain: &Path, more: &[&str]) -> Between {
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.names[2]])
-            .arg(tailwater().get_program())
-            .args(["run", "--output", "json", "--both-ways"])
-            .arg(chain)
-            .args(more);
-        for port in 0..2 {
-            command.args(["--port", &format!("{driver}{port},iface=port{port}")]);
-        }
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut between = Between {
-            child: child.unwrap(),
-        };
-        // Only what is promiscuous is there to be received by it.
-        self.wait_for(|| {
-            assert!(
-                between.child.try_wait().unwrap().is_none(),
-                "{}",
-                between.error()
+    /// Adds hosts on the Ethernet of host 1, with an `eth0` each, which take packets to [`SERVICE`]: numbers 3 and
+    /// up, and their MAC addresses; nothing if the kernel lacks the driver.
+    pub fn add_backends(&mut self, number: usize) -> Option<Vec<String>> {
+        let middle = self.names[2].clone();
+        let mut macs = Vec::new();
+        for backend in 0..number {
+            let name = format!("{middle}-{backend}");
+            self.names.push(name.clone());
+            self.add_namespace(&name, true);
+            let link = format!(
+                "ip -n {} link add link eth0 name backend{backend} type macvlan mode bridge",
+                self.names[1]
             );
+            if !sh(&link).status.success() {
+                return None;
+            }
+            self.must(&format!(
+                "ip -n {} link set backend{backend} netns {name} name eth0",
+                self.names[1]
+            ));
+            // To the client all are the service.
+            self.must(&format!("ip -n {name} addr add {SERVICE}/24 dev eth0"));
+            self.must(&format!("ip -n {name} link set dev eth0 up"));
+            macs.push(self.mac(self.names.len() - 1));
+        }
+        Some(macs)
+    }
+
+    /// The MAC address of a host's `eth0`.
+    pub fn mac(&self, host: usize) -> String {
+        let file = self.on(host, "cat /sys/class/net/eth0/address");
+        text(&file.stdout).trim().to_owned()
+    }
+
+    /// Tells a host whom to send packets for an address to.
+    pub fn neighbour(&self, host: usize, address: &str, mac: &str) {
+        let name = &self.names[host];
+        self.must(&format!(
+            "ip -n {name} neigh replace {address} lladdr {mac} dev eth0 nud permanent"
+        ));
+    }
+
+    /// Starts a chain between the hosts, over ports of a driver, and waits until it receives.
+    pub fn run(&self, driver: &str, chain: &Path, more: &[&str]) -> Program {
+        let ports = [0, 1].map(|port| format!("{driver}{port},iface=port{port}"));
+        let mut between = self.run_on(2, chain, &[&ports[0], &ports[1]], more);
+        // Only what is promiscuous is there to be received by it.
+        wait_for(|| {
+            between.assert_runs();
             (0..2).all(|port| {
                 let shown = self.on(2, &format!("ip -d link show dev port{port}"));
                 text(&shown.stdout).contains("promiscuity 1")
@@ -157,34 +193,97 @@ impl Hosts {
         between
     }
 
-    /// Waits for something that comes soon.
-    pub fn wait_for(&self, mut there: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !there() {
-            assert!(Instant::now() < deadline, "it never came");
-            thread::sleep(Duration::from_millis(50));
-        }
+    /// Starts a chain on a host, or in the middle, between two ports.
+    pub fn run_on(&self, host: usize, chain: &Path, ports: &[&str; 2], more: &[&str]) -> Program {
+        let program = tailwater();
+        let mut line = vec![program.get_program().to_str().unwrap(), "run"];
+        line.extend(["--output", "json", "--both-ways"]);
+        // It ends by itself if nobody is there any more to end it.
+        line.extend(["--duration", "3m", chain.to_str().unwrap()]);
+        line.extend(ports.iter().flat_map(|port| ["--port", port]));
+        line.extend(more);
+        self.start(host, &line)
     }
 
-    /// Serves `body` over HTTP on a host, to so many requests.
-    pub fn serve(&self, host: usize, address: &str, port: u16, body: Vec<u8>, requests: usize) {
-        let namespace = fs::File::open(format!("/run/netns/{}", self.names[host])).unwrap();
-        let address = (address.parse::<IpAddr>().unwrap(), port);
-        let (ready, is_ready) = std::sync::mpsc::channel();
+    /// Starts a program on a host, or in the middle.
+    pub fn start(&self, host: usize, line: &[&str]) -> Program {
+        let folder = Folder::new();
+        let file = |name| File::create(folder.path(name)).unwrap();
+        let child = Command::new("ip")
+            .args(["netns", "exec", &self.names[host]])
+            .args(line)
+            .stdout(file("printed"))
+            .stderr(file("said"))
+            .spawn()
+            .unwrap();
+        Program { child, folder }
+    }
+
+    /// Waits until somebody listens on a port of a host.
+    pub fn wait_for_listener(&self, host: usize, port: u16) {
+        let port = format!(":{port} ");
+        wait_for(|| text(&self.on(host, "ss -ltn").stdout).contains(&port));
+    }
+
+    /// Runs something in a thread that is on a host.
+    pub fn within<T: Send + 'static>(
+        &self,
+        host: usize,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let namespace = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
         thread::spawn(move || {
             rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
+            task()
+        })
+    }
+
+    /// Serves `body` over HTTP on a host, as long as the tests run.
+    pub fn serve(&self, host: usize, address: &str, port: u16, body: Vec<u8>) {
+        let address = (address.parse::<IpAddr>().unwrap(), port);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        self.within(host, move || {
             let listener = TcpListener::bind(address).unwrap();
             ready.send(()).unwrap();
-            for stream in listener.incoming().take(requests) {
-                let mut stream = stream.unwrap();
-                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            for stream in listener.incoming() {
+                let body = body.clone();
                 // A client whose request was blocked goes away.
-                let _ = stream.read(&mut [0; 4096]);
-                let _ = stream.write_all(head.as_bytes());
-                let _ = stream.write_all(&body);
+                thread::spawn(move || drop(answer(stream.unwrap(), &body)));
             }
         });
         is_ready.recv().unwrap();
+    }
+}
+
+/// Answers requests until the client goes, or one of HTTP/1.0.
+fn answer(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let (mut head, mut line) = (String::new(), String::new());
+        while line != "\r\n" {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            head.push_str(&line);
+        }
+        let old = head.contains(" HTTP/1.0\r\n");
+        let version = if old { "1.0" } else { "1.1" };
+        let length = body.len();
+        let head = format!("HTTP/{version} 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(&[head.as_bytes(), body].concat())?;
+        if old {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for something that comes soon, even on a busy machine.
+pub fn wait_for(mut there: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !there() {
+        assert!(Instant::now() < deadline, "it never came");
+        thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -196,48 +295,61 @@ impl Drop for Hosts {
     }
 }
 
-/// A run between the hosts.
-pub struct Between {
+/// A program that runs on a host, and ends with the test.
+pub struct Program {
     child: Child,
+    folder: Folder,
 }
 
-impl Between {
-    /// Ends it by Ctrl-C; its report.
-    pub fn stop(&mut self) -> serde_json::Value {
+impl Program {
+    /// What it printed so far.
+    pub fn printed(&self) -> String {
+        text(&fs::read(self.folder.path("printed")).unwrap())
+    }
+
+    /// What it said on standard error so far.
+    pub fn said(&self) -> String {
+        text(&fs::read(self.folder.path("said")).unwrap())
+    }
+
+    pub fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", self.said());
+    }
+
+    /// As Ctrl-C does.
+    pub fn interrupt(&mut self) -> ExitStatus {
         let kill = Command::new("kill")
             .args(["-INT", &self.child.id().to_string()])
             .status();
         assert!(kill.unwrap().success());
+        self.ended()
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_for(|| {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Ends a run by Ctrl-C; its report.
+    pub fn stop(&mut self) -> serde_json::Value {
+        self.interrupt();
         self.finish().0
     }
 
-    /// Waits for its end; its report, and what it said.
+    /// Waits for a run's end; its report, and what it said.
     pub fn finish(&mut self) -> (serde_json::Value, String) {
-        let mut printed = String::new();
-        self.child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut printed)
-            .unwrap();
-        let said = self.error();
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{said}");
-        (serde_json::from_str(&printed).unwrap(), said)
-    }
-
-    fn error(&mut self) -> String {
-        let mut said = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        said
+        let (status, said) = (self.ended(), self.said());
+        assert_eq!(status.code(), Some(0), "{said}");
+        (serde_json::from_str(&self.printed()).unwrap(), said)
     }
 }
 
-impl Drop for Between {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,9 +1,11 @@
 //! Chains on kernel interfaces, from end to end: two hosts with Tailwater between them. Needs root.
 #![cfg(feature = "dpdk")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod services;
 
-use common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped};
+use common::namespaces::{HOSTS, Hosts, skipped, wait_for};
 use common::*;
 
 const PACKET: &str = "net_af_packet";
@@ -33,14 +35,14 @@ fn cross(driver: &str) {
     let page = folder.path("page");
     // No more packets than wait at a port: the kernel does not tell what it drops.
     let body = &body()[..100_000];
-    hosts.serve(1, HOSTS[1], 80, body.to_vec(), 1);
+    hosts.serve(1, HOSTS[1], 80, body.to_vec());
     let url = format!("http://{}/", HOSTS[1]);
     let curl = format!("curl -sS -m 60 -o {} {url}", page.display());
     let curl = hosts.on(0, &curl);
     assert!(curl.status.success(), "{}", text(&curl.stderr));
     assert!(std::fs::read(&page).unwrap() == body);
     // The end of the connection may still be on its way.
-    hosts.wait_for(|| hosts.counted(0)[0] == hosts.counted(1)[1]);
+    wait_for(|| hosts.counted(0)[0] == hosts.counted(1)[1]);
     let counted = [0, 1].map(|host| hosts.counted(host));
     let report = between.stop();
     assert_identity(&report);
@@ -69,67 +71,6 @@ fn packets_cross_over_xdp() {
     if !skipped(&["curl"]) {
         cross(XDP);
     }
-}
-
-#[test]
-fn ipv6_crosses_and_pages_are_blocked_by_host() {
-    if skipped(&["curl"]) {
-        return;
-    }
-    let (hosts, folder) = (Hosts::new(true), Folder::new());
-    let functions = "[{name: filter, urlFilter: {patterns: [blocked.test]}}]";
-    let chain = folder.spec("filter.yaml", functions, "");
-    let mut between = hosts.run(PACKET, &chain, &[]);
-    let ping = hosts.on(0, &format!("ping -6 -q -c 5 -i 0.1 -W 5 {}", HOSTS_V6[1]));
-    assert!(
-        text(&ping.stdout).contains("5 received"),
-        "{}",
-        text(&ping.stdout)
-    );
-    for (address, literal) in [
-        (HOSTS[1], HOSTS[1].to_owned()),
-        (HOSTS_V6[1], format!("[{}]", HOSTS_V6[1])),
-    ] {
-        hosts.serve(1, address, 80, b"page".to_vec(), 2);
-        let get = |host: &str, time: u32| {
-            let connect = format!("--connect-to {host}:80:{literal}:80");
-            hosts.on(0, &format!("curl -sS -m {time} {connect} http://{host}/"))
-        };
-        let allowed = get("allowed.test", 30);
-        assert_eq!(text(&allowed.stdout), "page", "{}", text(&allowed.stderr));
-        let blocked = get("blocked.test", 2);
-        assert!(!blocked.status.success() && blocked.stdout.is_empty());
-    }
-    let report = between.stop();
-    assert_identity(&report);
-    assert_eq!(
-        report["packets"]["reasons"]["filter/url-blocked"], 2,
-        "{report}"
-    );
-}
-
-#[test]
-fn connections_are_translated_and_come_back() {
-    if skipped(&["curl"]) {
-        return;
-    }
-    let (hosts, folder) = (Hosts::new(false), Folder::new());
-    let functions = "[{nat: {external: [10.9.0.100], internal: [10.9.0.1]}}]";
-    let chain = folder.spec("nat.yaml", functions, "");
-    // Who answers for the external address: the host behind.
-    let mac = text(&hosts.on(0, "cat /sys/class/net/eth0/address").stdout);
-    let neighbour = format!("ip neigh add 10.9.0.100 lladdr {} dev eth0", mac.trim());
-    assert!(hosts.on(1, &neighbour).status.success());
-    let mut between = hosts.run(PACKET, &chain, &[]);
-    hosts.serve(1, HOSTS[1], 80, body(), 1);
-    let page = folder.path("page");
-    let url = format!("http://{}/", HOSTS[1]);
-    let curl = hosts.on(0, &format!("curl -sS -m 60 -o {} {url}", page.display()));
-    assert!(curl.status.success(), "{}", text(&curl.stderr));
-    assert!(std::fs::read(&page).unwrap() == body());
-    let report = between.stop();
-    assert_identity(&report);
-    assert_eq!(report["flows"]["opened"], 2, "{report}");
 }
 
 #[test]
@@ -188,30 +129,43 @@ fn a_capture_is_replayed_at_rising_rates() {
     assert_eq!((frames.len() as u64, wrong_checksums(&frames)), (sent, 0));
 }
 
-#[test]
-fn streams_cross_both_ways() {
-    if skipped(&["iperf3"]) {
-        return;
-    }
+/// Streams of TCP and UDP, of which nothing but their size is asked: they are as fast as the machine lets them.
+fn streams(driver: &str) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
-    let mut between = hosts.run(PACKET, &folder.forward(), &[]);
+    let mut between = hosts.run(driver, &folder.forward(), &[]);
+    let _server = hosts.start(1, &["iperf3", "-s"]);
+    hosts.wait_for_listener(1, 5201);
     for flags in ["", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
-        let server = std::thread::scope(|scope| {
-            let server = scope.spawn(|| hosts.on(1, "timeout 60 iperf3 -s -1"));
-            hosts.wait_for(|| text(&hosts.on(1, "ss -ltn").stdout).contains(":5201"));
-            let client = format!("timeout 60 iperf3 -J -t 1 {flags} -c {}", HOSTS[1]);
-            let client = hosts.on(0, &client);
-            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
-            let result: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
-            let sum = match &result["end"]["sum_received"]["bytes"] {
-                serde_json::Value::Null => &result["end"]["sum"]["bytes"],
-                bytes => bytes,
-            };
-            assert!(sum.as_u64().unwrap() > 100_000, "{flags}: {result}");
-            server.join().unwrap()
-        });
-        assert!(server.status.success());
+        let client = format!("timeout 60 iperf3 -J -t 1 {flags} -c {}", HOSTS[1]);
+        let client = hosts.on(0, &client);
+        assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
+        let result: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
+        let sum = match &result["end"]["sum_received"]["bytes"] {
+            serde_json::Value::Null => &result["end"]["sum"]["bytes"],
+            bytes => bytes,
+        };
+        assert!(sum.as_u64().unwrap() > 100_000, "{flags}: {result}");
     }
     let report = between.stop();
     assert_identity(&report);
+    let sums = ["received", "sent"].map(|what| port(&report, 0, what) + port(&report, 1, what));
+    assert_eq!(
+        sums,
+        ["offered", "delivered"].map(|name| count(&report, name)),
+        "{report}"
+    );
+}
+
+#[test]
+fn streams_cross_both_ways_over_packet_sockets() {
+    if !skipped(&["iperf3"]) {
+        streams(PACKET);
+    }
+}
+
+#[test]
+fn streams_cross_both_ways_over_xdp() {
+    if !skipped(&["iperf3"]) {
+        streams(XDP);
+    }
 }
