@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 pub use tailwater_dpdk::HugePages;
 use tailwater_dpdk::{
-    Device, DpdkError, Eal, EalConfig, Mempool, Port as Running, PortConfig, RxQueue, TxQueue,
+    Device, DpdkError, Eal, EalConfig, Mempool, Port as Running, PortConfig, PortStats, RxQueue,
+    TxQueue,
 };
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
@@ -78,9 +79,52 @@ struct Tended {
 #[derive(Debug, Default)]
 struct Known {
     missed: u64,
+    /// By field of [`PortStats`].
+    counts: [Count; 6],
     gone: bool,
     /// Whether the link was up.
     up: Option<bool>,
+}
+
+impl Known {
+    /// What a device counted since the run began; nothing newer if it does not answer.
+    fn counted(&mut self, now: Option<PortStats>) -> PortStats {
+        let [
+            received,
+            sent,
+            missed,
+            receive_errors,
+            no_buffer,
+            send_errors,
+        ] = &mut self.counts;
+        PortStats {
+            received: received.total(now.map(|now| now.received)),
+            sent: sent.total(now.map(|now| now.sent)),
+            missed: missed.total(now.map(|now| now.missed)),
+            receive_errors: receive_errors.total(now.map(|now| now.receive_errors)),
+            no_buffer: no_buffer.total(now.map(|now| now.no_buffer)),
+            send_errors: send_errors.total(now.map(|now| now.send_errors)),
+        }
+    }
+}
+
+/// A device's count, which goes on when the device forgets it, as memif does when its peer goes.
+#[derive(Debug, Default)]
+struct Count {
+    /// Until the device last forgot it.
+    before: u64,
+    last: u64,
+}
+
+impl Count {
+    fn total(&mut self, now: Option<u64>) -> u64 {
+        let now = now.unwrap_or(self.last);
+        if now < self.last {
+            self.before += self.last;
+        }
+        self.last = now;
+        self.before + now
+    }
 }
 
 /// An entry port and an exit port, or one that is both.
@@ -380,12 +424,11 @@ impl Port for DpdkPorts {
         let mut left = false;
         for tended in &self.ports {
             let (name, mut known) = (tended.port.name(), tended.known());
-            if let Some(stats) = tended.port.stats().filter(|_| tended.receives)
-                && let Some(steering) = &self.steering
-            {
+            let stats = known.counted(tended.port.stats());
+            if let Some(steering) = self.steering.as_ref().filter(|_| tended.receives) {
                 let lost = stats.missed + stats.no_buffer;
-                steering.add_missed(lost.saturating_sub(known.missed));
-                known.missed = known.missed.max(lost);
+                steering.add_missed(lost - known.missed);
+                known.missed = lost;
             }
             if !known.gone && tended.port.has_gone() {
                 known.gone = true;
@@ -408,7 +451,8 @@ impl Port for DpdkPorts {
 
     fn report(&self) -> Vec<PortReport> {
         let reports = self.ports.iter().map(|tended| {
-            let (port, stats) = (&tended.port, tended.port.stats().unwrap_or_default());
+            let (port, mut known) = (&tended.port, tended.known());
+            let stats = known.counted(port.stats());
             PortReport {
                 port: port.name().to_string(),
                 driver: port.info().driver.clone(),
@@ -419,7 +463,7 @@ impl Port for DpdkPorts {
                 receive_errors: stats.receive_errors,
                 no_buffer: stats.no_buffer,
                 send_errors: stats.send_errors,
-                gone: tended.known().gone,
+                gone: known.gone,
             }
         });
         reports.collect()
@@ -435,6 +479,20 @@ impl Tended {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_device_forgets_stays_counted() {
+        let mut known = Known::default();
+        let mut received = |now: Option<u64>| {
+            let now = now.map(|received| PortStats {
+                received,
+                ..PortStats::default()
+            });
+            known.counted(now).received
+        };
+        let seen = [Some(3), Some(10), None, Some(0), Some(4), Some(4), Some(1)];
+        assert_eq!(seen.map(&mut received), [3, 10, 10, 10, 14, 14, 15]);
+    }
 
     #[test]
     fn a_devices_table_follows_ours() {

@@ -125,10 +125,15 @@ impl Hosts {
         sh(&format!("ip netns exec {} {line}", self.names[host]))
     }
 
-    /// Packets that a host sent and received so far, by its interface's own count.
+    /// Packets that a host sent and received so far, by its `eth0`'s own count.
     pub fn counted(&self, host: usize) -> [u64; 2] {
+        self.counted_at(host, "eth0")
+    }
+
+    /// Packets that a host sent and received so far by an interface.
+    pub fn counted_at(&self, host: usize, interface: &str) -> [u64; 2] {
         ["tx", "rx"].map(|way| {
-            let file = format!("/sys/class/net/eth0/statistics/{way}_packets");
+            let file = format!("/sys/class/net/{interface}/statistics/{way}_packets");
             // Another look at /sys, as the namespace has it.
             let output = self.on(host, &format!("cat {file}"));
             text(&output.stdout).trim().parse().unwrap()
