@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 use tailwater_dataplane::RunError;
+use tailwater_dataplane::port::OpenError;
 use tailwater_nf::spec::SpecError;
 use tailwater_profile::TrainError;
 use tailwater_traffic::TrafficError;
@@ -57,8 +58,11 @@ impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{Build, Core, Recording};
-            matches!(error, Build(_) | Core(_) | Recording { .. })
+            use RunError::{Build, Core, Open, Recording};
+            matches!(
+                error,
+                Build(_) | Core(_) | Open(OpenError::Device(_)) | Recording { .. }
+            )
         };
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,

@@ -151,68 +151,75 @@ mod with_dpdk {
             "[{forward: }]",
             "  match: {protocols: [tcp]}\n",
         );
-        for (chain, args, expected) in [
+        let refused = |chain, args: &[&str], expected| {
+            let output = tailwater().arg("run").arg(chain).args(args).output();
+            println!("{args:?}");
+            assert_refused(&output.unwrap(), expected);
+        };
+        for (port, expected) in [
+            ("eth0", "write net_af_packet0,iface=eth0"),
+            ("", "expected a PCI address"),
+            ("0000:zz:00.0", "expected a PCI address"),
+            ("ffff:ff:1f.7", "there is no such PCI device"),
+            ("net_ring0,nodeaction", "expected arguments as in"),
+            ("net_nul0", "DPDK has no driver \"net_nul\""),
+            ("net_af_packet0,iface=no0", "there is no interface \"no0\""),
+            ("net_af_xdp0,iface=no0", "there is no interface \"no0\""),
+            ("net_null0,siz=64", "are its arguments right?"),
+            ("net_null0,size=0", "port net_null0,size=0: "),
+            ("net_pcap0", "DPDK cannot use it"),
             (
-                &forward,
-                &["--port", "eth0"][..],
-                "write net_af_packet0,iface=eth0",
+                "net_pcap0,rx_pcap=/nowhere.pcap",
+                "No such file or directory",
             ),
+            ("net_memif0,role=king", "DPDK cannot use it"),
             (
-                &forward,
-                &["--port", "net_nul0"],
-                "DPDK has no driver \"net_nul\"",
+                "net_memif0,role=server,socket=/nowhere/socket,socket-abstract=no",
+                "DPDK cannot use it",
             ),
+        ] {
+            refused(&forward, &["--port", port], expected);
+        }
+        let [packet, xdp] = ["net_af_packet0,iface=lo", "net_af_xdp0,iface=lo"];
+        for (ports, expected) in [
+            (&["net_ring0", "net_ring0"][..], "the same device"),
+            (&["net_null0", "net_null0,size=128"], "the same device"),
+            (&[packet, "net_af_packet1,iface=lo"], "the same device"),
+            (&[packet, xdp], "the same device"),
             (
-                &forward,
-                &["--port", "net_ring0", "--port", "net_ring0"],
-                "the same device",
-            ),
-            (
-                &forward,
-                &[
-                    "--port",
-                    "net_ring0",
-                    "--port",
-                    "net_ring1",
-                    "--port",
-                    "net_ring2",
-                ],
+                &["net_ring0", "net_ring1", "net_ring2"],
                 "expected one port, or an entry port and an exit port",
             ),
-            (
-                &forward,
-                &["--port", "net_ring0", "--rate", "1000"],
-                "not from ports",
-            ),
-            (
-                &forward,
-                &["--port", "net_ring0", "--traffic", "bursty"],
-                "--traffic",
-            ),
-            (
-                &forward,
-                &["--port", "net_af_packet0,iface=no0"],
-                "there is no interface \"no0\"",
-            ),
-            (
-                &forward,
-                &["--port", "net_ring0", "--ring", "100000"],
-                "expected up to 65535",
-            ),
-            (&forward, &["--both-ways"], "--port"),
-            (&matching, &["--port", "net_ring0"], "spec.match"),
         ] {
-            let output = tailwater()
-                .arg("run")
-                .arg(chain)
-                .args(args)
-                .output()
-                .unwrap();
-            let error = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-            assert!(error.contains(expected), "{args:?}: {error}");
-            assert_eq!(error.lines().count(), 1, "{error}");
+            let ports: Vec<&str> = ports.iter().flat_map(|port| ["--port", port]).collect();
+            refused(&forward, &ports, expected);
         }
+        for (option, expected) in [
+            (&["--rate", "1000"], "not from ports"),
+            (&["--traffic", "bursty"], "--traffic"),
+            (&["--ring", "100000"], "expected up to 65535"),
+        ] {
+            let args = [&["--port", "net_ring0"][..], option].concat();
+            refused(&forward, &args, expected);
+        }
+        refused(&forward, &["--both-ways"], "--port");
+        refused(&matching, &["--port", "net_ring0"], "spec.match");
+    }
+
+    #[test]
+    fn a_port_with_too_few_queues_is_refused() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if cores < 2 {
+            println!("skipped: this needs two cores");
+            return;
+        }
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(10));
+        let port = pcap(0, &traffic, &folder.path("out.pcap"));
+        let args = ["--port", &port, "--cores", "0,1"];
+        let mut run = tailwater();
+        let output = run.arg("run").arg(folder.forward()).args(args).output();
+        assert_refused(&output.unwrap(), "use fewer cores");
     }
 
     /// It is not touched: this is seen before DPDK is started.

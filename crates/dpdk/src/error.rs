@@ -52,12 +52,15 @@ pub enum DpdkError {
     },
 }
 
+/// What DPDK says after every device that it cannot use.
+const NO_NEWS: [&str; 2] = ["cannot attach the device", "Failed to attach device"];
+
 /// The last lines of what DPDK said, as one.
 pub(crate) fn last_lines(said: &str) -> String {
     let lines: Vec<&str> = said
         .lines()
         .map(str::trim)
-        .filter(|l| !l.is_empty())
+        .filter(|line| !line.is_empty() && !NO_NEWS.iter().any(|none| line.contains(none)))
         .collect();
     let last = &lines[lines.len().saturating_sub(3)..];
     match last.is_empty() {
@@ -88,13 +91,45 @@ pub(crate) fn of_device(
     code: i32,
     said: &str,
 ) -> DpdkError {
-    let error = io::Error::from_raw_os_error(-code);
-    let because = match said.trim().is_empty() {
-        true => error.to_string(),
-        false => format!("{error} ({})", last_lines(said)),
+    let because = match code {
+        // Not a number of the system's, but what many drivers answer whatever is wrong.
+        -1 => format!("{}; are its arguments right?", last_lines(said)),
+        _ => {
+            let error = io::Error::from_raw_os_error(-code);
+            format!("{error} ({})", last_lines(said))
+        }
     };
     DpdkError::Port {
         port: name.to_string(),
         problem: format!("{what}: {because}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_answers_is_not_taken_for_a_lack_of_permission() {
+        let name = "net_null0,siz=64".parse().unwrap();
+        let generic = "EAL: Driver cannot attach the device (net_null0)\n\
+                       EAL: Failed to attach device on primary process\n";
+        let error = |code, said: &str| of_device(&name, "no", code, said).to_string();
+        for (code, said, expected) in [
+            (-1, generic, "it does not say why; are its arguments right?"),
+            (
+                -1,
+                "null: no such thing\n",
+                "null: no such thing; are its arguments right?",
+            ),
+            (
+                -12,
+                generic,
+                "Cannot allocate memory (os error 12) (it does not say why)",
+            ),
+        ] {
+            let expected = format!("port net_null0,siz=64: no: {expected}");
+            assert_eq!(error(code, said), expected);
+        }
     }
 }

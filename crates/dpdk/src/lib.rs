@@ -14,6 +14,7 @@
 #![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
 
+mod claim;
 mod eal;
 mod error;
 mod ffi;

@@ -3,8 +3,9 @@
 //! One of the few modules with `unsafe` code. DPDK guards a device's control functions itself, except
 //! for starting and closing it: a port is started where it is made, and closed when nobody has it any more.
 
+use crate::claim::Claim;
 use crate::eal::Eal;
-use crate::error::{DpdkError, of_device};
+use crate::error::{DpdkError, last_lines, of_device};
 use crate::ffi;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
@@ -109,6 +110,7 @@ pub(crate) struct Shared {
     removed: Box<AtomicU8>,
     /// What is received lies there.
     _mempool: Mempool,
+    _claim: Option<Claim>,
 }
 
 impl Shared {
@@ -156,6 +158,7 @@ pub struct Device {
     key_bytes: usize,
     /// Whether it is to be closed when this is dropped.
     closes: bool,
+    claim: Option<Claim>,
 }
 
 impl Drop for Device {
@@ -191,15 +194,17 @@ impl Device {
             problem,
         };
         Device::check(name)?;
-        {
+        let claim = {
             let mut used = used();
             if let Some(other) = used.iter().find(|other| other.conflicts(name)) {
                 return Err(problem(format!(
                     "{other} is the same device, and in use: a port can be used once"
                 )));
             }
+            let claim = Claim::of(name).map_err(problem)?;
             used.push(name.clone());
-        }
+            claim
+        };
         let found = probe(name);
         if found.is_err() {
             used().retain(|used| used != name);
@@ -211,6 +216,7 @@ impl Device {
             info,
             key_bytes,
             closes: true,
+            claim,
         })
     }
 
@@ -233,7 +239,7 @@ impl Device {
         config: &PortConfig,
         mempool: &Mempool,
     ) -> Result<(Port, Vec<RxQueue>, Vec<TxQueue>), DpdkError> {
-        let refused = |what: &str, code: i32| of_device(&self.name, what, code, &ffi::said());
+        let refused = |what: &str, code: i32| refused(&self.name, what, code);
         let rx_queues = config.rx_queues.clamp(1, self.info.max_rx_queues.max(1));
         if config.tx_queues > self.info.max_tx_queues {
             return Err(DpdkError::Port {
@@ -294,6 +300,7 @@ impl Device {
             name: self.name.clone(),
             removed,
             _mempool: mempool.clone(),
+            _claim: self.claim.take(),
         });
         let ring = usize::from(raw.rx_ring);
         let rx =
@@ -473,15 +480,6 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     let code = unsafe { ffi::tw_probe(text.as_ptr(), &mut id) };
     if code != 0 {
         let said = ffi::said();
-        let interface = name.interface().is_some() || name.driver() == Some("net_tap");
-        let denied = said.contains("not permitted") || said.contains("ermission denied");
-        if denied || interface && !is_root() {
-            return Err(problem(format!(
-                "no permission: {} needs root, or CAP_NET_RAW and CAP_NET_ADMIN ({})",
-                name.driver().unwrap_or("it"),
-                crate::error::last_lines(&said)
-            )));
-        }
         if let Some(driver) = name.driver()
             && said.contains("failed to parse device")
         {
@@ -491,7 +489,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
                 driver.replace('_', "-")
             )));
         }
-        return Err(of_device(name, "DPDK cannot use it", code, &said));
+        return Err(of_refusal(name, "DPDK cannot use it", code, &said));
     }
     let mut raw = ffi::Info::default();
     // SAFETY: the port is there, and `raw` is written.
@@ -521,15 +519,41 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     Ok((id, info, usize::from(raw.hash_key_bytes)))
 }
 
-/// Whether this process may do everything.
-fn is_root() -> bool {
-    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        let effective = |line: &str| {
-            line.strip_prefix("Uid:")?
-                .split_whitespace()
-                .nth(1)
-                .map(str::to_owned)
+/// Why a device does not do what is asked for, by what DPDK said last.
+fn refused(name: &PortName, what: &str, code: c_int) -> DpdkError {
+    of_refusal(name, what, code, &ffi::said())
+}
+
+fn of_refusal(name: &PortName, what: &str, code: c_int, said: &str) -> DpdkError {
+    let denied = said.contains("not permitted") || said.contains("ermission denied");
+    if denied || !may_use(name) {
+        let driver = name.driver().unwrap_or("it");
+        return DpdkError::Port {
+            port: name.to_string(),
+            problem: format!(
+                "no permission: {driver} needs root, or CAP_NET_RAW and CAP_NET_ADMIN ({})",
+                last_lines(said)
+            ),
         };
-        status.lines().find_map(effective).as_deref() == Some("0")
-    })
+    }
+    of_device(name, what, code, said)
+}
+
+/// Whether this process has the capabilities without which a device of the kernel's does not come up: root in a
+/// container may lack them. Drivers themselves give all kinds of reasons.
+fn may_use(name: &PortName) -> bool {
+    const NET_ADMIN: u64 = 1 << 12;
+    const NET_RAW: u64 = 1 << 13;
+    let needed = match name.driver() {
+        Some("net_af_packet") => NET_RAW,
+        Some("net_af_xdp") => NET_ADMIN | NET_RAW,
+        Some("net_tap") => NET_ADMIN,
+        _ => return true,
+    };
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| {
+        let mask = line.strip_prefix("CapEff:")?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    effective.is_none_or(|effective| effective & needed == needed)
 }

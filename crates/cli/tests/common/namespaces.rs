@@ -1,6 +1,6 @@
 //! Two hosts with Tailwater between them: network namespaces and veth pairs. Needs root.
 
-use super::{Folder, tailwater, text};
+use super::{Folder, assert_refused, tailwater, text};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -320,6 +320,18 @@ impl Program {
     pub fn assert_runs(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "{ended:?}: {}", self.said());
+    }
+
+    /// That it ends at once, and says why.
+    pub fn assert_refused(mut self, expected: &str) {
+        let status = self.ended();
+        let [stdout, stderr] = [self.printed(), self.said()].map(String::into_bytes);
+        let output = Output {
+            status,
+            stdout,
+            stderr,
+        };
+        assert_refused(&output, expected);
     }
 
     /// As Ctrl-C does.

@@ -241,3 +241,43 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
         "{of_client} {of_server}"
     );
 }
+
+/// DPDK would take the first one's XDP program off the interface.
+#[test]
+fn a_second_run_on_an_interface_is_refused_and_the_first_goes_on() {
+    if skipped(&[]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let chain = folder.forward();
+    let mut between = hosts.run(XDP, &chain, &[]);
+    for driver in [XDP, PACKET] {
+        let ports = [0, 1].map(|port| format!("{driver}{port},iface=port{port}"));
+        let second = hosts.run_on(2, &chain, &[&ports[0], &ports[1]], &[]);
+        second.assert_refused("another tailwater uses \"port0\"");
+    }
+    let ping = hosts.on(0, &format!("ping -q -c 3 -i 0.1 -W 5 {}", HOSTS[1]));
+    assert!(text(&ping.stdout).contains("3 received"));
+    assert_all_went_through(&between.stop());
+}
+
+/// As in a container: root, and yet not allowed.
+#[test]
+fn without_capabilities_ports_of_the_kernel_are_refused() {
+    if skipped(&["setpriv"]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let (program, chain) = (tailwater(), folder.forward());
+    let without = ["setpriv", "--bounding-set=-all"];
+    for port in [
+        "net_af_packet0,iface=port0",
+        "net_af_xdp0,iface=port0",
+        "net_tap0",
+    ] {
+        let program = program.get_program().to_str().unwrap();
+        let run = [program, "run", chain.to_str().unwrap(), "--port", port];
+        let refused = hosts.start(2, &[&without[..], &run].concat());
+        refused.assert_refused("no permission: ");
+    }
+}
