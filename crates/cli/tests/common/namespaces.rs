@@ -125,6 +125,13 @@ impl Hosts {
         sh(&format!("ip netns exec {} {line}", self.names[host]))
     }
 
+    /// That so many pings are answered. With a number alone, `ping` would wait for the last answer no longer
+    /// than an interval: too short on a busy machine.
+    pub fn assert_pings(&self, host: usize, to: &str, answers: u32) {
+        let ping = self.on(host, &format!("ping -q -c {answers} -i 0.1 -w 30 {to}"));
+        assert!(ping.status.success(), "{}", text(&ping.stdout));
+    }
+
     /// Packets that a host sent and received so far, by its `eth0`'s own count.
     pub fn counted(&self, host: usize) -> [u64; 2] {
         self.counted_at(host, "eth0")

@@ -23,12 +23,7 @@ fn port(report: &serde_json::Value, number: usize, what: &str) -> u64 {
 /// Pings both ways, and a page from host 1.
 fn pings_and_a_page(hosts: &Hosts, addresses: [&str; 2]) {
     for (host, other) in [(0, addresses[1]), (1, addresses[0])] {
-        let ping = hosts.on(host, &format!("ping -q -c 10 -i 0.05 -W 5 {other}"));
-        let said = text(&ping.stdout);
-        assert!(
-            said.contains("10 packets transmitted, 10 received"),
-            "{said}"
-        );
+        hosts.assert_pings(host, other, 10);
     }
     // No more packets than wait at a port: the kernel does not tell what it drops.
     let body = &body()[..100_000];
@@ -44,7 +39,8 @@ fn cross(driver: &str) {
     let mut between = hosts.run(driver, &folder.forward(), &[]);
     pings_and_a_page(&hosts, HOSTS);
     // The end of the connection may still be on its way.
-    wait_for(|| hosts.counted(0)[0] == hosts.counted(1)[1]);
+    let arrived = |from, to| hosts.counted(from)[0] == hosts.counted(to)[1];
+    wait_for(|| arrived(0, 1) && arrived(1, 0));
     let counted = [0, 1].map(|host| hosts.counted(host));
     let report = between.stop();
     assert_all_went_through(&report);
@@ -256,8 +252,7 @@ fn a_second_run_on_an_interface_is_refused_and_the_first_goes_on() {
         let second = hosts.run_on(2, &chain, &[&ports[0], &ports[1]], &[]);
         second.assert_refused("another tailwater uses \"port0\"");
     }
-    let ping = hosts.on(0, &format!("ping -q -c 3 -i 0.1 -W 5 {}", HOSTS[1]));
-    assert!(text(&ping.stdout).contains("3 received"));
+    hosts.assert_pings(0, HOSTS[1], 3);
     assert_all_went_through(&between.stop());
 }
 

@@ -62,9 +62,7 @@ fn each<'a, A, B>(left: &'a [A], right: &'a [B]) -> impl Iterator<Item = (&'a A,
 fn http(driver: &str) {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
     let mut between = hosts.run(driver, &filter(&folder), &[]);
-    let ping = hosts.on(0, &format!("ping -6 -q -c 5 -i 0.1 -W 5 {}", HOSTS_V6[1]));
-    let said = text(&ping.stdout);
-    assert!(said.contains("5 received"), "{said}");
+    hosts.assert_pings(0, HOSTS_V6[1], 5);
     for (address, _) in addresses() {
         hosts.serve(1, address, 80, b"a page".to_vec());
     }
