@@ -195,15 +195,12 @@ impl Encoder {
         self.sequence += 1;
         for helper in view.helpers {
             let flag = |set, flag| if set { flag } else { 0 };
-            let idle = match helper.load.packets {
-                0 => view.now.saturating_sub(helper.last_done).0,
-                _ => 0,
-            };
+            let quiet = view.now.saturating_sub(helper.last_done).0;
             words.extend_from_slice(&[
                 flag(helper.recruited, RECRUITED) | flag(helper.taken, TAKEN),
                 u64::from(helper.load.flows),
                 u64::from(helper.load.packets),
-                idle,
+                quiet,
             ]);
         }
         for split in splits {

@@ -402,7 +402,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
     decision.helpers.clear();
     for helper in of_helpers.chunks_exact(A_HELPER) {
         let flags = at_most("as flags of a helper", helper[0], RECRUITED | TAKEN)?;
-        let idle = at_most("nanoseconds of idling", helper[3], now)?;
+        let idle = at_most("nanoseconds since a helper was done", helper[3], now)?;
         decision.helpers.push(Helper {
             recruited: flags & RECRUITED != 0,
             taken: flags & TAKEN != 0,

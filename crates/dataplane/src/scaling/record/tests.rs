@@ -83,12 +83,11 @@ impl Situation {
                 flows,
                 packets: 7 * flows,
             };
-            let idle = if flows == 0 { now.0 / 2 } else { now.0 };
             Helper {
                 recruited,
                 taken: !recruited && random.below(3) == 0,
                 load,
-                last_done: Nanos(idle),
+                last_done: Nanos(now.0 - random.below(now.0)),
             }
         });
         Situation {
