@@ -134,7 +134,7 @@ pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
 /// The headers of an untagged whole IPv4 datagram without options that carries TCP or UDP, or
 /// `None` if the frame is anything else or malformed.
 #[inline]
-fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
+pub(crate) fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     // Ethernet, IPv4 and TCP headers; one check of the length for all the reads below.
     const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
     const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;

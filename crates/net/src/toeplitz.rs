@@ -32,7 +32,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::flow::FlowKey;
-use crate::parse::{Fragment, Headers, Network};
+use crate::parse::{Fragment, Headers, Network, parse, parse_plain_v4};
 use crate::protocol;
 
 /// RSS buckets: entries of the table that maps hashes to queues.
@@ -133,6 +133,26 @@ impl RssHasher {
         let ports = headers.fragment == Fragment::Whole
             && matches!(headers.key.protocol(), protocol::TCP | protocol::UDP);
         self.hash_tuple(&headers.key, ports)
+    }
+
+    /// The hash of a frame: [`RssHasher::hash_headers`] of what it parses to; zero if it is malformed.
+    #[inline]
+    pub fn hash_frame(&self, frame: &[u8]) -> u32 {
+        match parse_plain_v4(frame) {
+            // TCP or UDP, whole: addresses and ports lie together.
+            Some(Headers { key, .. }) => {
+                let both_ports =
+                    u32::from(key.source_port()) << 16 | u32::from(key.destination_port());
+                self.at::<0, 8>(key.v4_addresses().to_be_bytes())
+                    ^ self.at::<8, 4>(both_ports.to_be_bytes())
+            }
+            None => self.hash_other_frame(frame),
+        }
+    }
+
+    #[inline(never)]
+    fn hash_other_frame(&self, frame: &[u8]) -> u32 {
+        parse(frame).map_or(0, |headers| self.hash_headers(&headers))
     }
 
     /// The hash of a flow's addresses alone.

@@ -3,6 +3,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
+use crate::builder::FrameBuilder;
+use crate::vlan::VlanTag;
 
 /// The definition, bit by bit: for each one bit of the input, the top 32 bits of the key as it
 /// is shifted left.
@@ -151,5 +153,36 @@ proptest! {
     fn symmetric_key_joins_directions(key in any_key()) {
         let rss = RssHasher::symmetric();
         prop_assert_eq!(rss.hash(&key), rss.hash(&key.reversed()));
+    }
+}
+
+proptest! {
+    /// Of whatever frame: ordinary ones, tagged ones, fragments, cut ones, other protocols.
+    #[test]
+    fn a_frame_has_the_hash_of_its_headers(
+        (source, destination) in any::<(u32, u32)>(),
+        ports in any::<[u16; 2]>(),
+        protocol in prop_oneof![Just(6u8), Just(17), Just(1)],
+        tagged in any::<bool>(),
+        (at, value) in (12usize..48, any::<u8>()),
+        damaged in any::<bool>(),
+        length in 0usize..120,
+    ) {
+        let [source, destination] = [source, destination].map(Ipv4Addr::from);
+        let key = FlowKey::v4(source, destination, protocol, ports[0], ports[1]);
+        let builder = FrameBuilder::new(&key).payload(b"something to carry");
+        let builder = match tagged {
+            true => builder.vlan(VlanTag::customer(7)),
+            false => builder,
+        };
+        let mut frame = builder.to_vec().unwrap();
+        let rss = RssHasher::default();
+        prop_assert_eq!(rss.hash_frame(&frame), rss.hash(&key));
+        if damaged {
+            frame[at] = value;
+        }
+        frame.truncate(length);
+        let expected = parse(&frame).map_or(0, |headers| rss.hash_headers(&headers));
+        prop_assert_eq!(rss.hash_frame(&frame), expected);
     }
 }
