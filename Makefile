@@ -77,7 +77,7 @@ bench-chains: ## throughput, instructions and allocations of whole chains
 
 bench-ports: ## the chains of bench-chains over a DPDK ring, refilled by the same copies, beside the trace NIC
 	@tools/deps.sh build bench ports
-	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench chains -- --port --flows 10k
+	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
 
 bench-scaling: ## policies live on two cores, one flow split between them, what a decision costs, what is left to others
 	@tools/deps.sh build bench

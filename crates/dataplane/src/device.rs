@@ -26,21 +26,18 @@ use among::{Among, connect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Headers, parse, parse_ordinary};
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_nf::batch::{Arrived, Batch};
 use tailwater_nf::buffer::BufferPool;
 
 /// A device's receive queue, with the thread that uses it.
 pub trait Receiver: Send {
-    /// Receives up to `most` packets in buffers of `pool`, in order. Returns how many there were: fewer only
-    /// if no more had arrived.
-    fn receive(
-        &mut self,
-        pool: &mut BufferPool,
-        most: usize,
-        each: impl FnMut(&mut BufferPool, Arrived),
-    ) -> usize;
+    /// Receives up to `most` packets in buffers of `pool`, which [`packets`](Receiver::packets) then gives. Returns
+    /// how many there were, those that nobody can use among them: fewer only if no more had arrived.
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
+
+    /// The packets received last, in order, once.
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived>;
 
     /// The most packets that wait in it.
     fn ring(&self) -> usize;
@@ -237,16 +234,6 @@ impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {
     }
 }
 
-/// The hash of a packet of which its device tells none.
-#[inline]
-fn hash_of(frame: &[u8], rss: &RssHasher) -> u32 {
-    let mut headers = Headers::default();
-    if parse_ordinary(frame, &mut headers) {
-        return rss.hash_headers(&headers);
-    }
-    parse(frame).map_or(0, |headers| rss.hash_headers(&headers))
-}
-
 impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
     /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
     #[inline]
@@ -261,20 +248,32 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                 continue;
             }
             let (rss, arrival) = (&*self.rss, self.arrived_after);
-            let (among, lost) = (&mut self.among, &mut received.lost_ring_full);
-            let count = self.receivers[number].receive(pool, most, |pool, packet| {
-                let hash = match packet.hash {
-                    Some(hash) => hash,
-                    None => hash_of(packet.frame(pool.memory()), rss),
-                };
-                let packet = match among {
-                    None => Some(packet),
-                    Some(among) => among.sort(packet, bucket_of(hash), (arrival, hash), pool, lost),
-                };
-                if let Some(packet) = packet {
-                    batch.receive(packet, arrival, hash);
+            let receiver = &mut self.receivers[number];
+            let count = receiver.receive(pool, most);
+            let hash_of = |packet: &Arrived, pool: &BufferPool| match packet.hash {
+                Some(hash) => hash,
+                None => rss.hash_frame(packet.frame(pool.memory())),
+            };
+            match &mut self.among {
+                None => {
+                    let hashed = receiver.packets().map(|packet| {
+                        let hash = hash_of(&packet, pool);
+                        (packet, hash)
+                    });
+                    batch.receive_all(hashed, arrival);
                 }
-            });
+                Some(among) => {
+                    let lost = &mut received.lost_ring_full;
+                    for packet in receiver.packets() {
+                        let hash = hash_of(&packet, pool);
+                        let bucket = bucket_of(hash);
+                        let own = among.sort(packet, bucket, (arrival, hash), pool, lost);
+                        if let Some(packet) = own {
+                            batch.receive(packet, arrival, hash);
+                        }
+                    }
+                }
+            }
             self.totals[number] += count as u64;
             received.offered += count as u64;
             if count < most {

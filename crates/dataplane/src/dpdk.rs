@@ -46,13 +46,13 @@ pub struct DpdkConfig {
 
 impl Receiver for RxQueue {
     #[inline]
-    fn receive(
-        &mut self,
-        pool: &mut BufferPool,
-        most: usize,
-        each: impl FnMut(&mut BufferPool, Arrived),
-    ) -> usize {
-        RxQueue::receive(self, pool, most, each)
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        RxQueue::receive(self, pool, most)
+    }
+
+    #[inline]
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
+        RxQueue::packets(self)
     }
 
     fn ring(&self) -> usize {

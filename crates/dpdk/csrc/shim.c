@@ -25,6 +25,9 @@
 /* The most packets of one call. */
 #define MOST 256u
 
+/* Frames lie one beside the other in lines of so many bytes. */
+#define LINE 64u
+
 /* As crates/dpdk/src/ffi.rs has them. */
 _Static_assert(sizeof(struct tw_pool) == 56, "pool");
 _Static_assert(sizeof(struct tw_port_info) == 64, "info");
@@ -34,6 +37,8 @@ _Static_assert(sizeof(struct tw_stats) == 48, "stats");
 _Static_assert(sizeof(struct tw_received) == 16, "received");
 _Static_assert(sizeof(struct tw_sending) == 8, "sending");
 _Static_assert(sizeof(struct tw_copy) == 16, "copy");
+_Static_assert(sizeof(struct tw_frame) == 12, "frame");
+_Static_assert(sizeof(struct tw_queue) == 4, "queue");
 
 /* The newest of what DPDK and its drivers said: they tell causes nowhere else. */
 static char said[4096];
@@ -157,19 +162,13 @@ int tw_pool_create(const char *name, uint32_t count, uint32_t bytes, uint32_t ca
     }
     rte_mempool_obj_iter(mempool, rte_pktmbuf_init, NULL);
 
-    /* The inverse of the stride's odd part modulo 2^32, by Newton's method: five bits are right at first. */
-    uint32_t shift = __builtin_ctzll(stride);
-    uint32_t odd = (uint32_t)(stride >> shift), inverse = 3 * odd ^ 2;
-    for (int i = 0; i < 3; i++)
-        inverse *= 2 - odd * inverse;
     *pool = (struct tw_pool){
         .mempool = mempool,
         .zone = zone,
         .base = found.first + sizeof(struct rte_mbuf),
         .stride = stride,
         .bytes = bytes,
-        .shift = shift,
-        .inverse = inverse,
+        .reciprocal = UINT64_MAX / stride + 1,
         .count = count,
     };
     return 0;
@@ -395,49 +394,79 @@ static inline struct rte_mbuf *mbuf_of(const struct tw_pool *pool, uint32_t inde
     return (struct rte_mbuf *)(pool->base + index * pool->stride) - 1;
 }
 
-uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+/* The number of the buffer that lies there. Exact: with offsets below 2^47 and strides of up to 2^15 the
+ * product is too large by less than 2^64 / stride. */
+static inline uint32_t index_of(const struct tw_pool *pool, uint64_t offset)
+{
+    return (unsigned __int128)offset * pool->reciprocal >> 64;
+}
+
+/* Whether a chain could work on it: in one piece, of this pool, without other users. `offset` is where its
+ * buffer lies. */
+static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf, uint64_t *offset)
+{
+    *offset = (const uint8_t *)(mbuf + 1) - pool->base;
+    return likely(mbuf->nb_segs == 1 && *offset < pool->count * pool->stride &&
+                  rte_mbuf_refcnt_read(mbuf) == 1);
+}
+
+uint16_t tw_receive(const struct tw_pool *shared, uint16_t port, uint16_t queue,
                     struct tw_received *into, uint16_t most, uint64_t *unusable)
 {
+    /* In registers: what is written below might be the pool, for all that the compiler knows. */
+    const struct tw_pool pool = *shared;
     struct rte_mbuf *mbufs[MOST];
-    uint16_t count = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, MOST));
-    uint16_t usable = 0;
-    for (uint16_t i = 0; i < count; i++)
-        rte_prefetch0(rte_pktmbuf_mtod(mbufs[i], void *));
-    for (uint16_t i = 0; i < count; i++) {
+    unsigned count = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, MOST));
+    struct tw_received *next = into;
+    for (unsigned i = 0; i < count; i++) {
         struct rte_mbuf *mbuf = mbufs[i];
-        uint64_t offset = (uint8_t *)(mbuf + 1) - pool->base;
-        /* In several pieces, of another pool, or with other users: nothing that a chain could work on. */
-        if (unlikely(mbuf->nb_segs != 1 || offset >= pool->count * pool->stride ||
-                     rte_mbuf_refcnt_read(mbuf) != 1)) {
+        uint64_t offset;
+        if (!usable(&pool, mbuf, &offset)) {
             rte_pktmbuf_free(mbuf);
             *unusable += 1;
             continue;
         }
         mbuf->port = port;
-        into[usable++] = (struct tw_received){
-            .index = (uint32_t)(offset >> pool->shift) * pool->inverse,
-            .hash = mbuf->hash.rss,
-            .start = mbuf->data_off,
-            .length = mbuf->data_len,
-            .has_hash = (mbuf->ol_flags & RTE_MBUF_F_RX_RSS_HASH) != 0,
-            .port = port,
-        };
+        next->index = index_of(&pool, offset);
+        next->hash = mbuf->hash.rss;
+        next->start = mbuf->data_off;
+        next->length = mbuf->data_len;
+        next->has_hash = mbuf->ol_flags & RTE_MBUF_F_RX_RSS_HASH;
+        rte_prefetch0((uint8_t *)(mbuf + 1) + next->start);
+        next++;
     }
-    return usable;
+    return next - into;
 }
 
-void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
+/* Says of a packet what a device is to know. */
+static inline struct rte_mbuf *prepare(const struct tw_pool *pool, const struct tw_sending *packet)
+{
+    struct rte_mbuf *mbuf = mbuf_of(pool, packet->index);
+    mbuf->data_off = packet->start;
+    mbuf->data_len = packet->length;
+    mbuf->pkt_len = packet->length;
+    mbuf->ol_flags = 0;
+    return mbuf;
+}
+
+void tw_prepare(const struct tw_pool *shared, const struct tw_sending *packets, uint16_t count,
                 void **mbufs, uint16_t *ports)
 {
+    const struct tw_pool pool = *shared;
     for (uint16_t i = 0; i < count; i++) {
-        struct rte_mbuf *mbuf = mbuf_of(pool, packets[i].index);
-        mbuf->data_off = packets[i].start;
-        mbuf->data_len = packets[i].length;
-        mbuf->pkt_len = packets[i].length;
-        mbuf->ol_flags = 0;
+        struct rte_mbuf *mbuf = prepare(&pool, &packets[i]);
         ports[i] = mbuf->port;
         mbufs[i] = mbuf;
     }
+}
+
+uint16_t tw_transmit(const struct tw_pool *shared, uint16_t port, uint16_t queue,
+                     const struct tw_sending *packets, uint16_t count, void **mbufs)
+{
+    const struct tw_pool pool = *shared;
+    for (uint16_t i = 0; i < count; i++)
+        mbufs[i] = prepare(&pool, &packets[i]);
+    return rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
 }
 
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
@@ -463,6 +492,57 @@ uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
     if (sent < count)
         rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
     return sent;
+}
+
+/* Frees what a device did not take. */
+static inline uint16_t send_all(struct tw_queue to, struct rte_mbuf **mbufs, uint16_t count)
+{
+    uint16_t sent = rte_eth_tx_burst(to.port, to.queue, mbufs, count);
+    if (unlikely(sent < count))
+        rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+    return sent;
+}
+
+uint16_t tw_refill(const struct tw_pool *shared, struct tw_queue from, struct tw_queue to,
+                   const uint8_t *lines, const struct tw_frame *frames, uint16_t count)
+{
+    const struct tw_pool pool = *shared;
+    struct rte_mbuf *mbufs[MOST];
+    count = RTE_MIN(count, MOST);
+    uint16_t came = rte_eth_rx_burst(from.port, from.queue, mbufs, count), kept = 0;
+    for (uint16_t i = 0; i < came; i++) {
+        uint64_t offset;
+        if (usable(&pool, mbufs[i], &offset))
+            mbufs[kept++] = mbufs[i];
+        else
+            rte_pktmbuf_free(mbufs[i]);
+    }
+    if (kept < count && rte_pktmbuf_alloc_bulk(pool.mempool, mbufs + kept, count - kept) != 0)
+        count = kept;
+    for (uint16_t i = 0; i < count; i++) {
+        struct rte_mbuf *mbuf = mbufs[i];
+        const uint8_t *frame = lines + (uint64_t)frames[i].line * LINE;
+        uint32_t length = frames[i].length;
+        uint8_t *room = (uint8_t *)(mbuf + 1) + RTE_PKTMBUF_HEADROOM;
+        /* In whole lines: there is room for them, and most frames are of one. */
+        memcpy(room, frame, LINE);
+        if (length > LINE)
+            memcpy(room + LINE, frame + LINE,
+                   RTE_ALIGN_CEIL(length, LINE) - LINE);
+        mbuf->data_off = RTE_PKTMBUF_HEADROOM;
+        mbuf->data_len = length;
+        mbuf->pkt_len = length;
+        mbuf->hash.rss = frames[i].hash;
+        mbuf->ol_flags = RTE_MBUF_F_RX_RSS_HASH;
+    }
+    return send_all(to, mbufs, count);
+}
+
+uint16_t tw_forward(struct tw_queue from, struct tw_queue to, uint16_t most)
+{
+    struct rte_mbuf *mbufs[MOST];
+    uint16_t count = rte_eth_rx_burst(from.port, from.queue, mbufs, RTE_MIN(most, MOST));
+    return count == 0 ? 0 : send_all(to, mbufs, count);
 }
 
 void tw_give_up(void **mbufs, uint16_t count)
@@ -491,7 +571,7 @@ int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count)
     int error = rte_pktmbuf_alloc_bulk(pool->mempool, mbufs, count);
     for (uint32_t i = 0; i < count && error == 0; i++) {
         uint64_t offset = (uint8_t *)(mbufs[i] + 1) - pool->base;
-        indexes[i] = (uint32_t)(offset >> pool->shift) * pool->inverse;
+        indexes[i] = index_of(pool, offset);
     }
     return error;
 }

@@ -17,9 +17,8 @@ struct tw_pool {
     uint64_t stride;
     /* Bytes in a buffer, headroom included. */
     uint64_t bytes;
-    /* From an offset, which is a multiple of the stride, to an index: shift, then multiply. */
-    uint32_t shift;
-    uint32_t inverse;
+    /* 2^64 by the stride, rounded up: by a multiplication an offset becomes an index. */
+    uint64_t reciprocal;
     uint32_t count;
 };
 
@@ -68,8 +67,7 @@ struct tw_received {
     uint32_t hash;
     uint16_t start;
     uint16_t length;
-    uint16_t has_hash;
-    uint16_t port;
+    uint32_t has_hash;
 };
 
 /* A packet that is to go. */
@@ -84,6 +82,19 @@ struct tw_copy {
     const uint8_t *frame;
     uint32_t length;
     uint32_t hash;
+};
+
+/* A frame among others, which start at multiples of a cache line. */
+struct tw_frame {
+    uint32_t line;
+    uint32_t length;
+    uint32_t hash;
+};
+
+/* A queue of a port. */
+struct tw_queue {
+    uint16_t port;
+    uint16_t queue;
 };
 
 int tw_eal_start(int argc, char **argv);
@@ -116,9 +127,14 @@ uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
                     struct tw_received *into, uint16_t most, uint64_t *unusable);
 void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
                 void **mbufs, uint16_t *ports);
+uint16_t tw_transmit(const struct tw_pool *pool, uint16_t port, uint16_t queue,
+                     const struct tw_sending *packets, uint16_t count, void **mbufs);
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
                    const struct tw_copy *copies, uint16_t count);
+uint16_t tw_refill(const struct tw_pool *pool, struct tw_queue from, struct tw_queue to,
+                   const uint8_t *lines, const struct tw_frame *frames, uint16_t count);
+uint16_t tw_forward(struct tw_queue from, struct tw_queue to, uint16_t most);
 void tw_give_up(void **mbufs, uint16_t count);
 void tw_give_back(const struct tw_pool *pool, const uint32_t *indexes, uint32_t count);
 int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count);

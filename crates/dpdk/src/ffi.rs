@@ -11,8 +11,7 @@ pub(crate) struct Pool {
     pub(crate) base: *mut u8,
     pub(crate) stride: u64,
     pub(crate) bytes: u64,
-    pub(crate) shift: u32,
-    pub(crate) inverse: u32,
+    pub(crate) reciprocal: u64,
     pub(crate) count: u32,
 }
 
@@ -68,8 +67,7 @@ pub(crate) struct Received {
     pub(crate) hash: u32,
     pub(crate) start: u16,
     pub(crate) length: u16,
-    pub(crate) has_hash: u16,
-    pub(crate) port: u16,
+    pub(crate) has_hash: u32,
 }
 
 /// A packet that is to go.
@@ -90,13 +88,31 @@ pub(crate) struct Copied {
     pub(crate) hash: u32,
 }
 
+/// A frame among others, which start at multiples of a cache line.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    pub(crate) line: u32,
+    pub(crate) length: u32,
+    pub(crate) hash: u32,
+}
+
+/// A queue of a port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    pub(crate) port: u16,
+    pub(crate) queue: u16,
+}
+
 // As the shim has them.
 const _: () = {
     assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
     assert!(size_of::<Config>() == 24 && size_of::<Link>() == 8);
     assert!(size_of::<Stats>() == 48);
     assert!(size_of::<Received>() == 16 && size_of::<Sending>() == 8);
-    assert!(size_of::<Copied>() == 16);
+    assert!(size_of::<Copied>() == 16 && size_of::<Frame>() == 12);
+    assert!(size_of::<Queue>() == 4);
 };
 
 unsafe extern "C" {
@@ -152,6 +168,14 @@ unsafe extern "C" {
         mbufs: *mut *mut c_void,
         ports: *mut u16,
     );
+    pub(crate) fn tw_transmit(
+        pool: *const Pool,
+        port: u16,
+        queue: u16,
+        packets: *const Sending,
+        count: u16,
+        mbufs: *mut *mut c_void,
+    ) -> u16;
     pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut c_void, count: u16) -> u16;
     pub(crate) fn tw_inject(
         pool: *const Pool,
@@ -160,6 +184,15 @@ unsafe extern "C" {
         copies: *const Copied,
         count: u16,
     ) -> u16;
+    pub(crate) fn tw_refill(
+        pool: *const Pool,
+        from: Queue,
+        to: Queue,
+        lines: *const u8,
+        frames: *const Frame,
+        count: u16,
+    ) -> u16;
+    pub(crate) fn tw_forward(from: Queue, to: Queue, most: u16) -> u16;
     pub(crate) fn tw_give_up(mbufs: *mut *mut c_void, count: u16);
     pub(crate) fn tw_give_back(pool: *const Pool, indexes: *const u32, count: u32);
     pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;

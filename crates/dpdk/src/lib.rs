@@ -6,7 +6,8 @@
 //! - [`Eal`]: DPDK's environment, started once in a process;
 //! - [`Mempool`]: buffers that are DPDK's mbufs and Tailwater's [`Buffer`](tailwater_nf::buffer::Buffer)s
 //!   at once, so that packets pass a chain where the device put them;
-//! - [`Port`]: a device, configured and started; [`RxQueue`] and [`TxQueue`]: what a worker has of it.
+//! - [`Port`]: a device, configured and started; [`RxQueue`] and [`TxQueue`]: what a worker has of it;
+//! - [`Peer`]: what is at the other end of a virtual device, for tests and measurements.
 //!
 //! Receiving and sending a burst allocates nothing and takes no lock. A buffer is either with DPDK (free, in a
 //! descriptor ring, on its way out) or held by a worker, who has its only handle.
@@ -19,11 +20,13 @@ mod eal;
 mod error;
 mod ffi;
 mod mempool;
+mod peer;
 mod port;
 mod queue;
 
 pub use eal::{Eal, EalConfig, HugePages, version};
 pub use error::DpdkError;
 pub use mempool::Mempool;
+pub use peer::{Frames, Peer, forward};
 pub use port::{Device, Link, Port, PortConfig, PortInfo, PortStats};
 pub use queue::{RxQueue, TxQueue};

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
-use tailwater_nf::buffer::{BufferPool, HEADROOM};
+use tailwater_nf::buffer::{BufferPool, Claims, HEADROOM};
 
 /// A receive queue.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct RxQueue {
     ring: usize,
     mempool: Mempool,
     received: Box<[ffi::Received; MAX_BATCH]>,
+    /// How many of these nobody has taken yet.
+    there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     unusable: u64,
     /// Whether DPDK knows the thread.
@@ -36,27 +38,24 @@ impl RxQueue {
             returned: Vec::with_capacity(mempool.capacity() as usize),
             mempool,
             received: Box::new([ffi::Received::default(); MAX_BATCH]),
+            there: None,
             unusable: 0,
             entered: false,
         }
     }
 
-    /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold; tells each one,
-    /// in order, with `part`. Returns how many, those that were unusable among them. What was given back to `part` goes
-    /// back to the device first.
+    /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold, which
+    /// [`packets`](RxQueue::packets) then gives. Returns how many, those that were unusable among them. What was given
+    /// back to `part` goes back to the device first.
     ///
     /// # Panics
-    /// If `part` is of another pool.
+    /// If `part` is of another pool, or what was received last has not been taken.
     #[inline]
-    pub fn receive(
-        &mut self,
-        part: &mut BufferPool,
-        most: usize,
-        mut each: impl FnMut(&mut BufferPool, Arrived),
-    ) -> usize {
+    pub fn receive(&mut self, part: &mut BufferPool, most: usize) -> usize {
         if !self.entered {
             self.entered = enter_thread();
         }
+        assert!(self.there.is_none(), "packets that nobody took");
         self.mempool.settle(part, &mut self.returned);
         let most = most.min(part.available()).min(MAX_BATCH);
         if most == 0 {
@@ -75,19 +74,45 @@ impl RxQueue {
                 &mut self.unusable,
             )
         };
-        for packet in &self.received[..usize::from(count)] {
+        let count = usize::from(count);
+        if count > 0 {
+            self.there = Some((count, part.claims(count)));
+        }
+        count + (self.unusable - before) as usize
+    }
+
+    /// The packets received last, in order, once. What is not taken of them now is lost, with its buffer.
+    #[inline]
+    pub fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> + use<'_> {
+        let (count, claims) = self.there.take().unzip();
+        let claims = claims.unwrap_or_default();
+        let received = &self.received[..count.unwrap_or(0)];
+        received.iter().map(move |packet| {
             // SAFETY: the device has handed this buffer over, with nobody else using it: the shim
-            // has looked at its count of users, and at whose it is.
-            let buffer = unsafe { part.claim(packet.index) };
-            let packet = Arrived {
+            // has looked at its count of users, and at whose it is. Each packet received is given once, for
+            // `there` says so once.
+            let buffer = unsafe { claims.buffer(packet.index) };
+            Arrived {
                 buffer,
                 start: packet.start,
                 length: packet.length,
                 hash: (packet.has_hash != 0).then_some(packet.hash),
-            };
-            each(part, packet);
+            }
+        })
+    }
+
+    /// Where its buffers are.
+    pub(crate) fn mempool(&self) -> &Mempool {
+        &self.mempool
+    }
+
+    /// The queue, for the shim.
+    #[inline]
+    pub(crate) fn queue(&self) -> ffi::Queue {
+        ffi::Queue {
+            port: self.port.id(),
+            queue: self.queue,
         }
-        usize::from(count) + (self.unusable - before) as usize
     }
 
     /// How many descriptors it has.
@@ -117,7 +142,7 @@ struct Way {
 pub struct TxQueue {
     mempool: Mempool,
     ways: Vec<Way>,
-    packets: Vec<ffi::Sending>,
+    packets: Box<[ffi::Sending; MAX_BATCH]>,
     mbufs: Box<[*mut c_void; MAX_BATCH]>,
     ports: Box<[u16; MAX_BATCH]>,
     unsent: Vec<u16>,
@@ -139,11 +164,28 @@ impl TxQueue {
         TxQueue {
             mempool,
             ways: vec![Way::new(None, to, queue)],
-            packets: Vec::with_capacity(MAX_BATCH),
+            packets: Box::new([ffi::Sending::default(); MAX_BATCH]),
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             ports: Box::new([0; MAX_BATCH]),
             unsent: Vec::with_capacity(MAX_BATCH),
             entered: false,
+        }
+    }
+
+    /// Where its buffers are.
+    pub(crate) fn mempool(&self) -> &Mempool {
+        &self.mempool
+    }
+
+    /// The queue for packets of all ports that have none of their own, for the shim.
+    #[inline]
+    pub(crate) fn queue(&self) -> ffi::Queue {
+        let Some(Way { to, queue, .. }) = self.ways.last() else {
+            unreachable!("there is a way for all packets");
+        };
+        ffi::Queue {
+            port: to.id(),
+            queue: *queue,
         }
     }
 
@@ -181,33 +223,38 @@ impl TxQueue {
             batch.memory().is(self.mempool.memory()),
             "a batch of another pool"
         );
-        let packets = &mut self.packets;
-        packets.clear();
+        let count = batch.len();
+        let mut packets = self.packets.iter_mut();
         batch.hand_over(|buffer, start, length| {
-            packets.push(ffi::Sending {
-                index: buffer.index(),
-                start,
-                length,
-            });
+            if let Some(packet) = packets.next() {
+                *packet = ffi::Sending {
+                    index: buffer.index(),
+                    start,
+                    length,
+                };
+            }
         });
-        let count = packets.len();
-        // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
-        // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than `MAX_BATCH`
-        // packets, for which there is room.
-        unsafe {
-            ffi::tw_prepare(
-                self.mempool.as_ptr(),
-                packets.as_ptr(),
-                count as u16,
-                self.mbufs.as_mut_ptr(),
-                self.ports.as_mut_ptr(),
-            );
-        }
         self.unsent.clear();
-        if let [way] = &mut *self.ways {
-            let sent = way.to.send(way.queue, &mut self.mbufs[..count]);
-            self.unsent.extend(sent as u16..count as u16);
+        let (pool, packets) = (self.mempool.as_ptr(), self.packets.as_ptr());
+        let mbufs = self.mbufs.as_mut_ptr();
+        if let [way] = &*self.ways {
+            // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
+            // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than
+            // `MAX_BATCH` packets, for which there is room. The port runs and has this queue, whose only user
+            // this is.
+            let sent = unsafe {
+                ffi::tw_transmit(pool, way.to.id(), way.queue, packets, count as u16, mbufs)
+            };
+            let sent = usize::from(sent);
+            if sent < count {
+                let sent = sent + way.to.send(way.queue, &mut self.mbufs[sent..count]);
+                self.unsent.extend(sent as u16..count as u16);
+            }
         } else {
+            // SAFETY: as above.
+            unsafe {
+                ffi::tw_prepare(pool, packets, count as u16, mbufs, self.ports.as_mut_ptr());
+            }
             self.divide(count);
         }
         if !self.unsent.is_empty() {

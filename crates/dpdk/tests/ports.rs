@@ -2,9 +2,10 @@
 #![cfg(feature = "dpdk")]
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailwater_dpdk::{
-    Device, DpdkError, Eal, EalConfig, HugePages, Mempool, Port, PortConfig, RxQueue, TxQueue,
+    Device, DpdkError, Eal, EalConfig, Frames, HugePages, Mempool, Peer, Port, PortConfig, RxQueue,
+    TxQueue, forward,
 };
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
@@ -42,9 +43,9 @@ fn port(name: &str, queues: u16, pool: &Mempool) -> (Port, Vec<RxQueue>, Vec<TxQ
 
 /// What a worker does with what came.
 fn receive(queue: &mut RxQueue, part: &mut BufferPool, batch: &mut Batch) -> usize {
-    queue.receive(part, batch.room(), |_, packet| {
-        batch.receive(packet, Nanos::ZERO, 0);
-    })
+    let count = queue.receive(part, batch.room());
+    batch.receive_all(queue.packets().map(|packet| (packet, 0)), Nanos::ZERO);
+    count
 }
 
 /// `count` packets, the first byte of each its number.
@@ -124,7 +125,7 @@ fn what_a_device_does_not_take_leaves_the_batch() {
         batch.release(&mut part);
     }
     assert_eq!(received, sent);
-    rx[0].receive(&mut part, 1, |_, _| panic!("nothing is left"));
+    assert_eq!(rx[0].receive(&mut part, 1), 0, "nothing is left");
     assert_eq!(pool.available(), pool.capacity());
 }
 
@@ -135,15 +136,15 @@ fn a_worker_holds_no_more_than_its_part() {
     let (_null, mut rx, _) = port("net_null0", 1, &pool);
     let mut part = pool.part(40);
     let mut held = Vec::new();
-    let mut receive =
-        |part: &mut BufferPool| rx[0].receive(part, 32, |_, packet| held.push(packet.buffer));
+    let mut receive = |part: &mut BufferPool| {
+        let count = rx[0].receive(part, 32);
+        held.extend(rx[0].packets().map(|packet| packet.buffer));
+        count
+    };
     assert_eq!([(); 3].map(|()| receive(&mut part)), [32, 8, 0]);
     part.give_all(held.drain(..10));
-    let mut more = Vec::new();
-    assert_eq!(
-        rx[0].receive(&mut part, 32, |_, packet| more.push(packet.buffer)),
-        10
-    );
+    assert_eq!(rx[0].receive(&mut part, 32), 10);
+    let more: Vec<_> = rx[0].packets().map(|packet| packet.buffer).collect();
     part.give_all(held.into_iter().chain(more));
     assert_eq!(part.available(), 40);
 }
@@ -300,7 +301,8 @@ fn copies_are_injected_with_their_hashes() {
     });
     assert_eq!((sent, number), (20, 20));
     let mut received = 0;
-    rx[0].receive(&mut part, 32, |part, packet| {
+    assert_eq!(rx[0].receive(&mut part, 32), 20);
+    for packet in rx[0].packets() {
         received += 1;
         assert_eq!(packet.hash, Some(1000 + received));
         assert_eq!(
@@ -308,13 +310,55 @@ fn copies_are_injected_with_their_hashes() {
             &[7; 80][..60 + received as usize]
         );
         part.give(packet.buffer);
-    });
+    }
     assert_eq!(received, 20);
     // No more than there are buffers.
     let sent = (0..10)
         .map(|_| tx[0].inject(64, || (&[0; 60], 0)))
         .sum::<usize>();
     assert!((64..=256).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_peer_sends_frames_over_and_over_in_the_buffers_that_come_back() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 256, 1518, -1).unwrap();
+    let ((_out, mut rx, to), (_back, from, mut tx)) =
+        (port("net_ring7", 1, &pool), port("net_ring8", 1, &pool));
+    let lengths = [60, 64, 65, 128, 1, 1500, 129];
+    let frame = |i: usize| -> Vec<u8> { (0..lengths[i]).map(|byte| (byte ^ i) as u8).collect() };
+    let all: Vec<Vec<u8>> = (0..lengths.len()).map(frame).collect();
+    let frames = Frames::new(all.iter().map(|frame| (&frame[..], frame.len() as u32)));
+    assert_eq!((frames.len(), frames.longest()), (7, 1500));
+    let mut peer = Peer::new(Arc::new(frames), { from }.remove(0), { to }.remove(0));
+    let mut part = pool.part(256);
+    let mut batch = Batch::new(&part, 32);
+    // A burst ends with the last frame.
+    for (turn, expected) in [5, 2, 5, 2].into_iter().enumerate() {
+        assert_eq!(peer.turn(5), expected);
+        // DPDK's own threads keep none of them.
+        assert!(pool.available() >= 256 - 7, "{}", pool.available());
+        if turn < 2 {
+            assert_eq!(rx[0].receive(&mut part, 32), expected);
+            let hashed = rx[0].packets().map(|packet| {
+                assert_eq!(packet.hash, Some(u32::from(packet.length)));
+                (packet, 0)
+            });
+            batch.receive_all(hashed, Nanos::ZERO);
+            for i in 0..expected {
+                assert_eq!(batch.frame(i), &all[turn * 5 + i]);
+            }
+            // Shorter and elsewhere in their buffers: the peer minds neither.
+            for i in 0..expected {
+                assert!(batch.grow_front(i, 20).is_some());
+            }
+            assert_eq!(tx[0].transmit(&mut batch), 0);
+            batch.release(&mut part);
+        } else {
+            assert_eq!(forward(&mut rx[0], &mut tx[0], 32), expected);
+        }
+    }
+    assert_eq!(forward(&mut rx[0], &mut tx[0], 32), 0);
 }
 
 #[test]

@@ -266,30 +266,46 @@ impl Batch {
     /// If the batch is full, the buffer of another pool, or the packet longer than it.
     #[inline]
     pub fn receive(&mut self, packet: Arrived, arrival: Nanos, rss_hash: u32) {
-        let Arrived {
-            buffer,
-            start,
-            length,
-            ..
-        } = packet;
-        assert!(self.room() > 0, "the batch is full");
-        assert!(self.memory.owns(&buffer), "a buffer of another pool");
-        let (end, bytes) = (
-            usize::from(start) + usize::from(length),
-            self.memory.buffer_bytes(),
-        );
-        assert!(
-            end <= bytes,
-            "a frame of {length} bytes from {start} on in a buffer of {bytes}"
-        );
-        let incoming = Incoming {
-            length: usize::from(length),
-            arrival,
-            rss_hash,
-            rest: 0,
-        };
-        let packet = Packet::new(&incoming, start);
-        self.packets.push(Slot { packet, buffer });
+        self.receive_all(std::iter::once((packet, rss_hash)), arrival);
+    }
+
+    /// Adds packets that a device has written, each with its RSS hash, all of which came at one time.
+    ///
+    /// # Panics
+    /// As [`receive`](Batch::receive).
+    #[inline]
+    pub fn receive_all(
+        &mut self,
+        packets: impl ExactSizeIterator<Item = (Arrived, u32)>,
+        arrival: Nanos,
+    ) {
+        assert!(packets.len() <= self.room(), "the batch is full");
+        // In registers, as in `fill`.
+        let (pool, bytes) = (self.memory.pool(), self.memory.buffer_bytes());
+        self.packets.extend(packets.map(move |(packet, rss_hash)| {
+            let Arrived {
+                buffer,
+                start,
+                length,
+                ..
+            } = packet;
+            assert!(buffer.is_of(pool), "a buffer of another pool");
+            let length = usize::from(length);
+            assert!(
+                usize::from(start) + length <= bytes,
+                "a frame of {length} bytes from {start} on in a buffer of {bytes}"
+            );
+            let incoming = Incoming {
+                length,
+                arrival,
+                rss_hash,
+                rest: 0,
+            };
+            Slot {
+                packet: Packet::new(&incoming, start),
+                buffer,
+            }
+        }));
     }
 
     /// Takes every packet's buffer away, for a device that is to send it: `to` gets the buffer, and where
@@ -300,8 +316,9 @@ impl Batch {
     /// If it has been done before.
     #[inline]
     pub fn hand_over(&mut self, mut to: impl FnMut(Buffer, u16, u16)) {
+        let pool = self.memory.pool();
         for Slot { packet, buffer } in &mut self.packets {
-            assert!(self.memory.owns(buffer), "a buffer of another pool");
+            assert!(buffer.is_of(pool), "a buffer of another pool");
             to(buffer.take_away(), packet.start, packet.length);
         }
     }

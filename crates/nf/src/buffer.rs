@@ -53,6 +53,12 @@ impl Buffer {
         std::mem::replace(self, sent)
     }
 
+    /// Whether the buffer is of the pool of that number.
+    #[inline]
+    pub(crate) fn is_of(&self, pool: u16) -> bool {
+        self.pool == pool
+    }
+
     /// Whether the buffer was [taken away](Buffer::take_away).
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
@@ -239,6 +245,31 @@ struct Lent {
     most: usize,
 }
 
+/// Buffers that a device hands over to a pool, which counts them already.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Claims {
+    pool: u16,
+    count: u32,
+}
+
+impl Claims {
+    /// One of them.
+    ///
+    /// # Safety
+    /// As for [`BufferPool::claim`].
+    ///
+    /// # Panics
+    /// If there is no buffer of that index.
+    #[inline]
+    pub unsafe fn buffer(self, index: u32) -> Buffer {
+        assert!(index < self.count, "a buffer of another pool");
+        Buffer {
+            index,
+            pool: self.pool,
+        }
+    }
+}
+
 /// Each pool has a number of its own, so that a buffer is never read through another's region.
 static POOLS: AtomicU16 = AtomicU16::new(0);
 
@@ -297,13 +328,20 @@ impl BufferPool {
     /// If there is no buffer of that index.
     #[inline]
     pub unsafe fn claim(&mut self, index: u32) -> Buffer {
-        assert!(index < self.memory.count, "a buffer of another pool");
-        if let Some(lent) = &mut self.lent {
-            lent.held += 1;
-        }
-        Buffer {
-            index,
+        let claims = self.claims(1);
+        // SAFETY: as the caller says.
+        unsafe { claims.buffer(index) }
+    }
+
+    /// Many buffers that the device has handed over: all of them count as held from now on, each
+    /// [becomes](Claims::buffer) a handle once it is known which one it is. Only for a pool of
+    /// [lent](BufferPool::lent) buffers.
+    #[inline]
+    pub fn claims(&mut self, count: usize) -> Claims {
+        self.hold(count);
+        Claims {
             pool: self.memory.pool,
+            count: self.memory.count,
         }
     }
 
@@ -378,23 +416,7 @@ impl BufferPool {
     /// If the buffer is of another pool.
     #[inline]
     pub fn give(&mut self, buffer: Buffer) {
-        if self.lent.is_some() {
-            return self.give_lent(buffer);
-        }
-        assert!(self.memory.owns(&buffer), "a buffer of another pool");
-        // Never grows: there are only as many handles as the vector's first capacity.
-        self.free.push(buffer.index);
-    }
-
-    /// As [`give`](BufferPool::give), of a buffer that may have been sent.
-    fn give_lent(&mut self, buffer: Buffer) {
-        if let Some(lent) = &mut self.lent {
-            lent.held -= 1;
-        }
-        if !buffer.is_away() {
-            assert!(self.memory.owns(&buffer), "a buffer of another pool");
-            self.free.push(buffer.index);
-        }
+        self.give_all(std::iter::once(buffer));
     }
 
     /// Counts buffers of a device that are in use again.
@@ -411,10 +433,19 @@ impl BufferPool {
     /// If one is of another pool.
     #[inline]
     pub fn give_all(&mut self, buffers: impl Iterator<Item = Buffer>) {
-        if self.lent.is_some() {
-            return buffers.for_each(|buffer| self.give_lent(buffer));
-        }
         let memory = &self.memory;
+        if let Some(lent) = &mut self.lent {
+            let (mut given, free) = (0, &mut self.free);
+            buffers.for_each(|buffer| {
+                given += 1;
+                if !buffer.is_away() {
+                    assert!(memory.owns(&buffer), "a buffer of another pool");
+                    free.push(buffer.index);
+                }
+            });
+            lent.held -= given;
+            return;
+        }
         self.free.extend(buffers.map(|buffer| {
             assert!(memory.owns(&buffer), "a buffer of another pool");
             buffer.index

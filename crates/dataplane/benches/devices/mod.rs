@@ -1,196 +1,285 @@
-//! A port on a `net_ring` device that is refilled by the worker itself, burst by burst, with copies of a trace:
-//! what the trace NIC does, with DPDK's buffers and rings in between.
+//! Devices whose other end is the worker itself, burst by burst: what came back is refilled with the next frames, by
+//! the copy that the trace NIC makes, and sent.
 
+use crate::cases::BATCH;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::device::{Receiver, Steering};
 use tailwater_dataplane::port::{PortQueue, round_robin};
-use tailwater_dpdk::{Device, Eal, EalConfig, Mempool, Port, PortConfig, RxQueue, TxQueue};
+use tailwater_dpdk::{
+    Device, Eal, EalConfig, Frames, Mempool, Peer, Port, PortConfig, RxQueue, TxQueue, forward,
+};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::{Arrived, Batch};
+use tailwater_nf::batch::Arrived;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
-/// Buffers of each row's pool, and those that a worker may hold, as with the trace NIC.
+/// Buffers of each pool, and those that a worker may hold, as with the trace NIC.
 const BUFFERS: u32 = 2048;
 const HELD: usize = 512;
 
-/// Packets at a time.
-const BURST: usize = 32;
-
-/// Packets with their hashes.
-#[derive(Clone, Debug)]
-pub struct Hashed {
-    trace: Arc<Trace>,
-    hashes: Arc<[u32]>,
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Two rings, one each way.
+    Ring,
+    /// Shared memory, each end with buffers of its own.
+    Memif,
 }
 
-impl Hashed {
-    pub fn new(trace: Trace, rss: &RssHasher) -> Hashed {
-        let hash = |frame| parse(frame).map_or(0, |headers| rss.hash_headers(&headers));
-        Hashed {
-            hashes: (0..trace.len()).map(|i| hash(trace.packet(i))).collect(),
-            trace: Arc::new(trace),
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Ring, Kind::Memif];
+
+    /// Whether the other end is another program's, whose time does not count.
+    fn is_apart(self) -> bool {
+        self == Kind::Memif
+    }
+
+    /// The driver's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ring => "net_ring",
+            Kind::Memif => "net_memif",
         }
     }
 }
 
-/// The ring's queue, refilled before each burst.
+/// The frames of a trace, with the hashes of a NIC's.
+pub fn frames(trace: &Trace, rss: &RssHasher) -> Arc<Frames> {
+    let hash = |frame| parse(frame).map_or(0, |headers| rss.hash_headers(&headers));
+    let frames = (0..trace.len()).map(|i| trace.packet(i));
+    Arc::new(Frames::new(frames.map(|frame| (frame, hash(frame)))))
+}
+
+/// What a worker has of the devices, who is at the other end, and what has to stay as long as they do.
+pub struct Devices {
+    kind: Kind,
+    rx: RxQueue,
+    tx: TxQueue,
+    peer: Peer,
+    mempool: Mempool,
+    _ports: [Port; 2],
+    _socket: Option<Socket>,
+}
+
+/// Where the two ends of shared memory meet.
+struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The driver may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn or_end<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Devices {
+    pub fn new(kind: Kind, frames: &Arc<Frames>) -> Devices {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(2, Ordering::Relaxed);
+        let eal = or_end(Eal::start(&EalConfig {
+            memory: 64 << 20,
+            ..EalConfig::default()
+        }));
+        let pool = || or_end(Mempool::new(eal, BUFFERS, frames.longest(), -1));
+        let open = |name: String, pool: &Mempool| {
+            let device = or_end(Device::find(eal, &or_end(name.parse())));
+            let (port, mut rx, mut tx) = or_end(device.start(&PortConfig::default(), pool));
+            (port, rx.remove(0), tx.remove(0))
+        };
+        let mempool = pool();
+        let frames = Arc::clone(frames);
+        match kind {
+            Kind::Ring => {
+                let ring = |number| open(format!("net_ring{number}"), &mempool);
+                let ((out, rx, to), (back, from, tx)) = (ring(number), ring(number + 1));
+                Devices {
+                    kind,
+                    rx,
+                    tx,
+                    peer: Peer::new(frames, from, to),
+                    mempool,
+                    _ports: [out, back],
+                    _socket: None,
+                }
+            }
+            Kind::Memif => {
+                let (folder, process) = (std::env::temp_dir(), std::process::id());
+                let file = format!("tailwater-{process}-{number}.sock");
+                // A socket is for devices of one role, and known by its path: the other end has another one.
+                let end = |role: &str, number: u32, folder: &str, pool: &Mempool| {
+                    let name = format!(
+                        "net_memif{number},role={role},socket={folder}/{file},socket-abstract=no"
+                    );
+                    open(name, pool)
+                };
+                let (here, pool) = (folder.display().to_string(), pool());
+                let (server, from, to) = end("server", number, &here, &pool);
+                let socket = Socket(folder.join(&file));
+                let (client, rx, tx) = end("client", number + 1, &format!("{here}/."), &mempool);
+                let ports = [server, client];
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while !ports.iter().all(|p| p.link().is_some_and(|link| link.up)) {
+                    assert!(Instant::now() < deadline, "the two ends do not meet");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Devices {
+                    kind,
+                    rx,
+                    tx,
+                    peer: Peer::new(frames, from, to),
+                    mempool,
+                    _ports: ports,
+                    _socket: Some(socket),
+                }
+            }
+        }
+    }
+
+    /// Has DPDK itself forward for so long. Returns the packets and the time it took.
+    pub fn forward(mut self, clock: &Clock, duration: Nanos) -> (u64, Nanos) {
+        let start = clock.now();
+        let (mut now, mut packets, mut spent) = (start, 0, Nanos::ZERO);
+        while now < start + duration {
+            self.peer.turn(BATCH);
+            if self.kind.is_apart() {
+                let began = std::mem::replace(&mut now, clock.now());
+                spent += now - began;
+            }
+            packets += forward(&mut self.rx, &mut self.tx, BATCH) as u64;
+            now = clock.now();
+        }
+        (packets, now - start - spent)
+    }
+
+    /// A worker's queue, its buffers, and what tells the time that the other end took: for `duration`, or for
+    /// as many packets. The devices go after the worker.
+    pub fn queue(
+        self,
+        clock: &Clock,
+        start: Nanos,
+        until: Until,
+    ) -> (Box<dyn PortQueue>, BufferPool, Kept) {
+        let other_end = Arc::new(OtherEnd::default());
+        let (left, end) = match until {
+            Until::Packets(packets) => (Some(packets), Nanos::MAX),
+            Until::Duration(duration) => (None, start + duration),
+        };
+        let receiver = Refilled {
+            rx: self.rx,
+            peer: self.peer,
+            left,
+            clock: clock.clone(),
+            timed: self.kind.is_apart(),
+            other_end: Arc::clone(&other_end),
+        };
+        let steering = Steering::new(
+            RssHasher::default(),
+            (1, 1),
+            &round_robin(1),
+            Nanos::ZERO,
+            clock.clone(),
+        );
+        let steering = or_end(steering);
+        let queue = steering
+            .queues(vec![(vec![receiver], self.tx)], start, end)
+            .remove(0);
+        let kept = Kept {
+            other_end,
+            _ports: self._ports,
+            _socket: self._socket,
+        };
+        (Box::new(queue), self.mempool.part(HELD), kept)
+    }
+}
+
+/// How long a run lasts.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    Packets(u64),
+    Duration(Nanos),
+}
+
+/// What is known of a worker's other end.
+#[derive(Debug, Default)]
+struct OtherEnd {
+    /// The time that it took, in nanoseconds.
+    spent: AtomicU64,
+    /// Whether it has sent all that it is to send, and that has been received.
+    done: AtomicBool,
+}
+
+/// What is left of devices that a worker has.
+pub struct Kept {
+    other_end: Arc<OtherEnd>,
+    _ports: [Port; 2],
+    _socket: Option<Socket>,
+}
+
+impl Kept {
+    /// The time that the other end took, if it is another program's.
+    pub fn spent(&self) -> Nanos {
+        Nanos(self.other_end.spent.load(Ordering::Relaxed))
+    }
+
+    /// Whether the worker may stop.
+    pub fn is_done(&self) -> bool {
+        self.other_end.done.load(Ordering::Relaxed)
+    }
+}
+
+/// A queue that is refilled before each burst.
 #[derive(Debug)]
 struct Refilled {
     rx: RxQueue,
-    tx: TxQueue,
-    packets: Hashed,
-    next: usize,
+    peer: Peer,
     /// How many packets there are still to be; endless if it does not say.
     left: Option<u64>,
+    clock: Clock,
+    /// Whether the time that the other end takes is wanted: to ask for it takes time, too.
+    timed: bool,
+    other_end: Arc<OtherEnd>,
 }
 
 impl Receiver for Refilled {
     #[inline]
-    fn receive(
-        &mut self,
-        pool: &mut BufferPool,
-        most: usize,
-        each: impl FnMut(&mut BufferPool, Arrived),
-    ) -> usize {
-        let Refilled {
-            packets: Hashed { trace, hashes },
-            next,
-            left,
-            ..
-        } = self;
-        let most = match left {
-            None => most,
-            Some(left) => most.min(*left as usize),
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        // The worker has room for one more, so that it sees that no more has arrived.
+        let burst = match self.left {
+            None => BATCH.min(most),
+            Some(left) => BATCH.min(most).min(left as usize),
         };
-        let sent = self.tx.inject(most, || {
-            let packet = *next;
-            *next = if packet + 1 == trace.len() {
-                0
-            } else {
-                packet + 1
-            };
-            // The hash of a NIC's.
-            (trace.packet(packet), hashes[packet])
-        });
-        if let Some(left) = left {
+        let before = self.timed.then(|| self.clock.now());
+        let sent = self.peer.turn(burst);
+        if let Some(before) = before {
+            let spent = &self.other_end.spent;
+            let total = spent.load(Ordering::Relaxed) + (self.clock.now() - before).0;
+            spent.store(total, Ordering::Relaxed);
+        }
+        if let Some(left) = &mut self.left {
             *left -= sent as u64;
         }
-        self.rx.receive(pool, most, each)
+        let received = self.rx.receive(pool, most);
+        if self.left == Some(0) && received == 0 {
+            self.other_end.done.store(true, Ordering::Relaxed);
+        }
+        received
+    }
+
+    #[inline]
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
+        self.rx.packets()
     }
 
     fn ring(&self) -> usize {
-        match self.left {
-            None => 1024,
-            Some(_) => usize::MAX,
-        }
+        self.rx.ring()
     }
-}
-
-/// A ring, nothing behind it, and the buffers of both.
-struct Devices {
-    rx: RxQueue,
-    refill: TxQueue,
-    sink: TxQueue,
-    mempool: Mempool,
-    ports: [Port; 2],
-}
-
-fn devices(packets: &Hashed) -> Devices {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let failed = |error| -> ! { panic!("{error}") };
-    let eal = Eal::start(&EalConfig {
-        memory: 64 << 20,
-        ..EalConfig::default()
-    });
-    let eal = eal.unwrap_or_else(|error| failed(error));
-    let trace = &packets.trace;
-    let frame = (0..trace.len()).map(|i| trace.length(i)).max();
-    let mempool = Mempool::new(eal, BUFFERS, frame.unwrap_or(0), -1);
-    let mempool = mempool.unwrap_or_else(|error| failed(error));
-    let open = |driver: &str| {
-        let name = format!("{driver}{number}").parse();
-        let name = name.unwrap_or_else(|error| panic!("{error}"));
-        let device = Device::find(eal, &name).unwrap_or_else(|error| failed(error));
-        let (port, mut rx, mut tx) = device
-            .start(&PortConfig::default(), &mempool)
-            .unwrap_or_else(|error| failed(error));
-        (port, rx.remove(0), tx.remove(0))
-    };
-    let ((ring, rx, refill), (null, _, sink)) = (open("net_ring"), open("net_null"));
-    Devices {
-        rx,
-        refill,
-        sink,
-        mempool,
-        ports: [ring, null],
-    }
-}
-
-/// Nanoseconds that a packet takes through ring and device alone, without a worker or a chain: copied into a
-/// fresh buffer, through the ring, into a batch, out.
-pub fn alone(packets: &Hashed) -> f64 {
-    let mut devices = devices(packets);
-    let mut part = devices.mempool.part(HELD);
-    let mut batch = Batch::new(&part, BURST);
-    let mut source = (0..packets.trace.len()).cycle();
-    let (mut count, start) = (0, Instant::now());
-    while count < 10_000_000 {
-        devices.refill.inject(BURST, || {
-            let packet = source.next().unwrap_or(0);
-            (packets.trace.packet(packet), packets.hashes[packet])
-        });
-        count += devices.rx.receive(&mut part, BURST, |_, packet| {
-            let hash = packet.hash.unwrap_or(0);
-            batch.receive(packet, Nanos::ZERO, hash);
-        });
-        devices.sink.transmit(&mut batch);
-        batch.release(&mut part);
-    }
-    start.elapsed().as_nanos() as f64 / count as f64
-}
-
-/// A worker's queue on a ring, with nothing behind it, and its buffers: for `duration`, or for the trace
-/// once. The ports go after the worker.
-pub fn queue(
-    packets: &Hashed,
-    clock: &Clock,
-    start: Nanos,
-    duration: Option<Nanos>,
-) -> (Box<dyn PortQueue>, BufferPool, [Port; 2]) {
-    let Devices {
-        rx,
-        refill,
-        sink,
-        mempool,
-        ports,
-    } = devices(packets);
-    let receiver = Refilled {
-        rx,
-        tx: refill,
-        packets: packets.clone(),
-        next: 0,
-        left: match duration {
-            None => Some(packets.trace.len() as u64),
-            Some(_) => None,
-        },
-    };
-    let (rss, clock) = (RssHasher::default(), clock.clone());
-    let steering = Steering::new(rss, (1, 1), &round_robin(1), Nanos::ZERO, clock);
-    let steering = steering.unwrap_or_else(|error| panic!("{error}"));
-    if duration.is_none() {
-        // What there is still comes.
-        steering.end();
-    }
-    let end = duration.map_or(Nanos::MAX, |duration| start + duration);
-    let queue = steering
-        .queues(vec![(vec![receiver], sink)], start, end)
-        .remove(0);
-    (Box::new(queue), mempool.part(HELD), ports)
 }

@@ -67,16 +67,11 @@ impl Shared {
 
 /// A queue of the device, both ways.
 #[derive(Debug)]
-pub struct Queue(Arc<Shared>, usize);
+pub struct Queue(Arc<Shared>, usize, Vec<Arrived>);
 
 impl Receiver for Queue {
-    fn receive(
-        &mut self,
-        pool: &mut BufferPool,
-        most: usize,
-        mut each: impl FnMut(&mut BufferPool, Arrived),
-    ) -> usize {
-        let Queue(shared, queue) = self;
+    fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        let Queue(shared, queue, received) = self;
         let mut state = shared.now();
         state.free.extend(pool.returned());
         let count = most.min(state.queues[*queue].len());
@@ -97,9 +92,13 @@ impl Receiver for Queue {
                 length: frame.len() as u16,
                 hash: packet.is_multiple_of(2).then_some(shared.hashes[packet]),
             };
-            each(pool, arrived);
+            received.push(arrived);
         }
         count
+    }
+
+    fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
+        self.2.drain(..)
     }
 
     fn ring(&self) -> usize {
@@ -201,7 +200,7 @@ impl Port for TraceDevice {
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
         let (shared, steering) = self.opened();
         shared.state.lock().unwrap().start = start;
-        let queue = |number| Queue(Arc::clone(shared), number);
+        let queue = |number| Queue(Arc::clone(shared), number, Vec::new());
         let devices = (0..self.workers).map(|worker| {
             let receiver = (worker < self.spread.queues).then(|| queue(worker));
             (receiver.into_iter().collect(), queue(0))
@@ -215,7 +214,7 @@ impl Port for TraceDevice {
 
     fn sender(&mut self) -> Box<dyn PortSender> {
         let (shared, steering) = self.opened();
-        Box::new(steering.sender(Queue(Arc::clone(shared), 0)))
+        Box::new(steering.sender(Queue(Arc::clone(shared), 0, Vec::new())))
     }
 
     fn reta_delay(&self) -> Option<Nanos> {

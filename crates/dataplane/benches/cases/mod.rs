@@ -1,0 +1,403 @@
+//! What the benchmarks of chains share: the chains, their traffic, a run on one core, figures.
+
+use crate::{library, routes};
+use std::process::Command;
+use std::time::Duration;
+use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::port::PortQueue;
+use tailwater_dataplane::telemetry::{Window, windows};
+use tailwater_dataplane::worker::{Worker, WorkerConfig};
+use tailwater_net::Nanos;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{LoadOptions, Trace};
+
+/// The chains, by the names of `examples/`.
+pub const CHAINS: &[&str] = &[
+    "forward",
+    "forward-stateful",
+    "nat",
+    "acl-nat",
+    "router",
+    "tunnel-ipforward",
+    "acl",
+    "acl-uncached",
+    "load-balancer",
+    "accounting",
+    "url-filter",
+    "acl-lb-accounting",
+    "policer",
+    "policer-flows",
+    "new-flows",
+    "encrypt",
+    "acl-urlfilter-encrypt",
+    // The interface for functions in C beside the built-in one: what is done is the same.
+    "forward-c",
+    "count",
+    "count-c",
+];
+
+/// Encryption with a key for all to see.
+const ENCRYPT: &str = "{encrypt: {mtu: 9000, \
+     key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}";
+
+/// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
+/// of them alive at a time at this rate.
+const NEW_FLOWS_PER_SECOND: u64 = 3_000_000;
+
+/// How long a run takes; the first run of each row is a warm-up.
+const RUN: Nanos = Nanos::from_millis(300);
+
+pub fn spec(chain: &str, flows: u32) -> ChainSpec {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let acl = "{acl: {rulesFile: rules/acl-1500.rules, format: classbench, default: allow}}";
+    let nat = "{nat: {external: [203.0.113.0/28]}}";
+    let functions = match chain {
+        "forward" | "forward-stateful" | "count" => "[{forward: {}}]".to_owned(),
+        "nat" => format!("[{nat}]"),
+        "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
+        "acl" => format!("[{acl}]"),
+        // Every packet is classified, no flow looked up.
+        "acl-uncached" => format!("[{}]", acl.replace("{acl: {", "{acl: {cache: none, ")),
+        "load-balancer" => format!("[{}]", load_balancer()),
+        "encrypt" => format!("[{ENCRYPT}]"),
+        "acl-urlfilter-encrypt" => {
+            let filter = "{urlFilter: {patternsFile: patterns/blocked.txt}}";
+            format!("[{acl}, {filter}, {ENCRYPT}]")
+        }
+        "accounting" => "[{accounting: {}}]".to_owned(),
+        "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
+        "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
+        // Rates that pass everything: the buckets are what is measured.
+        "policer" => "[{policer: {limits: [{rate: 9000Gbps, burst: 900000000}]}}]".to_owned(),
+        "policer-flows" => {
+            "[{policer: {limits: [{per: flow, rate: 9000Gbps, burst: 900000000}]}}]".to_owned()
+        }
+        "router" => format!("[{}]", ip_forward()),
+        "tunnel-ipforward" => format!(
+            "[{{tunnel: {{rules: [{{push: {{vlan: 100}}}}]}}}}, {}]",
+            ip_forward()
+        ),
+        other => match library::in_c(other) {
+            Some(function) => format!("[{function}]"),
+            None => panic!("no chain {other}"),
+        },
+    };
+    let look_up = if chain == "forward-stateful" {
+        "always"
+    } else {
+        "as-needed"
+    };
+    // Translated flows have a return direction each.
+    let capacity = match chain {
+        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" | "count"
+        | "count-c" | "policer-flows" => flows,
+        "new-flows" => 4 * flows,
+        _ => 2 * flows,
+    };
+    let capacity = capacity.max(512);
+    let timeout = match chain {
+        "new-flows" => {
+            let micros = (u64::from(flows) * 1_000_000 / NEW_FLOWS_PER_SECOND).max(1_000);
+            format!(", idleTimeout: {micros}us")
+        }
+        _ => String::new(),
+    };
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {chain}}}\nspec:\n  \
+         slo: {{latency: 200us}}\n  functions: {functions}\n  \
+         flows: {{capacity: {capacity}, lookUp: {look_up}{timeout}}}\n"
+    );
+    let spec = ChainSpec::parse(&text, chain, examples.as_ref());
+    let mut spec = spec.unwrap_or_else(|error| panic!("{error}"));
+    library::add_own(chain, &mut spec);
+    spec
+}
+
+/// Two services, for all addresses, of 16 backends.
+fn load_balancer() -> String {
+    let backends: Vec<String> = (1..=16)
+        .map(|last| format!("{{address: 172.16.0.{last}}}"))
+        .collect();
+    let services = ["tcp", "udp"].map(|protocol| {
+        format!(
+            "{{address: 0.0.0.0/0, port: any, protocol: {protocol}, backends: [{}]}}",
+            backends.join(", ")
+        )
+    });
+    format!("{{loadBalancer: {{services: [{}]}}}}", services.join(", "))
+}
+
+/// Routing over the benchmark's table, to 16 next hops.
+fn ip_forward() -> String {
+    let hops = (0..16).map(|i| format!("{{name: hop-{i}, mac: '02:00:00:00:01:{i:02x}'}}"));
+    let (file, hops) = (&routes::table().file, hops.collect::<Vec<_>>().join(", "));
+    format!(
+        "{{ipForward: {{routesFile: '{}', sourceMac: '02:00:00:00:00:01', nextHops: [{hops}]}}}}",
+        file.display()
+    )
+}
+
+/// Which table a chain routes by, if it does.
+pub fn table_of(chain: &str) -> Option<&'static routes::Table> {
+    matches!(chain, "router" | "tunnel-ipforward").then(routes::table)
+}
+
+/// A size by its name in figures.
+fn frame_size(name: &str) -> FrameSize {
+    let bytes = name.strip_suffix('B').and_then(|bytes| bytes.parse().ok());
+    match (name, bytes) {
+        ("imix", _) => FrameSize::Imix,
+        (_, Some(bytes)) => FrameSize::Fixed(bytes),
+        _ => panic!("--sizes takes 64B,imix,1024B, found {name}"),
+    }
+}
+
+pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
+    // With as many flows as packets, each packet is a flow's first.
+    let flows = if chain == "new-flows" {
+        packets as u32
+    } else {
+        flows
+    };
+    let config = UniformConfig {
+        seed: 1,
+        flows,
+        size: frame_size(size),
+        // A filter of URLs has nothing to do with UDP.
+        transport: match chain {
+            "url-filter" => Transport::Tcp,
+            _ => Transport::Udp,
+        },
+        rate_pps: 1_000_000,
+        packets,
+    };
+    let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
+    let options = LoadOptions::default();
+    let trace = match table_of(chain) {
+        None => Trace::load(&mut source, &options),
+        Some(table) => {
+            let frame = Vec::new();
+            let mut source = routes::Redirected {
+                source,
+                table,
+                frame,
+            };
+            Trace::load(&mut source, &options)
+        }
+    };
+    trace.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Packets in a batch.
+pub const BATCH: usize = 32;
+
+/// Runs the chain, from `start` on, on what `queue` gives in buffers of `pool`, up to `batch` packets at a time,
+/// until it ends or `stop` says so. Returns what was measured and the time it took.
+pub fn run(
+    chain: &mut Option<Chain>,
+    (queue, pool): (Box<dyn PortQueue>, BufferPool),
+    batch: usize,
+    start: Nanos,
+    (clock, stop): (&Clock, &dyn Fn() -> bool),
+) -> (Window, Nanos) {
+    let config = WorkerConfig {
+        slo: Nanos::from_micros(200),
+        window: Nanos::from_secs(3600),
+        start,
+        batch,
+    };
+    let this = chain
+        .take()
+        .unwrap_or_else(|| unreachable!("put back below"));
+    let (mut senders, receiver) = windows(1, this.reasons().len());
+    let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
+    let before = clock.now();
+    *chain = Some(measured(worker, stop));
+    let took = clock.now() - before;
+    let mut total = Window::default();
+    while receiver
+        .receive(Duration::ZERO, |window| total.merge(window))
+        .is_ok()
+    {}
+    (total, took)
+}
+
+/// What callgrind counts: not to be inlined, since it is told the name.
+#[inline(never)]
+fn measured(worker: Worker, stop: &dyn Fn() -> bool) -> Chain {
+    worker.run(stop)
+}
+
+/// Packets that a run processed, of which none went missing and few were dropped.
+pub fn packets(name: &str, window: &Window) -> u64 {
+    let packets = window.delivered + window.dropped + window.lost_in_chain;
+    assert_eq!(window.offered, packets, "{name}: packets went missing");
+    assert!(
+        window.delivered * 10 > packets * 9,
+        "{name}: most is dropped"
+    );
+    packets
+}
+
+pub fn short(flows: u32) -> String {
+    match flows {
+        n if n % 1_000_000 == 0 => format!("{}M", n / 1_000_000),
+        n if n % 1_000 == 0 => format!("{}k", n / 1_000),
+        n => n.to_string(),
+    }
+}
+
+fn long(text: &str) -> u32 {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        _ => (text, 1),
+    };
+    digits
+        .parse::<u32>()
+        .unwrap_or_else(|_| panic!("--flows takes 10k,1M, found {text}"))
+        * unit
+}
+
+/// How long a run takes. Each begins with the same flows: those of `new-flows` have to be gone.
+pub fn duration(chain: &str) -> Nanos {
+    match chain {
+        "new-flows" => Nanos::from_secs(1),
+        _ => RUN,
+    }
+}
+
+/// The packets of a trace in memory: enough that it does not fit a cache, and whole rounds of flows.
+pub fn trace_packets(chain: &str, flows: u32) -> u64 {
+    if chain == "new-flows" {
+        return 1 << 20;
+    }
+    u64::from(flows) * (1u64 << 18).div_ceil(u64::from(flows)).max(2)
+}
+
+/// A line of the benchmark's output.
+#[derive(serde::Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+    min: f64,
+    max: f64,
+    runs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<&'static str>,
+}
+
+fn print(figure: &Figure) {
+    println!(
+        "{}",
+        serde_json::to_string(figure).unwrap_or_else(|error| panic!("{error}"))
+    );
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// The figure of several runs: their median.
+pub fn print_runs(
+    name: String,
+    unit: &'static str,
+    mut values: Vec<f64>,
+    table: Option<&'static str>,
+) {
+    values.sort_by(f64::total_cmp);
+    print(&Figure {
+        name,
+        value: rounded(values[values.len() / 2]),
+        unit,
+        min: rounded(values[0]),
+        max: rounded(values[values.len() - 1]),
+        runs: values.len(),
+        table,
+    });
+}
+
+/// What once and twice so many packets cost by `count`, per packet.
+pub fn per_packet(mut count: impl FnMut(u64) -> Option<u64>) -> Option<f64> {
+    const PACKETS: u64 = 32_000;
+    let (once, twice) = (count(PACKETS)?, count(2 * PACKETS)?);
+    Some((twice as f64 - once as f64) / PACKETS as f64)
+}
+
+/// Instructions of this program when it makes one pass, as `arguments` say, by callgrind.
+pub fn instructions(arguments: &[&str]) -> Option<u64> {
+    let program = std::env::current_exe().ok()?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*::cases::measured*")
+        .arg(program)
+        .arg("--one-pass")
+        .args(arguments)
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Libraries are tried in a child process, which has a count of its own, and ends before its parent.
+    let (_, count) = text.rsplit_once("Collected : ")?;
+    count.split_whitespace().next()?.parse().ok()
+}
+
+/// The command line.
+pub struct Arguments {
+    /// Chains wanted; all if none is named.
+    filters: Vec<String>,
+    pub runs: usize,
+    pub flows: Vec<u32>,
+    pub sizes: Vec<String>,
+    /// What follows `--one-pass`.
+    pub one_pass: Option<Vec<String>>,
+}
+
+impl Arguments {
+    /// Reads the command line; `flows` if it says nothing of them.
+    pub fn read(flows: &[u32]) -> Arguments {
+        let mut arguments = std::env::args().skip(1);
+        let mut read = Arguments {
+            filters: Vec::new(),
+            runs: 7,
+            flows: flows.to_vec(),
+            sizes: vec!["64B".to_owned()],
+            one_pass: None,
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                arguments
+                    .next()
+                    .unwrap_or_else(|| panic!("{argument} takes a value"))
+            };
+            match argument.as_str() {
+                "--one-pass" => read.one_pass = Some(arguments.by_ref().collect()),
+                "--runs" => {
+                    read.runs = value()
+                        .parse()
+                        .unwrap_or_else(|_| panic!("--runs takes a number"))
+                }
+                "--sizes" => read.sizes = value().split(',').map(str::to_owned).collect(),
+                "--flows" => read.flows = value().split(',').map(long).collect(),
+                // Cargo's own.
+                "--bench" => {}
+                _ => read.filters.push(argument),
+            }
+        }
+        for filter in &read.filters {
+            let known = CHAINS.contains(&filter.as_str());
+            assert!(known, "no chain {filter}; there are {}", CHAINS.join(", "));
+        }
+        read
+    }
+
+    /// The chains that are wanted.
+    pub fn chains(&self) -> impl Iterator<Item = &'static str> {
+        let wanted =
+            |chain: &&&str| self.filters.is_empty() || self.filters.iter().any(|f| f == **chain);
+        CHAINS.iter().filter(wanted).copied()
+    }
+}
