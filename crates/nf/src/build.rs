@@ -64,6 +64,12 @@ pub enum BuildError {
         /// What is too much.
         source: crate::url_filter::TableError,
     },
+    /// A function is beyond a port.
+    #[error("function {function}: an external function has ports, which only `tailwater run` has")]
+    External {
+        /// The function's name.
+        function: String,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -179,6 +185,11 @@ impl Shared {
                 Shared::Policer(Arc::new(rules))
             }
             FunctionConfig::Library(library) => Shared::Library(library.function.clone()),
+            FunctionConfig::External(_) => {
+                return Err(BuildError::External {
+                    function: name.to_owned(),
+                });
+            }
             FunctionConfig::Own(own) => Shared::Own(own.clone()),
         })
     }

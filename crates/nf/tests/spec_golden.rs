@@ -389,6 +389,53 @@ fn routers_and_tunnels_keep_every_field() {
 }
 
 #[test]
+fn external_functions_keep_every_field_and_cut_the_chain() {
+    use tailwater_nf::spec::{Changes, Missing};
+    let spec = right("external.yaml");
+    let (names, externals): (Vec<_>, Vec<_>) = spec.externals().unzip();
+    assert_eq!(names, ["firewall", "external"]);
+    let [firewall, other] = externals[..] else {
+        panic!("{externals:?}");
+    };
+    let ports: Vec<_> = firewall.ports().map(|port| port.interface()).collect();
+    assert_eq!(ports, [Some("fw-in"), Some("fw-out")]);
+    assert_eq!(
+        (firewall.timeout, firewall.outside),
+        (Nanos::from_millis(20), 1024)
+    );
+    assert_eq!(
+        (firewall.missing, firewall.own),
+        (Missing::Dropped, Fate::Drop)
+    );
+    let changes = Changes {
+        ip_id: true,
+        payload: true,
+        tcp_sequence: false,
+    };
+    assert_eq!(firewall.changes, changes);
+    // The documented defaults.
+    assert_eq!(other.return_port, None);
+    assert_eq!(
+        (other.timeout, other.outside),
+        (Nanos::from_millis(100), 16_384)
+    );
+    assert_eq!((other.missing, other.own), (Missing::Lost, Fate::Pass));
+    assert_eq!(other.changes, Changes::default());
+    let kinds = spec.parts().into_iter().map(|part| {
+        let kinds = part.functions.iter().map(|function| function.config.kind());
+        kinds.collect::<Vec<_>>()
+    });
+    assert_eq!(
+        kinds.collect::<Vec<_>>(),
+        [vec!["forward"], vec!["nat"], vec![]]
+    );
+    let port = |name: &str| spec.external_at(&name.parse().expect("a port"));
+    assert_eq!(port("net_af_xdp0,iface=fw-out"), Some("firewall"));
+    assert_eq!(port("net_memif0"), Some("external"));
+    assert_eq!(port("net_af_xdp0,iface=lan"), None);
+}
+
+#[test]
 fn url_filter_spec() {
     use tailwater_nf::url_filter::{Action, Pattern, Ports, Rest};
     let spec = right("url-filter.yaml");

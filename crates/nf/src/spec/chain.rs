@@ -2,7 +2,7 @@
 
 use super::document::{Document, Metadata};
 use super::error::{SpecError, quoted};
-use super::functions::{self, Context, FunctionConfig};
+use super::functions::{self, Context, ExternalConfig, FunctionConfig};
 use super::located::Located;
 use super::port_name::PortName;
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
@@ -152,6 +152,38 @@ impl Default for PacketsSpec {
 }
 
 impl ChainSpec {
+    /// The external functions, in order, by name.
+    pub fn externals(&self) -> impl Iterator<Item = (&str, &ExternalConfig)> {
+        self.functions.iter().filter_map(|function| {
+            let FunctionConfig::External(external) = &function.config else {
+                return None;
+            };
+            Some((function.name.as_str(), external))
+        })
+    }
+
+    /// The chain cut at its external functions: a chain for what is in front of the first one, and for what is
+    /// behind each. A part may have no function.
+    pub fn parts(&self) -> Vec<ChainSpec> {
+        let is_external =
+            |function: &FunctionSpec| matches!(function.config, FunctionConfig::External(_));
+        let parts = self.functions.split(is_external);
+        let part = |functions: &[FunctionSpec]| ChainSpec {
+            functions: functions.to_vec(),
+            name: self.name.clone(),
+            metadata: self.metadata.clone(),
+            match_: self.match_.clone(),
+            ports: self.ports.clone(),
+            ..*self
+        };
+        parts.map(part).collect()
+    }
+
+    /// The external function that uses this port, or the device or interface behind it.
+    pub fn external_at(&self, port: &PortName) -> Option<&str> {
+        user_of(&self.functions, port)
+    }
+
     /// Reads a spec and the files it names, which are relative to its folder.
     ///
     /// # Errors
@@ -179,6 +211,8 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
         &spec.required("functions", "a list of functions")?,
         &context,
     )?;
+    let ports = spec.optional("ports");
+    let ports = ports.map(|node| ports_of(&node, &functions)).transpose()?;
     Ok(ChainSpec {
         name: metadata.name.clone(),
         metadata,
@@ -193,19 +227,18 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
         packets: spec
             .optional("packets")
             .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
-        ports: spec
-            .optional("ports")
-            .map(|node| ports(&node))
-            .transpose()?,
+        ports,
     })
 }
 
-fn ports(node: &Located<'_>) -> Result<PortsSpec, SpecError> {
+fn ports_of(node: &Located<'_>, functions: &[FunctionSpec]) -> Result<PortsSpec, SpecError> {
     let fields = node.fields(&["entry", "exit", "bothWays", "mtu"])?;
     let name = |node: &Located<'_>| {
-        let text = node.text("a port")?;
-        text.parse::<PortName>()
-            .map_err(|error| node.error(error.to_string()))
+        let name = PortName::parse(node)?;
+        match user_of(functions, &name) {
+            None => Ok(name),
+            Some(user) => Err(node.error(taken(&name, user))),
+        }
     };
     let entry = name(&fields.required("entry", "a port")?)?;
     let exit = match fields.optional("exit") {
@@ -308,9 +341,33 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
             );
             return Err(item.error(message));
         }
+        if let FunctionConfig::External(external) = &config {
+            let mut names = external.ports();
+            let taken = names.find_map(|name| Some((name, user_of(&functions, name)?)));
+            if let Some((name, user)) = taken {
+                return Err(item.error(self::taken(name, user)));
+            }
+        }
         functions.push(FunctionSpec { name, config });
     }
     Ok(functions)
+}
+
+/// The function that uses this port, or the device or interface behind it.
+fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
+    let uses = |function: &&FunctionSpec| match &function.config {
+        FunctionConfig::External(external) => external.ports().any(|other| other.conflicts(port)),
+        _ => false,
+    };
+    let user = functions.iter().find(uses);
+    user.map(|function| function.name.as_str())
+}
+
+fn taken(port: &PortName, user: &str) -> String {
+    format!(
+        "expected a device and interface of its own for each port, found \"{port}\", which function \
+         {user} uses; number devices of one driver differently"
+    )
 }
 
 fn slo(node: &Located<'_>) -> Result<Slo, SpecError> {

@@ -22,7 +22,8 @@ pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, PortsSpe
 pub use document::Metadata;
 pub use error::SpecError;
 pub use functions::{
-    AclConfig, ForwardConfig, FunctionConfig, LibraryConfig, NatConfig, OwnFunction,
+    AclConfig, Changes, ExternalConfig, ForwardConfig, FunctionConfig, LibraryConfig, Missing,
+    NatConfig, OwnFunction,
 };
 pub use port_name::{PortName, PortNameError};
 pub use values::{Fate, Throughput};

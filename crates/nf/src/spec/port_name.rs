@@ -1,5 +1,7 @@
 //! Names of ports, as a user writes them.
 
+use super::error::SpecError;
+use super::located::Located;
 use std::fmt;
 
 /// A PCI device's place.
@@ -43,6 +45,12 @@ pub enum PortNameError {
 }
 
 impl PortName {
+    /// A port named in a spec.
+    pub(crate) fn parse(node: &Located<'_>) -> Result<PortName, SpecError> {
+        let name = node.text("a port")?.parse::<PortName>();
+        name.map_err(|error| node.error(error.to_string()))
+    }
+
     /// Whether it is a PCI device.
     pub fn is_pci(&self) -> bool {
         self.pci

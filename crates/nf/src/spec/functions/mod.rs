@@ -6,6 +6,7 @@ use super::values::label;
 use std::path::Path;
 
 mod own;
+pub use external::{Changes, Missing};
 pub use own::OwnFunction;
 
 /// What reading a function's configuration may need beside its YAML.
@@ -78,6 +79,8 @@ registry! {
     "policer" => policer::PolicerConfig as Policer,
     /// A function from a shared library.
     "library" => library::LibraryConfig as Library,
+    /// A program of somebody else's, beyond a port.
+    "external" => external::ExternalConfig as External,
 }
 
 impl FunctionConfig {
