@@ -10,6 +10,7 @@ mod death;
 pub mod device;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod external;
 mod meter;
 pub mod port;
 pub mod report;

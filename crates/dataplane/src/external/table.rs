@@ -1,0 +1,229 @@
+//! Fingerprints of packets, each with what is known of it: a first-in, first-out queue for each fingerprint, and one
+//! for all.
+
+use super::fingerprint::Fingerprint;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// One packet.
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    fingerprint: Fingerprint,
+    value: T,
+    /// Neighbours among all entries, by age.
+    older: u32,
+    newer: u32,
+    /// Neighbours among the first entries of a bucket's fingerprints; of the first of its fingerprint only.
+    before: u32,
+    behind: u32,
+    /// The next one of the same fingerprint.
+    next: u32,
+    /// The last one of the same fingerprint; of the first only.
+    last: u32,
+}
+
+/// Up to so many packets. All memory is taken at once; every step costs the same, but for fingerprints that
+/// share a bucket, of which there are as many as there is room for packets.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+    /// The first entry of one of the fingerprints there.
+    buckets: Box<[u32]>,
+    oldest: u32,
+    newest: u32,
+}
+
+impl<T: Copy> Table<T> {
+    /// With room for `most` packets.
+    pub(super) fn new(most: u32) -> Table<T> {
+        let buckets = most.next_power_of_two() as usize;
+        Table {
+            entries: Vec::with_capacity(most as usize),
+            free: Vec::with_capacity(most as usize),
+            buckets: vec![NONE; buckets].into(),
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+
+    /// How many packets there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there is room for another one.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.entries.len() < self.entries.capacity()
+    }
+
+    fn bucket(&self, fingerprint: Fingerprint) -> usize {
+        fingerprint.0 as usize & (self.buckets.len() - 1)
+    }
+
+    /// The first entry of a fingerprint.
+    fn first(&self, fingerprint: Fingerprint) -> u32 {
+        let mut at = self.buckets[self.bucket(fingerprint)];
+        while at != NONE && self.entries[at as usize].fingerprint != fingerprint {
+            at = self.entries[at as usize].behind;
+        }
+        at
+    }
+
+    /// Adds a packet as the newest. Whether there was room.
+    pub(super) fn add(&mut self, fingerprint: Fingerprint, value: T) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let bucket = self.bucket(fingerprint);
+        let first = self.first(fingerprint);
+        let entry = Entry {
+            fingerprint,
+            value,
+            older: self.newest,
+            newer: NONE,
+            before: NONE,
+            behind: if first == NONE {
+                self.buckets[bucket]
+            } else {
+                NONE
+            },
+            next: NONE,
+            last: NONE,
+        };
+        let behind = entry.behind;
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        match self.newest {
+            NONE => self.oldest = at,
+            newest => self.entries[newest as usize].newer = at,
+        }
+        self.newest = at;
+        if first == NONE {
+            self.entries[at as usize].last = at;
+            self.buckets[bucket] = at;
+            if behind != NONE {
+                self.entries[behind as usize].before = at;
+            }
+        } else {
+            let last = std::mem::replace(&mut self.entries[first as usize].last, at);
+            self.entries[last as usize].next = at;
+        }
+        true
+    }
+
+    /// Takes the oldest packet of a fingerprint.
+    pub(super) fn take(&mut self, fingerprint: Fingerprint) -> Option<T> {
+        let at = self.first(fingerprint);
+        (at != NONE).then(|| self.remove(at).1)
+    }
+
+    /// The oldest packet of all.
+    pub(super) fn oldest(&self) -> Option<T> {
+        let entry = self.entries.get(self.oldest as usize)?;
+        Some(entry.value)
+    }
+
+    /// Takes the oldest packet of all.
+    pub(super) fn take_oldest(&mut self) -> Option<(Fingerprint, T)> {
+        // The oldest of all is the first of its fingerprint.
+        (self.oldest != NONE).then(|| self.remove(self.oldest))
+    }
+
+    /// Removes the first entry of a fingerprint.
+    fn remove(&mut self, at: u32) -> (Fingerprint, T) {
+        let entry = self.entries[at as usize].clone();
+        match entry.older {
+            NONE => self.oldest = entry.newer,
+            older => self.entries[older as usize].newer = entry.newer,
+        }
+        match entry.newer {
+            NONE => self.newest = entry.older,
+            newer => self.entries[newer as usize].older = entry.older,
+        }
+        // The next of its fingerprint comes in its place, if there is one.
+        let (mut front, mut back) = (entry.behind, entry.before);
+        if entry.next != NONE {
+            let next = &mut self.entries[entry.next as usize];
+            (next.before, next.behind, next.last) = (entry.before, entry.behind, entry.last);
+            (front, back) = (entry.next, entry.next);
+        }
+        match entry.before {
+            NONE => {
+                let bucket = self.bucket(entry.fingerprint);
+                self.buckets[bucket] = front;
+            }
+            before => self.entries[before as usize].behind = front,
+        }
+        if entry.behind != NONE {
+            self.entries[entry.behind as usize].before = back;
+        }
+        self.free.push(at);
+        (entry.fingerprint, entry.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Add(u64),
+        Take(u64),
+        TakeOldest,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Few fingerprints, some of which share a bucket.
+        let fingerprint = || prop_oneof![0u64..4, (0u64..4).prop_map(|n| n << 32)];
+        prop_oneof![
+            4 => fingerprint().prop_map(Step::Add),
+            3 => fingerprint().prop_map(Step::Take),
+            1 => Just(Step::TakeOldest),
+        ]
+    }
+
+    proptest! {
+        /// It does what a plain list does.
+        #[test]
+        fn it_is_a_list(most in 1u32..12, steps in prop::collection::vec(step(), 0..300)) {
+            let mut table = Table::new(most);
+            let mut list: Vec<(u64, usize)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Add(fingerprint) => {
+                        let room = list.len() < most as usize;
+                        prop_assert_eq!(table.has_room(), room);
+                        prop_assert_eq!(table.add(Fingerprint(fingerprint), number), room);
+                        if room {
+                            list.push((fingerprint, number));
+                        }
+                    }
+                    Step::Take(fingerprint) => {
+                        let place = list.iter().position(|(other, _)| *other == fingerprint);
+                        let expected = place.map(|place| list.remove(place).1);
+                        prop_assert_eq!(table.take(Fingerprint(fingerprint)), expected);
+                    }
+                    Step::TakeOldest => {
+                        prop_assert_eq!(table.oldest(), list.first().map(|entry| entry.1));
+                        let expected = (!list.is_empty()).then(|| list.remove(0));
+                        let taken = table.take_oldest();
+                        prop_assert_eq!(taken.map(|(print, value)| (print.0, value)), expected);
+                    }
+                }
+                prop_assert_eq!(table.len(), list.len());
+            }
+        }
+    }
+}
