@@ -317,6 +317,7 @@ impl Port for DpdkPorts {
                 tx_ring: ring,
                 mtu: self.config.ports.mtu,
                 promiscuous: true,
+                hash_key: need.rss_key,
             };
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
             let last = number == names.len() - 1;
@@ -369,7 +370,7 @@ impl Port for DpdkPorts {
         };
         let (reta, clock) = (round_robin(workers), self.clock.clone());
         let steering = Steering::new(
-            RssHasher::default(),
+            RssHasher::new(&need.rss_key),
             (workers, BETWEEN),
             &reta,
             delay,

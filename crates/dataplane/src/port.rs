@@ -4,7 +4,7 @@ use crate::capture::CaptureTap;
 use crate::report::PortReport;
 use std::io;
 use tailwater_net::Nanos;
-use tailwater_net::toeplitz::BUCKETS;
+use tailwater_net::toeplitz::{BUCKETS, RssKey};
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 
@@ -64,6 +64,8 @@ pub struct Need {
     pub helpers: u16,
     /// Buffers that each worker may hold at a time.
     pub buffers: u32,
+    /// The key of the RSS hash. A port of traffic that is known has been told before.
+    pub rss_key: RssKey,
 }
 
 /// Where a run's packets come from and go to: one port, or two of them.

@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_handover::priority::Priority;
 use tailwater_net::Nanos;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::accounting::ExportError;
 use tailwater_nf::batch::MAX_BATCH;
 use tailwater_nf::build::{BuildError, ChainBuilder};
@@ -178,7 +177,7 @@ pub fn run_noted(
     progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     let clock = Clock::start();
-    let rss = RssHasher::default();
+    let rss = spec.rss();
     let queues = config.cores.len() as u16;
     let nic_config = TraceNicConfig {
         // What is handed over is copied by who processes it.
@@ -215,7 +214,7 @@ fn on_port(
     notes: Option<&BatchNotes>,
     mut progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
-    let rss = RssHasher::default();
+    let rss = spec.rss();
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
     // The threads that report and record get the other cores, if there are any.
@@ -257,6 +256,7 @@ fn on_port(
         workers: queues,
         helpers: auxiliary.len() as u16,
         buffers,
+        rss_key: *rss.key(),
     })?;
     let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tailwater_net::toeplitz::MICROSOFT_KEY;
+use tailwater_net::toeplitz::{MICROSOFT_KEY, RssKey};
 use tailwater_nf::spec::PortName;
 
 /// How a port is set up.
@@ -33,6 +33,8 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// Whether frames for other MAC addresses are received, too.
     pub promiscuous: bool,
+    /// The key of the hash by which it spreads packets, if it does.
+    pub hash_key: RssKey,
 }
 
 impl Default for PortConfig {
@@ -43,6 +45,7 @@ impl Default for PortConfig {
             rx_ring: 1024,
             tx_ring: 1024,
             mtu: None,
+            hash_key: MICROSOFT_KEY,
             promiscuous: true,
         }
     }
@@ -264,9 +267,9 @@ impl Device {
             }
         }
         // A longer key's end is for longer addresses than IPv6 has.
-        let mut key = vec![0; self.key_bytes.max(MICROSOFT_KEY.len())];
-        let known = key.len().min(MICROSOFT_KEY.len());
-        key[..known].copy_from_slice(&MICROSOFT_KEY[..known]);
+        let mut key = vec![0; self.key_bytes.max(config.hash_key.len())];
+        let known = key.len().min(config.hash_key.len());
+        key[..known].copy_from_slice(&config.hash_key[..known]);
         let mut raw = ffi::Config {
             rx_queues,
             tx_queues: config.tx_queues,

@@ -178,6 +178,26 @@ impl FlowKey {
         }
     }
 
+    /// The key that both directions of a connection have in common, and whether it is the opposite
+    /// direction's: the end with the lower address, or of equal ones the lower port, comes first.
+    #[inline]
+    pub const fn of_connection(&self) -> (Self, bool) {
+        let w = &self.words;
+        let ports = self.source_port() > self.destination_port();
+        let reversed = if self.is_v4() {
+            let (source, destination) = (w[0] as u32, (w[0] >> 32) as u32);
+            source > destination || source == destination && ports
+        } else if w[1] == w[3] {
+            w[0] > w[2] || w[0] == w[2] && ports
+        } else {
+            w[1] > w[3]
+        };
+        match reversed {
+            true => (self.reversed(), true),
+            false => (*self, false),
+        }
+    }
+
     /// A 64-bit hash. Keyed: without the seed nobody can choose flows that collide.
     ///
     /// Every input word passes through a 64x64-bit multiplication folded to 64 bits, as in the

@@ -48,6 +48,8 @@ pub struct Packet {
     pub(crate) segment: u8,
     /// Whether the look-up opened the flow for this packet.
     pub(crate) opened: bool,
+    /// Whether the flow is a connection and the packet goes against the direction of its key.
+    pub(crate) reversed: bool,
     /// The number that the flow's dispatcher gave it, if the packet went through a queue.
     pub(crate) number: u16,
     /// Where the port finds the rest of the frame, which is not in the buffer yet; 0 if all is.
@@ -125,6 +127,7 @@ impl Packet {
             rekeyed: false,
             segment: 0,
             opened: false,
+            reversed: false,
             number: 0,
             rest: incoming.rest,
             start,

@@ -78,7 +78,9 @@ impl Chain {
     ///
     /// # Panics
     /// If a function has state and there is no table, or one too narrow; if a function has more
-    /// than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS).
+    /// than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS); if one function
+    /// [tracks connections](NetworkFunction::tracks_connections) and another
+    /// [opens companions](NetworkFunction::opens_companions).
     pub fn new(
         functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
@@ -101,6 +103,7 @@ impl Chain {
             segments,
             slots,
             bytes,
+            connections,
         } = Layout::new(&functions, cuts);
         let room = table.as_ref().map_or(0, FlowTable::state_bytes);
         assert!(
@@ -110,6 +113,19 @@ impl Chain {
         let wanted = functions
             .iter()
             .any(|(_, function)| function.wants_flow_ends());
+        let companions = segments.iter().any(|segment| segment.opens_companions);
+        assert!(
+            !(connections && companions),
+            "a flow that is a connection has no companion"
+        );
+        if let Some(table) = &mut table {
+            table.of_connections(connections);
+            let mut lifetimes = functions
+                .iter()
+                .zip(&slots)
+                .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
+            table.set_lifetimes(lifetimes.next());
+        }
         // Other segments' state may be another core's: who processes a packet fetches it.
         if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
             table.fetch_at_look_up(first.bytes.clone());
@@ -302,6 +318,8 @@ impl Chain {
                         &StateSlot {
                             version: 0,
                             state: 0..0,
+                            version_apart: 0,
+                            state_apart: 0,
                         }
                     },
                 ),
@@ -352,7 +370,9 @@ impl Chain {
             return false;
         };
         let mut opening = self.segments.iter().filter(|s| s.opens_companions);
-        opening.any(|segment| *table.word(packet.flow, segment.settled_at()) != segment.settled)
+        opening.any(|segment| {
+            *table.word(packet.flow, segment.settled_at(packet.reversed)) != segment.settled
+        })
     }
 
     /// Forgets idle flows; a little in every turn of the worker's loop.
@@ -481,11 +501,15 @@ impl Chain {
 fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
     ends.drain(|key, state| {
         for Stage { function, slot, .. } in stages.iter_mut() {
-            if let Some(slot) = slot
-                && function.wants_flow_ends()
-                && slot.seen_version(state) != UNSEEN
-            {
-                function.flow_ended(key, &state[slot.state.clone()]);
+            let Some(slot) = slot.as_ref().filter(|_| function.wants_flow_ends()) else {
+                continue;
+            };
+            let directions = if slot.is_directed() { 2 } else { 1 };
+            for reversed in [false, true].into_iter().take(directions) {
+                if slot.seen_version(state, reversed) != UNSEEN {
+                    let key = if reversed { key.reversed() } else { *key };
+                    function.flow_ended(&key, &state[slot.state_of(reversed)]);
+                }
             }
         }
     });

@@ -25,6 +25,7 @@ pub use partition::Partition;
 use crate::batch::{MAX_BATCH, Slot};
 use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
+use crate::function::Lifetimes;
 use crate::region::CACHE_LINE;
 use partition::{NEIGHBOURHOOD, PartitionParts};
 use std::io;
@@ -36,6 +37,10 @@ use tailwater_net::{FlowKey, Nanos};
 /// A nanosecond count shifted right by this is a tick: 65.5 µs. Ages are 32-bit tick counts, right
 /// for flows idle for up to 39 hours.
 const TICK_SHIFT: u32 = 16;
+
+/// See [`FlowTable::look_again`]: at a million flows, an eighth of a million timers a second, which is
+/// about a hundredth of a core's time.
+const LOOK_AGAIN: Nanos = Nanos::from_secs(8);
 
 /// A flow's place in the table. Only a look-up makes one, so it is always in range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +117,10 @@ pub struct FlowTable {
     handed: bool,
     /// What of a flow's state a look-up fetches.
     fetched: Range<usize>,
+    /// Whether flows are connections: both directions are found under one key.
+    connections: bool,
+    /// Who says how long flows are kept, and the bytes of their state that it is told.
+    lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>,
 }
 
 impl FlowTable {
@@ -153,6 +162,8 @@ impl FlowTable {
             cursor: 0,
             handed: false,
             fetched,
+            connections: false,
+            lifetimes: None,
         };
         Ok((table, partitions))
     }
@@ -170,7 +181,19 @@ impl FlowTable {
             cursor: 0,
             handed: false,
             fetched: self.fetched.clone(),
+            connections: self.connections,
+            lifetimes: self.lifetimes.clone(),
         }
+    }
+
+    /// Has look-ups find both directions of a connection as one flow, or not.
+    pub(crate) fn of_connections(&mut self, connections: bool) {
+        self.connections = connections;
+    }
+
+    /// Has somebody else say how long flows are kept, told these bytes of their state.
+    pub(crate) fn set_lifetimes(&mut self, lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>) {
+        self.lifetimes = lifetimes;
     }
 
     /// A view that never holds a partition, for a core that is handed packets with their flows: it
@@ -346,11 +369,29 @@ impl FlowTable {
     /// no place, or whose bucket is another worker's, keeps [`FlowIndex::NONE`].
     #[inline]
     pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
+        match self.connections {
+            true => self.lookup_by(|key| key.of_connection(), slots, now, ends),
+            false => self.lookup_by(|key| (*key, false), slots, now, ends),
+        }
+    }
+
+    /// Looks packets up by what `name` makes of their keys: the flow's key, and whether it is the opposite
+    /// direction's.
+    #[inline]
+    fn lookup_by(
+        &mut self,
+        name: impl Fn(&FlowKey) -> (FlowKey, bool),
+        slots: &mut [Slot],
+        now: Nanos,
+        ends: &mut EndedFlows,
+    ) {
         let mut homes = [0u32; MAX_BATCH];
         // First pass: where each key's home is; the line is on its way while the next is hashed.
         for (slot, home) in slots.iter_mut().zip(&mut homes) {
             slot.packet.flow = FlowIndex::NONE;
-            *home = self.home(&slot.packet.headers.key, bucket_of(slot.packet.rss_hash));
+            let (key, reversed) = name(&slot.packet.headers.key);
+            slot.packet.reversed = reversed;
+            *home = self.home(&key, bucket_of(slot.packet.rss_hash));
             self.memory.prefetch_entry(*home as usize);
         }
         // Second pass: most flows are found at home. For the rest the lines to search are fetched.
@@ -364,7 +405,7 @@ impl FlowTable {
                 continue;
             }
             let near = self.links(FlowIndex(home)).near;
-            if near & 1 != 0 && *self.key_of(FlowIndex(home)) == slot.packet.headers.key {
+            if near & 1 != 0 && *self.key_of(FlowIndex(home)) == name(&slot.packet.headers.key).0 {
                 slot.packet.flow = FlowIndex(home);
                 self.memory.prefetch_state(home as usize, &self.fetched);
                 self.links_mut(FlowIndex(home)).last_seen = tick;
@@ -379,7 +420,7 @@ impl FlowTable {
         for &i in &unsettled[..waiting] {
             let packet = &mut slots[usize::from(i)].packet;
             let home = FlowIndex(homes[usize::from(i)]);
-            let key = packet.headers.key;
+            let (key, _) = name(&packet.headers.key);
             let found = self.find(home, &key);
             let flow = found.or_else(|| self.open(home, &key, now, ends, Timer::Own));
             if let Some(flow) = flow {
@@ -428,6 +469,7 @@ impl FlowTable {
             return;
         };
         self.cursor = (bucket + 1) % BUCKETS;
+        let soonest = self.look_again();
         let now = now.0 >> TICK_SHIFT;
         for _ in 0..budget {
             let mask = self.mask();
@@ -440,16 +482,40 @@ impl FlowTable {
             };
             let flow = FlowIndex(base + due);
             let idle = self.idle_ticks(flow, now as u32);
-            let timeout = ticks(self.timeouts.of(self.key_of(flow).protocol()));
+            let timeout = self.timeout(flow);
             if idle >= timeout {
                 self.counters.expired += 1 + u64::from(self.close(flow, ends));
             } else if let Some((partition, mut flows)) = self.partition(bucket) {
                 let place = flow.0 & mask;
                 partition.wheel.remove(&mut flows, place);
+                let left = (timeout - idle).min(soonest);
                 partition
                     .wheel
-                    .insert(&mut flows, place, now + u64::from(timeout - idle));
+                    .insert(&mut flows, place, now + u64::from(left));
             }
+        }
+    }
+
+    /// How long the flow is kept without packets, in ticks.
+    fn timeout(&mut self, flow: FlowIndex) -> u32 {
+        let key = *self.key_of(flow);
+        // The state of a flow with packets in the system may be another core's.
+        if self.links(flow).active == 0
+            && let Some((lifetimes, bytes)) = self.lifetimes.take()
+        {
+            let timeout = lifetimes.idle_timeout(&key, self.state(flow, &bytes));
+            self.lifetimes = Some((lifetimes, bytes));
+            return ticks(timeout);
+        }
+        ticks(self.timeouts.of(key.protocol()))
+    }
+
+    /// After how many ticks at the latest a flow's timer is looked at: state that says how long the flow is
+    /// kept changes while the timer runs.
+    fn look_again(&self) -> u32 {
+        match self.lifetimes {
+            Some(_) => ticks(LOOK_AGAIN).min(ticks(self.timeouts.longest())),
+            None => u32::MAX,
         }
     }
 
@@ -559,7 +625,7 @@ impl FlowTable {
         // SAFETY: in range as in `links`; the place was free, so no packet of a flow there is anywhere.
         unsafe { self.memory.set_key(flow.place(), key) };
         self.whole_state(flow).fill(0);
-        let timeout = ticks(self.timeouts.of(key.protocol()));
+        let timeout = ticks(self.timeouts.of(key.protocol())).min(self.look_again());
         let (partition, mut flows) = self.partition(bucket)?;
         let place = flow.0 & mask;
         partition.set_taken(place, true);
@@ -576,15 +642,24 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// Makes room in a home's neighbourhood: the flow idle longest goes, with its companion. Flows
-    /// seen in this very tick stay: the batch under way may hold packets of theirs.
+    /// Makes room in a home's neighbourhood: the flow idle longest goes, with its companion; or, where each
+    /// flow has a time of its own, the one whose time is up first. Flows seen in this very tick stay: the batch
+    /// under way may hold packets of theirs.
     fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
-        let (idle, distance) = (0..NEIGHBOURHOOD)
-            .map(|distance| (self.idle_ticks(self.at(home.0, distance), tick), distance))
-            .max()?;
-        if idle == 0 {
-            return None;
+        let mut chosen = None;
+        for distance in 0..NEIGHBOURHOOD {
+            let flow = self.at(home.0, distance);
+            let idle = self.idle_ticks(flow, tick);
+            if idle == 0 {
+                continue;
+            }
+            let over = match self.lifetimes {
+                Some(_) => i64::from(idle) - i64::from(self.timeout(flow)),
+                None => i64::from(idle),
+            };
+            chosen = chosen.max(Some((over, distance)));
         }
+        let (_, distance) = chosen?;
         let flow = self.at(home.0, distance);
         self.counters.evicted += 1 + u64::from(self.close(flow, ends));
         Some(distance)

@@ -3,7 +3,9 @@
 use crate::batch::{Batch, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowIndex, FlowTable, NoCompanion};
 use bytemuck::Pod;
+use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
 
@@ -81,6 +83,19 @@ pub trait NetworkFunction: Send {
         0
     }
 
+    /// Whether its state is one for both directions of a connection. In a chain with such a function a
+    /// flow is a connection: the port hashes both directions alike, so that they are in one bucket, the
+    /// table finds both under one key, and one core at a time has both. Functions of the chain that say
+    /// no here keep a piece of state for each direction all the same, and see no difference.
+    fn tracks_connections(&self) -> bool {
+        false
+    }
+
+    /// How long flows without packets are kept, if the function decides: then it decides for the chain.
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        None
+    }
+
     /// The version of what [`new_flow`](NetworkFunction::new_flow) decides by; neither 0 nor
     /// [`u32::MAX`], which stand for flows that are to be shown whatever the version is. When it
     /// changes (new rules), every flow is shown to `new_flow` again with its next packet.
@@ -137,6 +152,14 @@ pub trait NetworkFunction: Send {
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);
 }
 
+/// How long flows without packets are kept.
+pub trait Lifetimes: Debug + Send + Sync {
+    /// How long a flow is kept after its last packet. The state is the function's own, all zero if the
+    /// function has not let the flow pass. Asked now and then, not for each packet: a flow may be kept a few seconds
+    /// longer. A full table lets that flow go whose time is up first.
+    fn idle_timeout(&self, key: &FlowKey, state: &[u8]) -> Nanos;
+}
+
 /// The most reasons to drop that one function can have.
 pub const MAX_DROP_REASONS: usize = 16;
 
@@ -153,12 +176,35 @@ pub(crate) struct StateSlot {
     pub(crate) version: usize,
     /// The function's own bytes.
     pub(crate) state: Range<usize>,
+    /// How much further on the same two are for packets against the direction of a connection's key: both 0
+    /// where directions share them, or flows are no connections.
+    pub(crate) version_apart: usize,
+    pub(crate) state_apart: usize,
 }
 
 impl StateSlot {
-    /// The version in a copy of all of a flow's state.
-    pub(crate) fn seen_version(&self, state: &[u8]) -> u32 {
-        bytemuck::pod_read_unaligned(&state[self.version..self.version + 4])
+    /// Where the version is for packets of a direction.
+    #[inline]
+    pub(crate) fn version_at(&self, reversed: bool) -> usize {
+        self.version + self.version_apart * usize::from(reversed)
+    }
+
+    /// The function's bytes for packets of a direction.
+    #[inline]
+    pub(crate) fn state_of(&self, reversed: bool) -> Range<usize> {
+        let apart = self.state_apart * usize::from(reversed);
+        self.state.start + apart..self.state.end + apart
+    }
+
+    /// Whether each direction has its own.
+    pub(crate) fn is_directed(&self) -> bool {
+        self.version_apart > 0
+    }
+
+    /// The version for a direction in a copy of all of a flow's state.
+    pub(crate) fn seen_version(&self, state: &[u8], reversed: bool) -> u32 {
+        let at = self.version_at(reversed);
+        bytemuck::pod_read_unaligned(&state[at..at + 4])
     }
 
     /// The function's piece of a flow's state, as its own type.
@@ -166,9 +212,15 @@ impl StateSlot {
     /// # Panics
     /// If the type is larger than what the function declared, or its alignment above 8.
     #[inline]
-    fn typed<'a, T: Pod>(&self, table: &'a mut FlowTable, flow: FlowIndex) -> &'a mut T {
+    fn typed<'a, T: Pod>(
+        &self,
+        table: &'a mut FlowTable,
+        flow: FlowIndex,
+        reversed: bool,
+    ) -> &'a mut T {
         const { assert!(align_of::<T>() <= 8, "flow state is aligned to 8 bytes") };
-        bytemuck::from_bytes_mut(&mut table.state(flow, &self.state)[..size_of::<T>()])
+        let state = table.state(flow, &self.state_of(reversed));
+        bytemuck::from_bytes_mut(&mut state[..size_of::<T>()])
     }
 }
 
@@ -192,7 +244,7 @@ impl FlowStates<'_> {
             .table
             .as_mut()
             .expect("only functions with state ask for it");
-        self.slot.typed(table, packet.flow)
+        self.slot.typed(table, packet.flow, packet.reversed)
     }
 
     /// Where the state of the packet's flow is, aligned to 8: the caller's to touch until the states are used
@@ -205,7 +257,7 @@ impl FlowStates<'_> {
         let table = self.table.as_mut();
         table
             .expect("only functions with state ask for it")
-            .state_address(packet.flow, &self.slot.state)
+            .state_address(packet.flow, &self.slot.state_of(packet.reversed))
     }
 
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
@@ -214,9 +266,13 @@ impl FlowStates<'_> {
     /// If the packet has no flow.
     pub fn key(&self, packet: &Packet) -> FlowKey {
         let table = self.table.as_ref();
-        table
+        let key = table
             .expect("only functions with state ask for it")
-            .key(packet.flow)
+            .key(packet.flow);
+        match packet.reversed {
+            true => key.reversed(),
+            false => key,
+        }
     }
 }
 
@@ -254,7 +310,8 @@ impl NewFlow<'_> {
     /// The function's state of this flow.
     #[inline]
     pub fn state<T: Pod>(&mut self) -> &mut T {
-        self.slot.typed(self.table, self.packet.flow)
+        let packet = self.packet;
+        self.slot.typed(self.table, packet.flow, packet.reversed)
     }
 
     /// The function will from now on give the flow's packets other addresses or ports than before: what
@@ -286,6 +343,6 @@ impl NewFlow<'_> {
             self.ends,
         )?;
         *self.table.word(companion, self.slot.version) = self.version;
-        Ok(self.slot.typed(self.table, companion))
+        Ok(self.slot.typed(self.table, companion, false))
     }
 }

@@ -47,6 +47,24 @@ proptest! {
     }
 
     #[test]
+    fn both_directions_have_one_connection_key(
+        s in prop_oneof![any::<u128>(), 0u128..3],
+        d in prop_oneof![any::<u128>(), 0u128..3],
+        ports in (0u16..3, 0u16..3),
+    ) {
+        for key in [v4(s as u32, d as u32, 6, ports.0, ports.1), v6(s, d, 6, ports.0, ports.1)] {
+            for key in [key, key.of_fragment()] {
+                let ((one, reversed), (other, back)) =
+                    (key.of_connection(), key.reversed().of_connection());
+                prop_assert_eq!(one, other);
+                prop_assert_eq!(if reversed { key.reversed() } else { key }, one);
+                // Only a flow from an end to itself has one direction.
+                prop_assert_eq!(reversed == back, key == key.reversed());
+            }
+        }
+    }
+
+    #[test]
     fn both_ways_hash_differently_and_seeds_matter(
         s in any::<u128>(), d in any::<u128>(), sp in any::<u16>(), seed in any::<u64>(),
     ) {

@@ -31,12 +31,13 @@ impl Chain {
             self.learn_of_rekeyed(segment, batch);
         }
         let version = self.settled_version(segment);
-        let at = self.segments[segment].settled_at();
+        let segment = &self.segments[segment];
         let Some(table) = self.table.as_mut() else {
             return false;
         };
         let mut unsettled = false;
         for packet in batch.iter_mut() {
+            let at = segment.settled_at(packet.reversed);
             let settled = *table.word(packet.flow, at) == version;
             packet.settled = settled;
             unsettled |= !settled;
@@ -54,7 +55,8 @@ impl Chain {
         };
         for packet in batch.iter_mut().filter(|packet| packet.rekeyed) {
             packet.rekeyed = false;
-            segment.show_again(with_state(stages), table, packet.flow);
+            let flow = (packet.flow, packet.reversed);
+            segment.show_again(with_state(stages), table, flow);
         }
     }
 
@@ -68,15 +70,16 @@ impl Chain {
             return;
         };
         for packet in batch.iter_mut().filter(|packet| !packet.settled) {
-            if let Some(pending) = segment.pending() {
+            let reversed = packet.reversed;
+            if let Some(pending) = segment.pending(reversed) {
                 packet.rekeyed = std::mem::take(table.word(packet.flow, pending)) != 0;
             }
             // A version may have changed since the flow was opened under the last.
             let seen = with_state(stages).all(|(function, slot)| {
-                *table.word(packet.flow, slot.version) == function.version()
+                *table.word(packet.flow, slot.version_at(reversed)) == function.version()
             });
             if seen {
-                *table.word(packet.flow, segment.settled_at()) = version;
+                *table.word(packet.flow, segment.settled_at(reversed)) = version;
             }
         }
     }
@@ -105,7 +108,8 @@ impl Chain {
         );
         self.unseen.clear();
         for (at, packet) in batch.iter().enumerate() {
-            if !packet.settled && *table.word(packet.flow, slot.version) != version {
+            let at_version = slot.version_at(packet.reversed);
+            if !packet.settled && *table.word(packet.flow, at_version) != version {
                 self.unseen.push(at as u16);
             }
         }
@@ -116,7 +120,8 @@ impl Chain {
         let mut refused = false;
         for &at in &self.unseen {
             let (packet, frame) = batch.packet_mut(usize::from(at));
-            let seen = *table.word(packet.flow, slot.version);
+            let at_version = slot.version_at(packet.reversed);
+            let seen = *table.word(packet.flow, at_version);
             if seen == version {
                 // An earlier packet of the batch has opened the flow.
                 continue;
@@ -134,7 +139,8 @@ impl Chain {
             let verdict = function.new_flow(packet, frame, &mut flow);
             // Nobody behind has seen a flow that is new here, so there is nothing to show again.
             if flow.rekeyed && seen != UNSEEN {
-                segment.show_again(with_state(later), table, packet.flow);
+                let flow = (packet.flow, packet.reversed);
+                segment.show_again(with_state(later), table, flow);
             }
             match verdict {
                 Verdict::Drop(reason) => {
@@ -142,7 +148,7 @@ impl Chain {
                     refused = true;
                 }
                 Verdict::Forward | Verdict::Bypass => {
-                    *table.word(packet.flow, slot.version) = version;
+                    *table.word(packet.flow, at_version) = version;
                 }
             }
         }

@@ -33,7 +33,8 @@ impl Cuts {
 /// The segment's state starts a cache line, which it shares with no other segment: first the
 /// [settled version](super::Chain::settled_version), then, unless the segment is the last, whether a
 /// change of the flow is [pending](Segment::pending), then the functions' versions, then their own
-/// bytes, each aligned to 8.
+/// bytes, each aligned to 8. Where flows are connections, each of these is there twice, once for each
+/// direction, but for functions that [track connections](NetworkFunction::tracks_connections).
 #[derive(Debug)]
 pub(super) struct Segment {
     /// Which functions.
@@ -42,6 +43,9 @@ pub(super) struct Segment {
     pub(super) bytes: Range<usize>,
     /// Whether another segment follows.
     followed: bool,
+    /// How much further on the numbers in front are for packets against the direction of a connection's key: 0
+    /// where flows are no connections.
+    apart: usize,
     /// Whether one of the functions opens companions.
     pub(super) opens_companions: bool,
     /// The settled version at the last look-up, if so.
@@ -56,18 +60,19 @@ impl Segment {
         !self.bytes.is_empty()
     }
 
-    /// Where in a flow's state the version is under which all functions have seen it.
+    /// Where in a flow's state the version is under which all functions have seen it, or this direction of
+    /// a connection.
     #[inline]
-    pub(super) fn settled_at(&self) -> usize {
-        self.bytes.start
+    pub(super) fn settled_at(&self, reversed: bool) -> usize {
+        self.bytes.start + self.apart * usize::from(reversed)
     }
 
     /// Where in a flow's state it is noted that the segments behind have yet to be told of a flow that a
     /// function rekeyed. They may run on another core, so the next packet that leaves this segment tells
     /// them. Until then the flow is not settled here. `None` in the last segment.
     #[inline]
-    pub(super) fn pending(&self) -> Option<usize> {
-        self.followed.then_some(self.bytes.start + WORD)
+    pub(super) fn pending(&self, reversed: bool) -> Option<usize> {
+        self.followed.then_some(self.settled_at(reversed) + WORD)
     }
 
     /// Has functions be shown a flow again, since one in front rekeyed it, now or, if something drops
@@ -77,15 +82,15 @@ impl Segment {
         &self,
         functions: impl Iterator<Item = (&'a dyn NetworkFunction, &'a StateSlot)>,
         table: &mut FlowTable,
-        flow: FlowIndex,
+        (flow, reversed): (FlowIndex, bool),
     ) {
         // Until then the flow is unsettled, whatever versions come.
-        *table.word(flow, self.settled_at()) = UNSEEN;
-        if let Some(pending) = self.pending() {
+        *table.word(flow, self.settled_at(reversed)) = UNSEEN;
+        if let Some(pending) = self.pending(reversed) {
             *table.word(flow, pending) = 1;
         }
         for (function, slot) in functions {
-            let seen = table.word(flow, slot.version);
+            let seen = table.word(flow, slot.version_at(reversed));
             if !function.opens_companions() && *seen != UNSEEN {
                 *seen = SHOWN_BEFORE;
             }
@@ -99,6 +104,8 @@ pub(super) struct Layout {
     pub(super) slots: Vec<Option<StateSlot>>,
     /// Bytes of a flow's state.
     pub(super) bytes: usize,
+    /// Whether flows are connections.
+    pub(super) connections: bool,
 }
 
 impl Layout {
@@ -107,6 +114,9 @@ impl Layout {
             segments: Vec::new(),
             slots: Vec::new(),
             bytes: 0,
+            connections: functions
+                .iter()
+                .any(|(_, function)| function.tracks_connections()),
         };
         let mut first = 0;
         while first < functions.len() {
@@ -122,22 +132,34 @@ impl Layout {
     fn add(&mut self, stages: Range<usize>, functions: &[(String, Box<dyn NetworkFunction>)]) {
         let followed = stages.end < functions.len();
         let functions = &functions[stages.clone()];
-        let stateful = functions
-            .iter()
-            .filter(|(_, function)| function.state_bytes() > 0)
-            .count();
+        let connections = self.connections;
+        // How often a function's state is there.
+        let copies = |function: &dyn NetworkFunction| match function.state_bytes() {
+            0 => 0,
+            _ if connections && !function.tracks_connections() => 2,
+            _ => 1,
+        };
+        let stateful: usize = functions.iter().map(|(_, f)| copies(&**f)).sum();
         let start = self.bytes.next_multiple_of(CACHE_LINE);
-        let mut versions = start + WORD + if followed { WORD } else { 0 };
+        let in_front = if followed { 2 * WORD } else { WORD };
+        let apart = if connections { in_front } else { 0 };
+        let mut versions = start + in_front + apart;
         let mut end = versions + WORD * stateful;
         self.slots.extend(functions.iter().map(|(_, function)| {
+            let copies = copies(&**function);
             let bytes = function.state_bytes();
-            (bytes > 0).then(|| {
+            (copies > 0).then(|| {
                 let start = end.next_multiple_of(8);
-                end = start + bytes;
-                versions += WORD;
+                let (version, state) = (versions, start..start + bytes);
+                let directed = copies - 1;
+                let state_apart = directed * bytes.next_multiple_of(8);
+                end = state.end + state_apart;
+                versions += WORD * copies;
                 StateSlot {
-                    version: versions - WORD,
-                    state: start..end,
+                    version,
+                    state,
+                    version_apart: directed * WORD,
+                    state_apart,
                 }
             })
         }));
@@ -150,6 +172,7 @@ impl Layout {
             stages,
             bytes,
             followed,
+            apart,
             opens_companions: stateful > 0
                 && functions
                     .iter()

@@ -38,6 +38,10 @@ impl ChainRig {
             .into_iter()
             .map(|function| (function.kind().to_lowercase(), function))
             .collect();
+        let rss = match functions.iter().any(|(_, f)| f.tracks_connections()) {
+            true => RssHasher::symmetric(),
+            false => RssHasher::default(),
+        };
         let config = FlowTableConfig {
             capacity: 4096,
             timeouts: IdleTimeouts {
@@ -60,7 +64,7 @@ impl ChainRig {
             chain,
             pool,
             batch,
-            rss: RssHasher::default(),
+            rss,
         }
     }
 
@@ -254,6 +258,22 @@ fn functions_with(bytes: &[usize]) -> Vec<(String, Box<dyn NetworkFunction>)> {
         .collect()
 }
 
+/// Does nothing, with so many bytes of state for both directions of a connection.
+struct Connections(usize);
+
+impl NetworkFunction for Connections {
+    fn kind(&self) -> &'static str {
+        "Connections"
+    }
+    fn state_bytes(&self) -> usize {
+        self.0
+    }
+    fn tracks_connections(&self) -> bool {
+        true
+    }
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
 #[test]
 fn state_of_all_functions_is_apart_and_aligned() {
     let layout = Layout::new(&functions_with(&[4, 0, 16, 3, 8]), Cuts::NONE);
@@ -271,10 +291,16 @@ proptest! {
     /// Whatever is read or written of a flow's state in one segment lies in lines of that segment.
     #[test]
     fn segments_share_no_cache_line(
-        bytes in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200], 1..9),
+        mut bytes in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200], 1..9),
         bits in any::<u64>(),
+        tracks in prop::option::of(1usize..200),
     ) {
-        let functions = functions_with(&bytes);
+        let mut functions = functions_with(&bytes);
+        if let Some(tracked) = tracks {
+            functions.insert(0, ("c".to_owned(), Box::new(Connections(tracked))));
+            bytes.insert(0, tracked);
+        }
+        let directions = if tracks.is_some() { &[false, true][..] } else { &[false] };
         let layout = Layout::new(&functions, Cuts::before_last(bits));
         let (mut next, mut owners) = (0, std::collections::BTreeMap::new());
         for (number, segment) in layout.segments.iter().enumerate() {
@@ -285,18 +311,27 @@ proptest! {
             next = segment.stages.end;
             let stateful = bytes[segment.stages.clone()].iter().any(|bytes| *bytes > 0);
             prop_assert_eq!(segment.has_state(), stateful);
-            prop_assert_eq!(segment.pending().is_none(), last);
             let mut used = Vec::new();
-            if stateful {
-                used.extend([segment.settled_at(), segment.settled_at() + 3]);
-                used.extend(segment.pending().into_iter().flat_map(|at| [at, at + 3]));
-            }
-            for slot in layout.slots[segment.stages.clone()].iter().flatten() {
-                prop_assert_eq!((slot.version % 4, slot.state.start % 8), (0, 0));
-                used.extend([slot.version, slot.version + 3]);
-                used.extend(slot.state.clone());
+            for &reversed in directions {
+                prop_assert_eq!(segment.pending(reversed).is_none(), last);
+                if stateful {
+                    let settled = segment.settled_at(reversed);
+                    used.extend(settled..settled + 4);
+                    used.extend(segment.pending(reversed).into_iter().flat_map(|at| at..at + 4));
+                }
+                for slot in layout.slots[segment.stages.clone()].iter().flatten() {
+                    if reversed && !slot.is_directed() {
+                        continue;
+                    }
+                    let (version, state) = (slot.version_at(reversed), slot.state_of(reversed));
+                    prop_assert_eq!((version % 4, state.start % 8), (0, 0));
+                    used.extend(version..version + 4);
+                    used.extend(state);
+                }
             }
             let words = used.len();
+            let different: std::collections::BTreeSet<_> = used.iter().copied().collect();
+            prop_assert_eq!(different.len(), words, "two pieces overlap");
             for byte in used {
                 prop_assert!(segment.bytes.contains(&byte) && byte < layout.bytes);
                 let owner = owners.entry(byte / crate::region::CACHE_LINE).or_insert(number);
@@ -434,4 +469,73 @@ fn show_again_with_cuts(cuts: Cuts) {
     assert_eq!(shown(), [1, 2, 1]);
     assert_eq!(run(&[udp(2)]), 1);
     assert_eq!(shown(), [2, 3, 2]);
+}
+
+fn udp_back(port: u16) -> Vec<u8> {
+    let ends = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(198, 18, 0, 1));
+    let key = FlowKey::v4(ends.1, ends.0, protocol::UDP, 53, port);
+    FrameBuilder::new(&key).payload(b"answer").to_vec().unwrap()
+}
+
+/// Counts a connection's packets, both directions in one number, and notes what it is told.
+#[derive(Default)]
+struct Tracker(Probe);
+
+impl NetworkFunction for Tracker {
+    fn kind(&self) -> &'static str {
+        "Tracker"
+    }
+    fn state_bytes(&self) -> usize {
+        size_of::<u64>()
+    }
+    fn tracks_connections(&self) -> bool {
+        true
+    }
+    fn wants_flow_ends(&self) -> bool {
+        true
+    }
+    fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.0.new_flow(packet, frame, flow)
+    }
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        self.0.flow_ended(key, state);
+    }
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        for packet in batch.iter_mut() {
+            assert_eq!(flows.key(packet), packet.headers.key);
+            *flows.state::<u64>(packet) += 1;
+        }
+    }
+}
+
+/// Both directions are one flow for a function that tracks connections, and two for others, wherever the
+/// chain is cut, whichever direction comes first.
+#[test]
+fn directions_of_a_connection_share_what_they_are_to_share() {
+    for (bits, answer_first) in [(0, false), (0, true), (2, false), (4, true), (6, false)] {
+        let (before, tracker, behind) = (Probe::default(), Tracker::default(), Probe::default());
+        let logs = [&before, &tracker.0, &behind].map(|probe| Arc::clone(&probe.log));
+        let functions: Vec<Box<dyn NetworkFunction>> =
+            vec![Box::new(before), Box::new(tracker), Box::new(behind)];
+        let mut rig = ChainRig::with_cuts(functions, INPUT, Cuts::before_last(bits));
+        let mut frames = vec![udp(9), udp_back(9), udp(9)];
+        if answer_first {
+            frames.swap(0, 1);
+        }
+        assert_eq!(rig.run(&frames, Nanos::from_secs(1)), frames);
+        assert_eq!(rig.run(&[udp_back(9)], Nanos::from_secs(1)).len(), 1);
+        assert_eq!(rig.chain.flows(), 1);
+        (0..512).for_each(|_| rig.chain.expire(Nanos::from_secs(60)));
+        (0..512).for_each(|_| rig.chain.expire(Nanos::from_secs(100)));
+        let [before, tracker, behind] = logs.map(|log| log.lock().unwrap().clone());
+        let first = if answer_first { 53 } else { 9 };
+        let new = |port: u16| format!("new {port} after 0");
+        assert_eq!(tracker[0], new(first));
+        assert_eq!(tracker[1], "end 9 after 4");
+        assert_eq!(tracker.len(), 2);
+        for log in [before, behind] {
+            assert_eq!(log[..2], [new(first), new(62 - first)]);
+            assert_eq!(log[2..], ["end 9 after 2", "end 53 after 2"]);
+        }
+    }
 }

@@ -318,3 +318,61 @@ fn a_bucket_moves_with_its_flows() {
     assert_eq!(rig.lookup(&[(key(1, 6), 9)], SECOND), [place]);
     assert_eq!(rig.table.whole_state(FlowIndex(place.unwrap()))[0], 42);
 }
+
+/// The state's first byte: seconds that the flow is kept.
+#[derive(Debug)]
+struct AsStateSays;
+
+impl Lifetimes for AsStateSays {
+    fn idle_timeout(&self, _: &FlowKey, state: &[u8]) -> Nanos {
+        Nanos::from_secs(state[0].into())
+    }
+}
+
+impl Rig {
+    fn keep_for(&mut self, flow: u32, seconds: u8) {
+        self.table.state(FlowIndex(flow), &(8..9))[0] = seconds;
+    }
+}
+
+#[test]
+fn flows_are_kept_as_long_as_their_state_says() {
+    let mut rig = Rig::new(&config(1024, WhenFull::Refuse));
+    rig.table.set_lifetimes(Some((Arc::new(AsStateSays), 8..9)));
+    let keys = [(key(1, 17), 7), (key(2, 17), 7), (key(3, 17), 8)];
+    let flows = rig.lookup(&keys, SECOND);
+    for (flow, seconds) in flows.into_iter().zip([3, 25, 100]) {
+        rig.keep_for(flow.unwrap(), seconds);
+    }
+    assert_eq!(rig.expire(Nanos::from_secs(2)), []);
+    assert_eq!(rig.expire(Nanos::from_secs(12)), [key(1, 17)]);
+    assert_eq!(rig.expire(Nanos::from_secs(24)), []);
+    // What the state says counts at once, also where it was long before.
+    let third = rig
+        .table
+        .find(FlowIndex(rig.table.home(&key(3, 17), 8)), &key(3, 17));
+    rig.keep_for(third.unwrap().0, 5);
+    let mut ended = rig.expire(Nanos::from_secs(36));
+    ended.sort_by_key(|key| key.source_port());
+    assert_eq!(ended, [key(2, 17), key(3, 17)]);
+}
+
+#[test]
+fn the_flow_whose_time_is_up_first_makes_room() {
+    let mut rig = Rig::new(&config(512, WhenFull::Evict));
+    rig.table.set_lifetimes(Some((Arc::new(AsStateSays), 8..9)));
+    // More flows of one bucket than fit; every third may stay for long, and is the longest idle.
+    let mut lasting = Vec::new();
+    for n in 0..600u32 {
+        let flow = rig.lookup(&[(key(n, 17), 7)], SECOND + Nanos::from_millis(n.into()));
+        let flow = flow[0].expect("a place");
+        let lasts = n % 3 == 0 && n < 60;
+        rig.keep_for(flow, if lasts { 200 } else { 20 });
+        if lasts {
+            lasting.push(key(n, 17));
+        }
+    }
+    let ended = rig.ended();
+    assert!(ended.len() > 400, "{}", ended.len());
+    assert!(lasting.iter().all(|key| !ended.contains(key)));
+}

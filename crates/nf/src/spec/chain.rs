@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssHasher;
 
 /// The `kind` of chain specs.
 const KIND: &str = "Chain";
@@ -200,6 +201,18 @@ impl ChainSpec {
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         chain(&Document::parse(text, name, WHAT)?, base_dir)
+    }
+}
+
+impl ChainSpec {
+    /// The RSS hash that ports of the chain are to have: where a function tracks connections, one that is the
+    /// same for both directions.
+    pub fn rss(&self) -> RssHasher {
+        let mut functions = self.functions.iter();
+        match functions.any(|function| function.config.tracks_connections()) {
+            true => RssHasher::symmetric(),
+            false => RssHasher::default(),
+        }
     }
 }
 

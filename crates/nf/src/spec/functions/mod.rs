@@ -84,6 +84,14 @@ registry! {
 }
 
 impl FunctionConfig {
+    /// Whether it [tracks connections](crate::function::NetworkFunction::tracks_connections).
+    pub(crate) fn tracks_connections(&self) -> bool {
+        match self {
+            FunctionConfig::Own(own) => own.instance().tracks_connections(),
+            _ => false,
+        }
+    }
+
     /// What a function is called where the spec does not say.
     pub(crate) fn default_name(&self) -> &str {
         match self {
