@@ -58,7 +58,12 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
 
 /// Finds the ports.
 #[cfg(feature = "dpdk")]
-pub fn find(ports: PortsSpec, args: &RunArgs, clock: &Clock) -> Result<Box<dyn Port>, CliError> {
+pub fn find(
+    ports: PortsSpec,
+    args: &RunArgs,
+    cores: &[usize],
+    clock: &Clock,
+) -> Result<Box<dyn Port>, CliError> {
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
@@ -73,6 +78,7 @@ pub fn find(ports: PortsSpec, args: &RunArgs, clock: &Clock) -> Result<Box<dyn P
         ring: ring.transpose()?,
         duration: args.duration,
         huge_pages: HugePages::IfThere,
+        cores: cores.to_vec(),
     };
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
@@ -81,6 +87,6 @@ pub fn find(ports: PortsSpec, args: &RunArgs, clock: &Clock) -> Result<Box<dyn P
 
 /// There are none: [`wanted`] has said so.
 #[cfg(not(feature = "dpdk"))]
-pub fn find(_: PortsSpec, _: &RunArgs, _: &Clock) -> Result<Box<dyn Port>, CliError> {
+pub fn find(_: PortsSpec, _: &RunArgs, _: &[usize], _: &Clock) -> Result<Box<dyn Port>, CliError> {
     unreachable!("ports are refused before they are looked for")
 }

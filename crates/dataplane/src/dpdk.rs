@@ -1,6 +1,7 @@
 //! Ports of DPDK's: NICs, their virtual functions, virtual devices.
 
 use crate::clock::Clock;
+use crate::cores::KeepOff;
 use crate::ddio::{Cache, Sizing};
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
 use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
@@ -42,6 +43,8 @@ pub struct DpdkConfig {
     pub duration: Option<Nanos>,
     /// What pages buffers lie in.
     pub huge_pages: HugePages,
+    /// The workers' cores, which DPDK's own threads leave alone if there are others.
+    pub cores: Vec<usize>,
 }
 
 impl Receiver for RxQueue {
@@ -161,12 +164,14 @@ impl DpdkPorts {
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
         names.iter().try_for_each(|name| Device::check(name))?;
         let pci = names.iter().filter(|name| name.is_pci());
+        let elsewhere = KeepOff::new(&config.cores);
         let eal = Eal::start(&EalConfig {
             huge_pages: config.huge_pages,
             memory: memory(&config),
             pci: pci.map(|name| name.device().to_owned()).collect(),
             drivers: Vec::new(),
         })?;
+        drop(elsewhere);
         let devices = names.iter().map(|name| Device::find(eal, name));
         let devices = devices.collect::<Result<Vec<_>, _>>()?;
         let traffic = match (exit, both_ways) {

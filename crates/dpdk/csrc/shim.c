@@ -1,19 +1,26 @@
 /* DPDK behind plain functions: the data path is inline code in DPDK's headers, which only C can call. */
 
 #define _GNU_SOURCE
+/* Handles of interrupts have been the same since 22.11, which calls them experimental yet. */
+#define ALLOW_EXPERIMENTAL_API
 #include "shim.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <rte_cycles.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
@@ -103,6 +110,51 @@ int tw_thread_enter(void)
 void tw_thread_leave(void)
 {
     rte_thread_unregister();
+}
+
+/* Has DPDK's interrupt thread call `turn` in each of its rounds, in which it also calls drivers. */
+int tw_interrupts_gate(void (*turn)(void *))
+{
+    struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+    /* Nobody reads it: it is there to be read for good. */
+    int always = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC), error = -ENOMEM;
+    if (handle == NULL || always < 0)
+        goto failed;
+    error = rte_intr_fd_set(handle, always);
+    if (error == 0)
+        error = rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT);
+    if (error == 0)
+        error = rte_intr_callback_register(handle, turn, NULL);
+    if (error == 0)
+        return 0;
+failed:
+    if (always >= 0)
+        close(always);
+    rte_intr_instance_free(handle);
+    return error;
+}
+
+/* How long drivers' interrupts wait at the least and at the most, in milliseconds. */
+#define LEAST_WAIT 1
+#define MOST_WAIT 100
+/* File descriptors among which control sockets are looked for. */
+#define DESCRIPTORS 1024
+
+/* Waits until a memif peer has something to say or has gone, or for some time. */
+void tw_await_control(void)
+{
+    struct pollfd control[64];
+    nfds_t count = 0;
+    for (int fd = 0; fd < DESCRIPTORS && count < RTE_DIM(control); fd++) {
+        int domain, type;
+        socklen_t size = sizeof(int), also = sizeof(int);
+        /* Nothing else here has sockets of this kind. */
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX &&
+            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &also) == 0 && type == SOCK_SEQPACKET)
+            control[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    (void)poll(NULL, 0, LEAST_WAIT);
+    (void)poll(control, count, MOST_WAIT);
 }
 
 struct found {

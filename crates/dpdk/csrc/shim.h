@@ -103,6 +103,9 @@ const char *tw_version(void);
 int tw_thread_enter(void);
 void tw_thread_leave(void);
 
+int tw_interrupts_gate(void (*turn)(void *));
+void tw_await_control(void);
+
 int tw_pool_create(const char *name, uint32_t count, uint32_t bytes, uint32_t cache, int socket,
                    struct tw_pool *pool);
 void tw_pool_free(struct tw_pool *pool);

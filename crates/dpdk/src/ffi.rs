@@ -121,6 +121,8 @@ unsafe extern "C" {
     pub(crate) fn tw_version() -> *const c_char;
     pub(crate) fn tw_thread_enter() -> c_int;
     pub(crate) fn tw_thread_leave();
+    pub(crate) fn tw_interrupts_gate(turn: extern "C" fn(*mut c_void)) -> c_int;
+    pub(crate) fn tw_await_control();
 
     pub(crate) fn tw_pool_create(
         name: *const c_char,

@@ -19,6 +19,7 @@ mod claim;
 mod eal;
 mod error;
 mod ffi;
+mod gate;
 mod mempool;
 mod peer;
 mod port;

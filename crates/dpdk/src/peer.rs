@@ -116,6 +116,8 @@ impl Peer {
         }
         let frames = &self.frames.frames[self.next..];
         let count = count.min(frames.len()).min(MAX_BATCH);
+        // One is enough for both.
+        let _burst = self.from.burst().or_else(|| self.to.burst());
         // SAFETY: both ports run and have these queues, of which this is the only user. The pool is that of both.
         // So many frames are there, each in its lines, none longer than the room in a buffer, whole lines
         // counted: `new` has looked.
@@ -142,6 +144,8 @@ impl Peer {
 #[inline]
 pub fn forward(from: &mut RxQueue, to: &mut TxQueue, most: usize) -> usize {
     let most = most.min(MAX_BATCH) as u16;
+    let (from_queue, to_queue) = (from.queue(), to.queue());
+    let _burst = from.burst().or_else(|| to.burst());
     // SAFETY: both ports run and have these queues, of which this is the only user.
-    usize::from(unsafe { ffi::tw_forward(from.queue(), to.queue(), most) })
+    usize::from(unsafe { ffi::tw_forward(from_queue, to_queue, most) })
 }

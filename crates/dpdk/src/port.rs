@@ -7,6 +7,7 @@ use crate::claim::Claim;
 use crate::eal::Eal;
 use crate::error::{DpdkError, last_lines, of_device};
 use crate::ffi;
+use crate::gate::Pass;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
 use std::ffi::{CString, c_int};
@@ -306,11 +307,16 @@ impl Device {
             _claim: self.claim.take(),
         });
         let ring = usize::from(raw.rx_ring);
-        let rx =
-            (0..rx_queues).map(|q| RxQueue::new(Arc::clone(&shared), q, ring, mempool.clone()));
-        let tx =
-            (0..config.tx_queues).map(|q| TxQueue::new(mempool.clone(), Arc::clone(&shared), q));
-        let (rx, tx) = (rx.collect(), tx.collect());
+        let rx = (0..rx_queues).map(|queue| {
+            let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
+            Ok(RxQueue::new(port, queue, ring, mempool.clone(), pass))
+        });
+        let rx = rx.collect::<Result<Vec<_>, DpdkError>>()?;
+        let tx = (0..config.tx_queues).map(|queue| {
+            let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
+            Ok(TxQueue::new(mempool.clone(), port, queue, pass))
+        });
+        let tx = tx.collect::<Result<Vec<_>, DpdkError>>()?;
         let port = Port {
             shared,
             interface: self.name.interface().and_then(interface_number),

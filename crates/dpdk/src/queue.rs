@@ -5,6 +5,7 @@
 
 use crate::eal::enter_thread;
 use crate::ffi;
+use crate::gate::{Burst, Pass};
 use crate::mempool::Mempool;
 use crate::port::{Port, Shared};
 use std::ffi::c_void;
@@ -25,15 +26,24 @@ pub struct RxQueue {
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     unusable: u64,
+    /// Without it bursts need none.
+    pass: Option<Pass>,
     /// Whether DPDK knows the thread.
     entered: bool,
 }
 
 impl RxQueue {
-    pub(crate) fn new(port: Arc<Shared>, queue: u16, ring: usize, mempool: Mempool) -> RxQueue {
+    pub(crate) fn new(
+        port: Arc<Shared>,
+        queue: u16,
+        ring: usize,
+        mempool: Mempool,
+        pass: Option<Pass>,
+    ) -> RxQueue {
         RxQueue {
             port,
             queue,
+            pass,
             ring,
             returned: Vec::with_capacity(mempool.capacity() as usize),
             mempool,
@@ -62,6 +72,7 @@ impl RxQueue {
             return 0;
         }
         let before = self.unusable;
+        let burst = self.pass.as_ref().map(Pass::burst);
         // SAFETY: the port runs and has this queue, of which this is the only user; `received` has room for
         // `MAX_BATCH`, and `most` is no more.
         let count = unsafe {
@@ -74,6 +85,7 @@ impl RxQueue {
                 &mut self.unusable,
             )
         };
+        drop(burst);
         let count = usize::from(count);
         if count > 0 {
             self.there = Some((count, part.claims(count)));
@@ -115,6 +127,12 @@ impl RxQueue {
         }
     }
 
+    /// Begins a burst, if it needs that.
+    #[inline]
+    pub(crate) fn burst(&self) -> Option<Burst<'_>> {
+        self.pass.as_ref().map(Pass::burst)
+    }
+
     /// How many descriptors it has.
     pub fn ring(&self) -> usize {
         self.ring
@@ -133,6 +151,7 @@ struct Way {
     from: Option<u16>,
     to: Arc<Shared>,
     queue: u16,
+    pass: Option<Pass>,
     places: Vec<u16>,
     mbufs: Vec<*mut c_void>,
 }
@@ -160,10 +179,15 @@ unsafe impl Sync for TxQueue {}
 const TRIES: u32 = 256;
 
 impl TxQueue {
-    pub(crate) fn new(mempool: Mempool, to: Arc<Shared>, queue: u16) -> TxQueue {
+    pub(crate) fn new(
+        mempool: Mempool,
+        to: Arc<Shared>,
+        queue: u16,
+        pass: Option<Pass>,
+    ) -> TxQueue {
         TxQueue {
             mempool,
-            ways: vec![Way::new(None, to, queue)],
+            ways: vec![Way::new(None, to, queue, pass)],
             packets: Box::new([ffi::Sending::default(); MAX_BATCH]),
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             ports: Box::new([0; MAX_BATCH]),
@@ -189,6 +213,12 @@ impl TxQueue {
         }
     }
 
+    /// Begins a burst by that queue, if it needs that.
+    #[inline]
+    pub(crate) fn burst(&self) -> Option<Burst<'_>> {
+        self.ways.last()?.pass.as_ref().map(Pass::burst)
+    }
+
     /// Has packets that came from the port `from` sent where `other` sends, and all others where this one
     /// does.
     ///
@@ -201,7 +231,7 @@ impl TxQueue {
         );
         for way in other.ways {
             self.ways
-                .insert(0, Way::new(Some(from.id()), way.to, way.queue));
+                .insert(0, Way::new(Some(from.id()), way.to, way.queue, way.pass));
         }
         self
     }
@@ -238,6 +268,7 @@ impl TxQueue {
         let (pool, packets) = (self.mempool.as_ptr(), self.packets.as_ptr());
         let mbufs = self.mbufs.as_mut_ptr();
         if let [way] = &*self.ways {
+            let burst = way.pass.as_ref().map(Pass::burst);
             // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
             // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than
             // `MAX_BATCH` packets, for which there is room. The port runs and has this queue, whose only user
@@ -245,9 +276,13 @@ impl TxQueue {
             let sent = unsafe {
                 ffi::tw_transmit(pool, way.to.id(), way.queue, packets, count as u16, mbufs)
             };
+            drop(burst);
             let sent = usize::from(sent);
             if sent < count {
-                let sent = sent + way.to.send(way.queue, &mut self.mbufs[sent..count]);
+                let sent = sent
+                    + way
+                        .to
+                        .send((way.queue, &way.pass), &mut self.mbufs[sent..count]);
                 self.unsent.extend(sent as u16..count as u16);
             }
         } else {
@@ -283,9 +318,13 @@ impl TxQueue {
                 hash,
             });
         }
-        let Some(Way { to, queue, .. }) = self.ways.last() else {
+        let Some(Way {
+            to, queue, pass, ..
+        }) = self.ways.last()
+        else {
             unreachable!("there is a way for all packets");
         };
+        let _burst = pass.as_ref().map(Pass::burst);
         // SAFETY: so many copies have been written; their frames are borrowed for longer than this call, and
         // no longer than the room in buffers. The port runs and has the queue, whose only user this is.
         let sent = unsafe {
@@ -310,7 +349,7 @@ impl TxQueue {
             way.mbufs.push(self.mbufs[place]);
         }
         for way in &mut self.ways {
-            let sent = way.to.send(way.queue, &mut way.mbufs);
+            let sent = way.to.send((way.queue, &way.pass), &mut way.mbufs);
             self.unsent.extend(&way.places[sent..]);
             way.places.clear();
             way.mbufs.clear();
@@ -320,11 +359,12 @@ impl TxQueue {
 }
 
 impl Way {
-    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16) -> Way {
+    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, pass: Option<Pass>) -> Way {
         Way {
             from,
             to,
             queue,
+            pass,
             places: Vec::with_capacity(MAX_BATCH),
             mbufs: Vec::with_capacity(MAX_BATCH),
         }
@@ -334,10 +374,11 @@ impl Way {
 impl Shared {
     /// Sends mbufs that are the caller's; frees those that the device does not take. Returns how many it took.
     #[inline]
-    fn send(&self, queue: u16, mbufs: &mut [*mut c_void]) -> usize {
+    fn send(&self, (queue, pass): (u16, &Option<Pass>), mbufs: &mut [*mut c_void]) -> usize {
         let (mut sent, mut tries) = (0, 0);
         while sent < mbufs.len() && tries < TRIES {
             let rest = &mut mbufs[sent..];
+            let _burst = pass.as_ref().map(Pass::burst);
             // SAFETY: the port runs and has this queue, whose only user calls; the mbufs have been prepared,
             // and are nobody else's.
             let taken =

@@ -40,7 +40,8 @@ pub fn skipped(programs: &[&str]) -> bool {
     };
     // Tests ask at the same time, and the namespace has one name.
     static NAMESPACES: LazyLock<bool> = LazyLock::new(|| {
-        let name = format!("tailwater-{}-probe", std::process::id());
+        sweep();
+        let name = format!("{}-probe", *PREFIX);
         let probe = sh(&format!("ip netns add {name} && ip netns del {name}"));
         probe.status.success()
     });
@@ -58,6 +59,39 @@ pub fn skipped(programs: &[&str]) -> bool {
     true
 }
 
+/// What names of namespaces begin with: a program's number, which others have later, and when it started.
+static PREFIX: LazyLock<String> = LazyLock::new(|| {
+    let pid = std::process::id();
+    let started = started(pid).expect("this program runs");
+    format!("tailwater-{pid}-{started}")
+});
+
+/// When a program started, in ticks since the machine did; `None` if it does not run.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name is in parentheses and may have blanks.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Removes namespaces of test programs that were killed, and ends what still runs there.
+fn sweep() {
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let mut parts = name.split('-');
+        let ours = parts.next() == Some("tailwater");
+        let pid = parts.next().and_then(|pid| pid.parse().ok());
+        let since = parts.next().and_then(|ticks| ticks.parse::<u64>().ok());
+        if let (true, Some(pid), Some(since)) = (ours, pid, since)
+            && started(pid) != Some(since)
+        {
+            sh(&format!(
+                "ip netns pids {name} | xargs -r kill -9; ip netns del {name}"
+            ));
+        }
+    }
+}
+
 /// Runs a command line.
 fn sh(line: &str) -> Output {
     Command::new("sh").args(["-c", line]).output().unwrap()
@@ -70,8 +104,7 @@ impl Hosts {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let pid = std::process::id();
-        let names = ["a", "b", "middle"].map(|name| format!("tailwater-{pid}-{number}-{name}"));
+        let names = ["a", "b", "middle"].map(|name| format!("{}-{number}-{name}", *PREFIX));
         let names = names.to_vec();
         let hosts = Hosts {
             names,

@@ -215,6 +215,10 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     });
     let [[sent_0, received_0], [sent_1, received_1]] = last;
     let of_server = server.stop();
+    wait_for(|| {
+        client.assert_runs();
+        client.said().ends_with("the link is down\n")
+    });
     let of_client = client.stop();
     for report in [&of_client, &of_server] {
         assert_identity(report);
