@@ -129,6 +129,9 @@ pub struct RunArgs {
     /// Packets of the second port pass the chain, too, and leave by the first
     #[arg(long, requires = "ports")]
     pub both_ways: bool,
+    /// Ports receive only frames that are for their own MAC address, or for many
+    #[arg(long)]
+    pub no_promiscuous: bool,
     /// How long packets arrive [default: a capture once, or 3s; from ports until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,

@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::error::CliError;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::Port;
-use tailwater_nf::spec::{ChainSpec, Match, PortsSpec};
+use tailwater_nf::spec::{ChainSpec, Match, PortSetup, PortsSpec};
 
 /// The ports that the command line names, or else the spec, if no traffic is named; checked as far as that
 /// takes no time.
@@ -16,13 +16,25 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
         [entry, rest @ ..] => Some(PortsSpec {
             entry: entry.clone(),
             exit: rest.first().cloned(),
-            both_ways: args.both_ways,
-            mtu: spec.ports.as_ref().and_then(|ports| ports.mtu),
+            set_up: PortSetup {
+                both_ways: args.both_ways,
+                ..spec
+                    .ports
+                    .as_ref()
+                    .map(|ports| ports.set_up)
+                    .unwrap_or_default()
+            },
         }),
     };
-    let Some(ports) = ports else {
-        return Ok(None);
+    let Some(mut ports) = ports else {
+        return match args.no_promiscuous {
+            true => wrong("--no-promiscuous is for ports: name one with --port, or in the spec"),
+            false => Ok(None),
+        };
     };
+    if args.no_promiscuous {
+        ports.set_up.promiscuous = false;
+    }
     if args.ports.len() > 2 {
         return wrong("--port: expected one port, or an entry port and an exit port");
     }
@@ -61,10 +73,11 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
 pub fn find(
     ports: PortsSpec,
     args: &RunArgs,
-    cores: &[usize],
+    (spec, cores): (&ChainSpec, &[usize]),
     clock: &Clock,
 ) -> Result<Box<dyn Port>, CliError> {
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
+    use tailwater_nf::spec::Fate;
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;
@@ -79,6 +92,7 @@ pub fn find(
         duration: args.duration,
         huge_pages: HugePages::IfThere,
         cores: cores.to_vec(),
+        checksums: spec.packets.malformed == Fate::Drop,
     };
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
@@ -87,6 +101,11 @@ pub fn find(
 
 /// There are none: [`wanted`] has said so.
 #[cfg(not(feature = "dpdk"))]
-pub fn find(_: PortsSpec, _: &RunArgs, _: &[usize], _: &Clock) -> Result<Box<dyn Port>, CliError> {
+pub fn find(
+    _: PortsSpec,
+    _: &RunArgs,
+    _: (&ChainSpec, &[usize]),
+    _: &Clock,
+) -> Result<Box<dyn Port>, CliError> {
     unreachable!("ports are refused before they are looked for")
 }

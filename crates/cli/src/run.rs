@@ -88,7 +88,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let clock = Clock::start();
     // Before anything else that takes time: a port may not be there.
     let port = ports
-        .map(|ports| ports::find(ports, args, &placing.dedicated, &clock))
+        .map(|ports| ports::find(ports, args, (&spec, &placing.dedicated), &clock))
         .transpose()?;
     let dedicated = placing.dedicated.clone();
     let Mappers {

@@ -7,7 +7,7 @@ mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
-use tailwater_dataplane::report::{LatencyReport, RunReport};
+use tailwater_dataplane::report::{LatencyReport, QueueReport, RunReport};
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
@@ -245,8 +245,12 @@ fn machine(table: &mut Table, report: &RunReport) {
 fn ports(table: &mut Table, report: &RunReport) {
     let mut name = "ports";
     for port in &report.ports {
-        let gone = if port.gone { ": gone" } else { "" };
-        table.line(name, &format!("{}{gone}", one_line(&port.port)));
+        let state = match port.link.up {
+            _ if port.gone => ": gone",
+            Some(false) => ": the link is down",
+            _ => "",
+        };
+        table.line(name, &format!("{}{state}", one_line(&port.port)));
         name = "";
         let mut text = format!(
             "{} received, {} sent",
@@ -264,7 +268,31 @@ fn ports(table: &mut Table, report: &RunReport) {
             }
         }
         table.line(name, &text);
+        if port.link.changes > 0 {
+            let changes = thousands(port.link.changes);
+            table.line(name, &format!("the link came or went {changes} times"));
+        }
+        if port.by_queue.len() > 1 {
+            port.by_queue
+                .iter()
+                .for_each(|queue| of_queue(table, queue));
+        }
     }
+}
+
+/// What a device counted at one of its queues.
+fn of_queue(table: &mut Table, queue: &QueueReport) {
+    let counts = [
+        (queue.received, "received"),
+        (queue.receive_errors.filter(|count| *count > 0), "damaged"),
+        (queue.sent, "sent"),
+    ];
+    let counts = counts.into_iter();
+    let counts: Vec<String> = counts
+        .filter_map(|(count, what)| Some(format!("{} {what}", thousands(count?))))
+        .collect();
+    let text = format!("  queue {}: {}", queue.queue, counts.join(", "));
+    table.line("", &text);
 }
 
 /// What became of RSS buckets, and of packets that had to wait for one.

@@ -25,6 +25,9 @@ fn without_the_feature_ports_are_refused_with_a_hint() {
 mod with_dpdk {
     use super::*;
     use crate::common::serving::Serving;
+    use std::collections::BTreeMap;
+    use tailwater_net::builder::FrameBuilder;
+    use tailwater_net::{FlowKey, protocol};
 
     /// Runs a chain on ports for some time.
     fn on_ports(chain: &std::path::Path, ports: &[&str], more: &[&str]) -> serde_json::Value {
@@ -96,9 +99,7 @@ mod with_dpdk {
     /// One device queue, two workers: one of them deals packets out by the software table.
     #[test]
     fn buckets_are_dealt_out_to_cores() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if cores < 2 {
-            println!("skipped: this needs two cores");
+        if !two_cores() {
             return;
         }
         let folder = Folder::new();
@@ -203,23 +204,174 @@ mod with_dpdk {
             refused(&forward, &args, expected);
         }
         refused(&forward, &["--both-ways"], "--port");
+        refused(&forward, &["--no-promiscuous"], "name one with --port");
         refused(&matching, &["--port", "net_ring0"], "spec.match");
     }
 
+    /// Packets of each flow, in order; a number in the payload tells them apart.
+    fn by_flow(frames: &[Vec<u8>]) -> BTreeMap<String, Vec<&Vec<u8>>> {
+        let mut flows = BTreeMap::<_, Vec<_>>::new();
+        for frame in frames {
+            flows
+                .entry(format!("{:?}", key(frame)))
+                .or_default()
+                .push(frame);
+        }
+        flows
+    }
+
+    /// Packets of forty flows, each with its number.
+    fn numbered(packets: u32) -> Vec<(u64, Vec<u8>)> {
+        let packet = |i: u32| {
+            let port = 4000 + (i % 40) as u16;
+            let flow = FlowKey::v4(client((i % 7) as u8), SERVER, protocol::UDP, port, 53);
+            let number = i.to_be_bytes();
+            let frame = FrameBuilder::new(&flow).payload(&number).to_vec();
+            (u64::from(i) * 1000, frame.unwrap())
+        };
+        (0..packets).map(packet).collect()
+    }
+
+    /// What the policies go by; measuring it would take longer than the run.
+    fn profile(folder: &Folder) -> std::path::PathBuf {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
+                    configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 250000000\n\
+                    epochNanoseconds: 125000000\nfrontier: [[1, 80], [40, 40]]\n\
+                    rates: [[10, 1000000], [1000, 400000]]\n";
+        folder.write("measured.yaml", text)
+    }
+
+    /// All policies, over a device with one queue each way: it is received by one core, dealt out to two by the software
+    /// table or by a dispatcher to a helper, and sent by both in turn. Nothing is lost, and flows stay in order.
     #[test]
-    fn a_port_with_too_few_queues_is_refused() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if cores < 2 {
-            println!("skipped: this needs two cores");
+    fn policies_run_on_a_port_with_one_queue_for_two_cores() {
+        if !two_cores() {
             return;
         }
         let folder = Folder::new();
-        let traffic = folder.capture("in.pcap", &mixture(10));
+        // All come at once: no more than wait between two cores.
+        let packets = numbered(1500);
+        let traffic = folder.capture("in.pcap", &packets);
+        let (out, profile) = (folder.path("out.pcap"), profile(&folder));
+        let port = pcap(0, &traffic, &out);
+        let expected: Vec<Vec<u8>> = packets.into_iter().map(|(_, frame)| frame).collect();
+        let functions = "[{accounting: }, {forward: }]";
+        let chain = folder.spec("accounting.yaml", functions, "");
+        let dedicated: &[&str] = &["--cores", "0,1"];
+        let auxiliary: &[&str] = &["--cores", "0", "--auxiliary", "1"];
+        for (cores, policies) in [
+            (dedicated, &["static", "rss++", "netblaze", "tailwater"][..]),
+            (
+                auxiliary,
+                &[
+                    "netblaze",
+                    "netblaze-no-boost",
+                    "netblaze-core-static-safe",
+                    "tailwater",
+                ],
+            ),
+        ] {
+            for policy in policies {
+                let profile = ["--profile", profile.to_str().unwrap(), "--policy", policy];
+                let profile = if *policy == "static" || *policy == "rss++" {
+                    &profile[2..]
+                } else {
+                    &profile
+                };
+                let report = on_ports(&chain, &[&port], &[cores, profile].concat());
+                println!("{policy} {cores:?}");
+                assert_eq!(count(&report, "offered"), 1500, "{report}");
+                assert_eq!(count(&report, "delivered"), 1500, "{report}");
+                assert_eq!(report["ports"][0]["send_queues"], 1);
+                let sent = frames(&out);
+                assert!(by_flow(&sent) == by_flow(&expected), "{policy}");
+            }
+        }
+    }
+
+    /// The one virtual device that has a table of its own takes ours, and tells it back.
+    #[test]
+    fn a_devices_own_table_is_programmed_and_read_back() {
+        if !two_cores() {
+            return;
+        }
+        let folder = Folder::new();
+        let report = on_ports(&folder.forward(), &["net_null0"], &["--cores", "0,1"]);
+        let port = &report["ports"][0];
+        let table: Vec<u64> = serde_json::from_value(port["reta"].clone()).unwrap();
+        assert!(table.len() >= 64, "{port}");
+        assert!(table.iter().zip(0..).all(|(queue, i)| *queue == i % 2));
+        assert_eq!(
+            (&port["queues"], &port["send_queues"]),
+            (&2.into(), &2.into())
+        );
+        assert_eq!(port["link"]["up"], true);
+        // And every field is documented.
+        let document = serde_json::json!({"ports": report["ports"]});
+        let page = include_str!("../../../docs/run.md");
+        assert_eq!(
+            fields(&document, &[]),
+            documented(page, "### Ports, as JSON")
+        );
+    }
+
+    /// A device whose every poll brings packets leaves no worker waiting for an end.
+    #[test]
+    fn a_run_under_full_load_ends_by_a_signal() {
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(1000));
+        let endless = format!("{},infinite_rx=1", pcap(0, &traffic, &folder.path("out")));
+        let ring = ["--port", "net_null0", "--port", "net_ring0", "--both-ways"];
+        let mut runs: Vec<Vec<&str>> = vec![ring.to_vec(), vec!["--port", &endless]];
+        if two_cores() {
+            runs.push([&ring[..], &["--cores", "0,1"]].concat());
+        }
+        for ports in runs {
+            println!("{ports:?}");
+            let mut command = tailwater();
+            command
+                .args(["run", "--output", "json", "--window", "50ms"])
+                .arg(folder.forward())
+                .args(ports);
+            let mut serving = Serving::run(&mut command);
+            // Once packets have passed for a while.
+            serving.page_with("tailwater_latency_seconds_count ");
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            serving.signal("-INT");
+            let report: serde_json::Value = serde_json::from_str(&serving.finish()).unwrap();
+            assert_identity(&report);
+            assert_eq!(report["interrupted"], true);
+            assert!(count(&report, "delivered") > 0, "{report}");
+        }
+    }
+
+    /// Longer than the device's buffers, in pieces: lost, and counted.
+    #[test]
+    fn packets_in_pieces_are_counted() {
+        let folder = Folder::new();
+        let long = |i: u64| {
+            let mut frame = udp(client(1), 5000, SERVER, 53);
+            frame.resize(if i.is_multiple_of(4) { 6000 } else { 60 }, 0);
+            (i * 1000, frame)
+        };
+        let packets: Vec<_> = (0..100).map(long).collect();
+        let traffic = folder.capture("in.pcap", &packets);
         let port = pcap(0, &traffic, &folder.path("out.pcap"));
-        let args = ["--port", &port, "--cores", "0,1"];
-        let mut run = tailwater();
-        let output = run.arg("run").arg(folder.forward()).args(args).output();
-        assert_refused(&output.unwrap(), "use fewer cores");
+        let report = on_ports(&folder.forward(), &[&port], &[]);
+        assert_eq!(count(&report, "offered"), 100);
+        assert_eq!(report["packets"]["reasons"]["in-pieces"], 25, "{report}");
+        assert_eq!(
+            (count(&report, "delivered"), count(&report, "lost")),
+            (75, 25)
+        );
+    }
+
+    fn two_cores() -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if cores < 2 {
+            println!("skipped: this needs two cores");
+        }
+        cores >= 2
     }
 
     /// It is not touched: this is seen before DPDK is started.

@@ -2,6 +2,7 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
+use std::fs;
 
 /// Why cores cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +60,7 @@ pub fn available() -> Vec<usize> {
 /// The cores that the kernel keeps other programs off (`isolcpus=`), in order. A process may be pinned to
 /// them though they are not among those that it runs on by itself.
 pub fn isolated() -> Vec<usize> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    let text = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
     parse_kernel_list(&text).unwrap_or_default()
 }
 
@@ -79,6 +80,15 @@ pub fn parse_kernel_list(text: &str) -> Option<Vec<usize>> {
         cpus.extend(first..=last);
     }
     Some(cpus.into_iter().collect())
+}
+
+/// The NUMA node of a core, if the kernel tells.
+pub fn node_of(core: usize) -> Option<usize> {
+    let folder = format!("/sys/devices/system/cpu/cpu{core}");
+    let names = fs::read_dir(folder).ok()?.flatten();
+    names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .find_map(|name| name.strip_prefix("node")?.parse().ok())
 }
 
 /// The core to use when none is named: the last one, since the first ones serve interrupts.

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use tailwater_nf::spec::DdioSpec;
 
 /// Ways of the last-level cache that Intel's servers give to DDIO, unless told otherwise.
 const DDIO_WAYS: u32 = 2;
@@ -29,6 +30,21 @@ impl Cache {
     /// This machine's, of the first core, as the kernel tells. `None` where it does not.
     pub fn of_machine() -> Option<Cache> {
         Cache::read(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+    }
+
+    /// What a spec says, and this machine's where it says nothing.
+    pub fn of_machine_or(ddio: &DdioSpec) -> Option<Cache> {
+        Cache::with(Cache::of_machine(), ddio)
+    }
+
+    fn with(machine: Option<Cache>, ddio: &DdioSpec) -> Option<Cache> {
+        let bytes = ddio.cache_bytes.or(machine.map(|cache| cache.bytes))?;
+        let ways = ddio.cache_ways.or(machine.map(|cache| cache.ways))?;
+        Some(Cache {
+            bytes,
+            ways,
+            ddio_ways: ddio.ways.unwrap_or(DDIO_WAYS).min(ways),
+        })
     }
 
     fn read(folder: &Path) -> Option<Cache> {
@@ -166,6 +182,25 @@ mod tests {
         assert_eq!(chosen(4, 1024, 1518), 512);
         assert_eq!(chosen(4, 1000, 1518), 512);
         assert_eq!(chosen(100, 1024, 9018), 128);
+    }
+
+    #[test]
+    fn a_spec_goes_before_the_machine() {
+        let spec = DdioSpec {
+            ways: Some(4),
+            ..DdioSpec::default()
+        };
+        let cache = Cache::with(Some(CACHE), &spec).unwrap();
+        assert_eq!((cache.ddio_ways, cache.share()), (4, 6 << 20));
+        assert_eq!(Cache::with(Some(CACHE), &DdioSpec::default()), Some(CACHE));
+        assert_eq!(Cache::with(None, &spec), None);
+        let all = DdioSpec {
+            cache_ways: Some(3),
+            cache_bytes: Some(3 << 20),
+            ..spec
+        };
+        let cache = Cache::with(None, &all).unwrap();
+        assert_eq!((cache.ddio_ways, cache.share()), (3, 3 << 20));
     }
 
     #[test]

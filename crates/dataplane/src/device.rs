@@ -19,7 +19,7 @@ mod among;
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{PortQueue, PortSender, Received, Reta, RetaError};
+use crate::port::{PortQueue, PortSender, Received, Refused, Reta, RetaError};
 use crate::reta::RetaHistory;
 use crate::trace_nic::check;
 use among::{Among, connect};
@@ -33,11 +33,16 @@ use tailwater_nf::buffer::BufferPool;
 /// A device's receive queue, with the thread that uses it.
 pub trait Receiver: Send {
     /// Receives up to `most` packets in buffers of `pool`, which [`packets`](Receiver::packets) then gives. Returns
-    /// how many there were, those that nobody can use among them: fewer only if no more had arrived.
+    /// how many there were, those that are refused among them: fewer only if no more had arrived.
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
 
     /// The packets received last, in order, once.
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived>;
+
+    /// Packets among those returned that were not told, since this was last asked.
+    fn refused(&mut self) -> Refused {
+        Refused::default()
+    }
 
     /// The most packets that wait in it.
     fn ring(&self) -> usize;
@@ -274,6 +279,9 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                     }
                 }
             }
+            let Refused { in_pieces, damaged } = receiver.refused();
+            received.refused.in_pieces += in_pieces;
+            received.refused.damaged += damaged;
             self.totals[number] += count as u64;
             received.offered += count as u64;
             if count < most {

@@ -1,24 +1,26 @@
 //! Ports of DPDK's: NICs, their virtual functions, virtual devices.
 
+mod tend;
+
 use crate::clock::Clock;
-use crate::cores::KeepOff;
+use crate::cores::{KeepOff, format_list, node_of};
 use crate::ddio::{Cache, Sizing};
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
-use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
+use crate::port::{
+    Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin,
+};
 use crate::report::PortReport;
 use std::fs;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-pub use tailwater_dpdk::HugePages;
-use tailwater_dpdk::{
-    Device, DpdkError, Eal, EalConfig, Mempool, Port as Running, PortConfig, PortStats, RxQueue,
-    TxQueue,
-};
+use std::sync::{Mutex, PoisonError};
+use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
 use tailwater_nf::batch::{Arrived, Batch};
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::spec::PortsSpec;
+use tailwater_nf::spec::{DdioSpec, PortsSpec};
+use tend::Tended;
+
+pub use tailwater_dpdk::HugePages;
 
 /// Descriptors of a queue, if they fit the cache.
 const RING: u64 = 1024;
@@ -45,6 +47,8 @@ pub struct DpdkConfig {
     pub huge_pages: HugePages,
     /// The workers' cores, which DPDK's own threads leave alone if there are others.
     pub cores: Vec<usize>,
+    /// Whether packets whose checksums a device finds wrong are dropped.
+    pub checksums: bool,
 }
 
 impl Receiver for RxQueue {
@@ -58,6 +62,12 @@ impl Receiver for RxQueue {
         RxQueue::packets(self)
     }
 
+    #[inline]
+    fn refused(&mut self) -> Refused {
+        let [in_pieces, damaged] = self.take_refused();
+        Refused { in_pieces, damaged }
+    }
+
     fn ring(&self) -> usize {
         RxQueue::ring(self)
     }
@@ -67,66 +77,6 @@ impl Sender for TxQueue {
     #[inline]
     fn transmit(&mut self, batch: &mut Batch) -> usize {
         TxQueue::transmit(self, batch)
-    }
-}
-
-/// A port that runs, and what is known of it so far.
-#[derive(Debug)]
-struct Tended {
-    port: Running,
-    /// Whether packets are received from it.
-    receives: bool,
-    known: Mutex<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    missed: u64,
-    /// By field of [`PortStats`].
-    counts: [Count; 6],
-    gone: bool,
-    /// Whether the link was up.
-    up: Option<bool>,
-}
-
-impl Known {
-    /// What a device counted since the run began; nothing newer if it does not answer.
-    fn counted(&mut self, now: Option<PortStats>) -> PortStats {
-        let [
-            received,
-            sent,
-            missed,
-            receive_errors,
-            no_buffer,
-            send_errors,
-        ] = &mut self.counts;
-        PortStats {
-            received: received.total(now.map(|now| now.received)),
-            sent: sent.total(now.map(|now| now.sent)),
-            missed: missed.total(now.map(|now| now.missed)),
-            receive_errors: receive_errors.total(now.map(|now| now.receive_errors)),
-            no_buffer: no_buffer.total(now.map(|now| now.no_buffer)),
-            send_errors: send_errors.total(now.map(|now| now.send_errors)),
-        }
-    }
-}
-
-/// A device's count, which goes on when the device forgets it, as memif does when its peer goes.
-#[derive(Debug, Default)]
-struct Count {
-    /// Until the device last forgot it.
-    before: u64,
-    last: u64,
-}
-
-impl Count {
-    fn total(&mut self, now: Option<u64>) -> u64 {
-        let now = now.unwrap_or(self.last);
-        if now < self.last {
-            self.before += self.last;
-        }
-        self.last = now;
-        self.before + now
     }
 }
 
@@ -158,8 +108,7 @@ impl DpdkPorts {
         let PortsSpec {
             entry,
             exit,
-            both_ways,
-            ..
+            set_up,
         } = &config.ports;
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
         names.iter().try_for_each(|name| Device::check(name))?;
@@ -174,7 +123,7 @@ impl DpdkPorts {
         drop(elsewhere);
         let devices = names.iter().map(|name| Device::find(eal, name));
         let devices = devices.collect::<Result<Vec<_>, _>>()?;
-        let traffic = match (exit, both_ways) {
+        let traffic = match (exit, set_up.both_ways) {
             (None, _) => entry.to_string(),
             (Some(exit), false) => format!("{entry} -> {exit}"),
             (Some(exit), true) => format!("{entry} <-> {exit}"),
@@ -193,10 +142,11 @@ impl DpdkPorts {
         })
     }
 
-    /// Descriptors of each queue, and a line if they are more than fit the cache.
+    /// Descriptors of each queue, and a line for the user about how they fit the cache.
     fn descriptors(&self, queues: u64, frame_bytes: usize) -> (u16, Option<String>) {
         let wanted = self.config.ring.map(u64::from);
-        let Some(cache) = Cache::of_machine() else {
+        let ddio = &self.config.ports.set_up.ddio;
+        let Some(cache) = Cache::of_machine_or(ddio) else {
             return (wanted.unwrap_or(RING) as u16, None);
         };
         let frame_bytes = frame_bytes as u64;
@@ -209,15 +159,20 @@ impl DpdkPorts {
             },
             None => Sizing::fit(queues, RING, frame_bytes, cache),
         };
-        let warning = (!sizing.fits()).then(|| {
-            format!("packet buffers do not fit the cache, so that DMA leaks to memory: {sizing}")
-        });
-        (sizing.descriptors as u16, warning)
+        let line = match sizing.fits() {
+            false => Some("packet buffers do not fit the cache, so that DMA leaks to memory"),
+            // Who gave figures wants to see what comes of them.
+            true if *ddio != DdioSpec::default() => Some("packet buffers fit the cache"),
+            true => None,
+        };
+        let line = line.map(|line| format!("{line}: {sizing}"));
+        (sizing.descriptors as u16, line)
     }
 
     /// Has the devices spread packets by the table, as far as they can: what they cannot, workers do.
     fn program(&self, reta: &Reta) {
-        for Tended { port, .. } in self.ports.iter().filter(|tended| tended.receives) {
+        for tended in self.ports.iter().filter(|tended| tended.receives()) {
+            let port = tended.port();
             if let Some(table) = device_table(reta, port.info().reta_size, port.rx_queues()) {
                 // A device that refuses leaves packets where they went; workers hand them over.
                 let _ = port.set_reta(&table);
@@ -245,11 +200,30 @@ fn device_table(reta: &Reta, size: u16, queues: u16) -> Option<Vec<u16>> {
     Some(entries.collect())
 }
 
+/// A line for the user if cores that work on a device's packets are on another NUMA node.
+fn far_cores(device: &Device, cores: &[usize]) -> Option<String> {
+    let node = usize::from(device.info().node?);
+    let far = cores.iter().copied();
+    let far: Vec<usize> = far
+        .filter(|&core| node_of(core).is_some_and(|n| n != node))
+        .collect();
+    (!far.is_empty()).then(|| {
+        format!(
+            "port {} is on NUMA node {node}, cores {} are not: every packet crosses between processors; its node's \
+             cores are in /sys/devices/system/node/node{node}/cpulist",
+            device.name(),
+            format_list(&far)
+        )
+    })
+}
+
 /// Memory to start DPDK with, before it is known what the devices are: buffers for the longest frames that they
 /// are known to have, and as many again.
 fn memory(config: &DpdkConfig) -> u64 {
     let PortsSpec {
-        entry, exit, mtu, ..
+        entry,
+        exit,
+        set_up,
     } = &config.ports;
     let of_interface = |name: &str| {
         let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
@@ -257,7 +231,9 @@ fn memory(config: &DpdkConfig) -> u64 {
     };
     let interfaces = [Some(entry), exit.as_ref()].into_iter().flatten();
     let mtus = interfaces.filter_map(|name| of_interface(name.interface()?));
-    let mtu = mtus.chain(mtu.map(usize::from)).fold(1500, usize::max);
+    let mtu = mtus
+        .chain(set_up.mtu.map(usize::from))
+        .fold(1500, usize::max);
     2 * Mempool::bytes(MOST_BUFFERS, mtu + BESIDES_MTU)
 }
 
@@ -276,8 +252,9 @@ impl Port for DpdkPorts {
     fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
         let refused = |error: DpdkError| OpenError::Device(error.to_string());
         let devices = std::mem::take(&mut self.devices);
-        let both_ways = self.config.ports.both_ways || devices.len() == 1;
-        let mtu = |device: &Device| self.config.ports.mtu.unwrap_or(device.info().mtu);
+        let set_up = self.config.ports.set_up;
+        let both_ways = set_up.both_ways || devices.len() == 1;
+        let mtu = |device: &Device| set_up.mtu.unwrap_or(device.info().mtu);
         let mtu = devices.iter().map(mtu).max().unwrap_or(1500);
         let frame_bytes = usize::from(mtu) + BESIDES_MTU;
         let (workers, senders) = (need.workers, need.workers + need.helpers);
@@ -290,9 +267,10 @@ impl Port for DpdkPorts {
         };
         let queues_of = |port: usize| {
             let (receives, sends) = used(port);
-            let available = devices[port].info().max_rx_queues.max(1);
-            let rx = if receives { workers.min(available) } else { 1 };
-            [rx, if sends { senders } else { 1 }]
+            let info = devices[port].info();
+            let [rx, tx] = [info.max_rx_queues, info.max_tx_queues].map(|queues| queues.max(1));
+            let rx = if receives { workers.min(rx) } else { 1 };
+            [rx, if sends { senders.min(tx) } else { 1 }]
         };
         let queues: Vec<[u16; 2]> = (0..devices.len()).map(queues_of).collect();
         let count = queues
@@ -300,7 +278,8 @@ impl Port for DpdkPorts {
             .flatten()
             .map(|queues| u64::from(*queues))
             .sum();
-        let (ring, warning) = self.descriptors(count, frame_bytes);
+        let (ring, line) = self.descriptors(count, frame_bytes);
+        let mut lines = Vec::from_iter(line);
         // In descriptors, at workers, on the way between them, and in the caches of threads.
         let between = u64::from(workers) * u64::from(workers - 1) * BETWEEN as u64;
         let cached = u64::from(senders) * Mempool::CACHED;
@@ -311,32 +290,28 @@ impl Port for DpdkPorts {
         let node = node.map_or(-1, i32::from);
         let mempool = Mempool::new(self.eal, buffers, frame_bytes, node).map_err(refused)?;
         let (mut received, mut sent) = (Vec::new(), Vec::new());
-        let names: Vec<_> = devices.iter().map(|device| device.name().clone()).collect();
-        for ((number, device), [rx_queues, tx_queues]) in
-            devices.into_iter().enumerate().zip(queues)
+        let used: Vec<_> = (0..devices.len()).map(used).collect();
+        for ((device, [rx_queues, tx_queues]), (receives, sends)) in
+            devices.into_iter().zip(queues).zip(used)
         {
             let config = PortConfig {
                 rx_queues,
                 tx_queues,
+                // Whoever sends by the port; a queue is shared where there are too few.
+                senders: if sends { senders } else { 1 },
                 rx_ring: ring,
                 tx_ring: ring,
-                mtu: self.config.ports.mtu,
-                promiscuous: true,
+                mtu: set_up.mtu,
+                promiscuous: set_up.promiscuous,
+                checksums: self.config.checksums,
                 hash_key: need.rss_key,
             };
+            let far = far_cores(&device, &self.config.cores);
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
-            let last = number == names.len() - 1;
-            self.ports.push(Tended {
-                port,
-                receives: both_ways || number == 0,
-                known: Mutex::default(),
-            });
-            received.push(if both_ways || number == 0 {
-                rx
-            } else {
-                Vec::new()
-            });
-            sent.push(if both_ways || last { tx } else { Vec::new() });
+            self.ports.push(Tended::new(port, receives));
+            received.push(if receives { rx } else { Vec::new() });
+            sent.push(if sends { tx } else { Vec::new() });
+            lines.extend(far);
         }
         let ports = &self.ports;
         let mut sent = sent.into_iter();
@@ -347,7 +322,7 @@ impl Port for DpdkPorts {
             Some(exit) if both_ways => {
                 let pairs = exit.into_iter().zip(first);
                 pairs
-                    .map(|(exit, entry)| exit.join(&ports[1].port, entry))
+                    .map(|(exit, entry)| exit.join(ports[1].port(), entry))
                     .collect()
             }
             Some(exit) => exit,
@@ -367,7 +342,7 @@ impl Port for DpdkPorts {
         let tables = self
             .ports
             .iter()
-            .any(|tended| tended.port.info().reta_size > 0);
+            .any(|tended| tended.port().info().reta_size > 0);
         let delay = if tables {
             NIC_DELAY
         } else {
@@ -384,7 +359,7 @@ impl Port for DpdkPorts {
         self.steering = Some(steering.map_err(|error| OpenError::Device(error.to_string()))?);
         self.program(&reta);
         if let Ok(notices) = self.notices.get_mut() {
-            notices.extend(warning);
+            notices.extend(lines);
         }
         Ok((0..workers)
             .map(|_| mempool.part(need.buffers as usize))
@@ -429,26 +404,11 @@ impl Port for DpdkPorts {
         notices.drain(..).for_each(&mut *tell);
         let mut left = false;
         for tended in &self.ports {
-            let (name, mut known) = (tended.port.name(), tended.known());
-            let stats = known.counted(tended.port.stats());
-            if let Some(steering) = self.steering.as_ref().filter(|_| tended.receives) {
-                let lost = stats.missed + stats.no_buffer;
-                steering.add_missed(lost - known.missed);
-                known.missed = lost;
+            let (lost, there) = tended.tend(tell);
+            if let Some(steering) = self.steering.as_ref().filter(|_| tended.receives()) {
+                steering.add_missed(lost);
             }
-            if !known.gone && tended.port.has_gone() {
-                known.gone = true;
-                tell(format!("port {name} has gone while it was in use"));
-            }
-            let up = tended.port.link().map(|link| link.up);
-            if !known.gone && up.is_some() && known.up != up {
-                if up == Some(false) || known.up.is_some() {
-                    let state = if up == Some(true) { "up" } else { "down" };
-                    tell(format!("port {name}: the link is {state}"));
-                }
-                known.up = up;
-            }
-            left |= !known.gone;
+            left |= there;
         }
         if let Some(steering) = self.steering.as_ref().filter(|_| !left) {
             steering.end();
@@ -456,48 +416,56 @@ impl Port for DpdkPorts {
     }
 
     fn report(&self) -> Vec<PortReport> {
-        let reports = self.ports.iter().map(|tended| {
-            let (port, mut known) = (&tended.port, tended.known());
-            let stats = known.counted(port.stats());
-            PortReport {
-                port: port.name().to_string(),
-                driver: port.info().driver.clone(),
-                queues: u64::from(port.rx_queues()),
-                received: stats.received,
-                sent: stats.sent,
-                missed: stats.missed,
-                receive_errors: stats.receive_errors,
-                no_buffer: stats.no_buffer,
-                send_errors: stats.send_errors,
-                gone: known.gone,
-            }
-        });
-        reports.collect()
-    }
-}
-
-impl Tended {
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ports.iter().map(Tended::report).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_nf::spec::PortSetup;
 
+    /// The one virtual device that takes a table.
     #[test]
-    fn what_a_device_forgets_stays_counted() {
-        let mut known = Known::default();
-        let mut received = |now: Option<u64>| {
-            let now = now.map(|received| PortStats {
-                received,
-                ..PortStats::default()
-            });
-            known.counted(now).received
+    fn a_device_has_the_table_that_was_last_set() {
+        let config = DpdkConfig {
+            ports: PortsSpec {
+                entry: "net_null0".parse().unwrap(),
+                exit: None,
+                set_up: PortSetup::default(),
+            },
+            ring: Some(256),
+            duration: None,
+            huge_pages: HugePages::No,
+            cores: vec![0, 1],
+            checksums: true,
         };
-        let seen = [Some(3), Some(10), None, Some(0), Some(4), Some(4), Some(1)];
-        assert_eq!(seen.map(&mut received), [3, 10, 10, 10, 14, 14, 15]);
+        let mut ports = DpdkPorts::find(config, Clock::start()).unwrap();
+        let need = Need {
+            workers: 2,
+            helpers: 1,
+            buffers: 64,
+            rss_key: *RssHasher::default().key(),
+        };
+        assert_eq!(ports.open(&need).unwrap().len(), 2);
+        let table = |ports: &DpdkPorts| ports.report()[0].reta.clone().unwrap();
+        let size = table(&ports).len();
+        let dealt: Vec<u16> = (0..size).map(|i| (i % 2) as u16).collect();
+        assert_eq!(table(&ports), dealt);
+        // All but one bucket to the first worker; then as a mapper might.
+        let mut one = [0; BUCKETS];
+        one[5] = 1;
+        for reta in [one, std::array::from_fn(|bucket| (bucket % 3 % 2) as u16)] {
+            ports.set_reta(&reta).unwrap();
+            let expected = device_table(&reta, size as u16, 2).unwrap();
+            assert_eq!(table(&ports), expected);
+            assert_ne!(table(&ports), dealt);
+        }
+        assert!(ports.set_reta(&[2; BUCKETS]).is_err());
+        let report = &ports.report()[0];
+        assert_eq!((report.queues, report.send_queues), (2, 3));
+        assert_eq!(ports.queues(Nanos::ZERO).len(), 2);
+        drop(ports.sender());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
-use crate::port::Received;
+use crate::port::{Received, Refused};
 use crate::scaling::buckets::KeptBack;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::WorkerConfig;
@@ -99,6 +99,21 @@ impl Meter {
             self.bins.spread(&mut window.arrivals, lost, from, now);
             window.late[self.attribution.loss(now, full()) as usize] += lost;
         }
+        if received.refused != Refused::default() {
+            self.note_refused(received.refused, now);
+        }
+    }
+
+    /// Counts packets that the worker does not get to see.
+    #[cold]
+    fn note_refused(&mut self, Refused { in_pieces, damaged }: Refused, now: Nanos) {
+        let window = &mut self.telemetry.window;
+        window.lost_in_pieces += in_pieces;
+        window.late[Cause::NoPlace as usize] += in_pieces;
+        window.dropped += damaged;
+        window.dropped_damaged += damaged;
+        let arrivals = &mut window.arrivals;
+        self.bins.spread(arrivals, in_pieces + damaged, now, now);
     }
 
     /// Part of a turn in which no function ran lasted so long, until `now`. It takes some

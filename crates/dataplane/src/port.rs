@@ -17,10 +17,21 @@ pub struct Received {
     pub lost_ring_full: u64,
     /// When the first of those arrived.
     pub lost_since: Nanos,
+    /// Packets, among the offered ones, that never got to the worker.
+    pub refused: Refused,
     /// Arrived packets that are left in the ring.
     pub waiting: usize,
     /// Nothing more will ever arrive. What is `waiting` still does.
     pub ended: bool,
+}
+
+/// Packets that came, and that no worker gets to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// In several buffers, and too long for one: lost.
+    pub in_pieces: u64,
+    /// The device found a checksum wrong: dropped.
+    pub damaged: u64,
 }
 
 /// A transmit queue of a port. A worker owns it.

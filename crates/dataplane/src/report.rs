@@ -2,7 +2,9 @@
 
 mod collector;
 
-pub(crate) use collector::{Collector, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+pub(crate) use collector::{
+    Collector, DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED,
+};
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
 use crate::scaling::ScalingCounters;
@@ -70,6 +72,14 @@ pub struct PortReport {
     pub driver: String,
     /// Receive queues.
     pub queues: u64,
+    /// Transmit queues.
+    pub send_queues: u64,
+    /// Descriptors of a receive queue.
+    pub descriptors: u64,
+    /// The NUMA node it is on, if that is known.
+    pub numa_node: Option<u64>,
+    /// Whether it looks at the checksums of what comes.
+    pub checks_checksums: bool,
     /// Packets received.
     pub received: u64,
     /// Packets sent.
@@ -84,6 +94,45 @@ pub struct PortReport {
     pub send_errors: u64,
     /// Whether the device went while it was in use.
     pub gone: bool,
+    /// Its link at the end.
+    pub link: LinkReport,
+    /// By queue, as far as the device says.
+    pub by_queue: Vec<QueueReport>,
+    /// The table that maps hashes to queues (RETA), as the device has it; nothing if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reta: Option<Vec<u16>>,
+}
+
+/// A port's link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LinkReport {
+    /// Whether there is one, if the device says.
+    pub up: Option<bool>,
+    /// Its speed in Mbit/s, if the device says.
+    pub mbps: Option<u64>,
+    /// How often it came or went during the run.
+    pub changes: u64,
+}
+
+/// What a device counted at one of its queues, where it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueReport {
+    /// The queue.
+    pub queue: u64,
+    /// Packets received.
+    pub received: Option<u64>,
+    /// Packets that came damaged or were missed.
+    pub receive_errors: Option<u64>,
+    /// Packets sent.
+    pub sent: Option<u64>,
+}
+
+impl QueueReport {
+    /// Whether the device says anything of the queue.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn says(&self) -> bool {
+        [self.received, self.receive_errors, self.sent] != [None; 3]
+    }
 }
 
 /// The objective.

@@ -39,6 +39,10 @@ pub struct Window {
     pub lost_with_worker: u64,
     /// Packets that the port did not take when they were to be sent.
     pub lost_unsent: u64,
+    /// Packets that came in pieces too long for one buffer.
+    pub lost_in_pieces: u64,
+    /// Packets, among the dropped ones, whose checksums a device found wrong.
+    pub dropped_damaged: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
     pub late: [u64; Cause::ALL.len()],
     /// Times the worker was off its core.
@@ -87,6 +91,7 @@ impl Window {
             + self.lost_undrained
             + self.lost_with_worker
             + self.lost_unsent
+            + self.lost_in_pieces
             + self.lost_in_chain
     }
 
@@ -108,6 +113,8 @@ impl Window {
         self.lost_undrained += other.lost_undrained;
         self.lost_with_worker += other.lost_with_worker;
         self.lost_unsent += other.lost_unsent;
+        self.lost_in_pieces += other.lost_in_pieces;
+        self.dropped_damaged += other.dropped_damaged;
         self.late
             .iter_mut()
             .zip(other.late)

@@ -33,6 +33,8 @@ struct Step {
     lost_undrained: u64,
     lost_with_worker: u64,
     lost_unsent: u64,
+    lost_in_pieces: u64,
+    dropped_damaged: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
     /// For each of the chain's reasons.
@@ -52,6 +54,8 @@ impl Step {
         self.lost_undrained += other.lost_undrained;
         self.lost_with_worker += other.lost_with_worker;
         self.lost_unsent += other.lost_unsent;
+        self.lost_in_pieces += other.lost_in_pieces;
+        self.dropped_damaged += other.dropped_damaged;
         self.busy += other.busy;
         self.late
             .iter_mut()
@@ -101,6 +105,8 @@ impl Timeline {
         step.lost_undrained += sum.lost_undrained;
         step.lost_with_worker += sum.lost_with_worker;
         step.lost_unsent += sum.lost_unsent;
+        step.lost_in_pieces += sum.lost_in_pieces;
+        step.dropped_damaged += sum.dropped_damaged;
         step.busy += sum.busy;
         step.late
             .iter_mut()
@@ -165,13 +171,21 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
     let chain = chain
         .filter(|(reason, _)| reason.outcome == outcome)
         .map(|(reason, &count)| (reason.name.as_str(), count));
+    let lost = Outcome::Lost;
     let nic = [
-        (crate::report::RING_FULL, step.lost_ring_full),
-        (crate::report::NOT_DRAINED, step.lost_undrained),
-        (crate::report::WORKER_DIED, step.lost_with_worker),
-        (crate::report::NOT_SENT, step.lost_unsent),
+        (crate::report::RING_FULL, lost, step.lost_ring_full),
+        (crate::report::NOT_DRAINED, lost, step.lost_undrained),
+        (crate::report::WORKER_DIED, lost, step.lost_with_worker),
+        (crate::report::NOT_SENT, lost, step.lost_unsent),
+        (crate::report::IN_PIECES, lost, step.lost_in_pieces),
+        (
+            crate::report::DAMAGED,
+            Outcome::Dropped,
+            step.dropped_damaged,
+        ),
     ];
-    let nic = nic.into_iter().filter(|_| outcome == Outcome::Lost);
+    let nic = nic.into_iter().filter(|(_, of, _)| *of == outcome);
+    let nic = nic.map(|(name, _, count)| (name, count));
     chain
         .chain(nic)
         .filter(|(_, count)| *count > 0)

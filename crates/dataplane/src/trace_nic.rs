@@ -480,6 +480,7 @@ impl PortQueue for TraceQueue {
             lost_since,
             waiting: self.ring.len(),
             ended: self.exhausted,
+            ..Received::default()
         }
     }
 

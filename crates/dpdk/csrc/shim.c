@@ -42,6 +42,7 @@ _Static_assert(sizeof(struct tw_port_config) == 24, "config");
 _Static_assert(sizeof(struct tw_link) == 8, "link");
 _Static_assert(sizeof(struct tw_stats) == 48, "stats");
 _Static_assert(sizeof(struct tw_received) == 16, "received");
+_Static_assert(sizeof(struct tw_refused) == 24, "refused");
 _Static_assert(sizeof(struct tw_sending) == 8, "sending");
 _Static_assert(sizeof(struct tw_copy) == 16, "copy");
 _Static_assert(sizeof(struct tw_frame) == 12, "frame");
@@ -298,6 +299,10 @@ int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct
         conf.rx_adv_conf.rss_conf.rss_key_len = config->hash_key_bytes;
         conf.rxmode.offloads |= device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
     }
+    /* What is found wrong is marked, and the packet comes all the same. */
+    uint64_t checksums = config->checksums ? device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_CHECKSUM : 0;
+    conf.rxmode.offloads |= checksums;
+    config->checksums = checksums != 0;
     /* All buffers are of one pool, in one piece, and used once. */
     conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
     error = rte_eth_dev_configure(port, config->rx_queues, config->tx_queues, &conf);
@@ -395,21 +400,12 @@ int tw_port_stats(uint16_t port, struct tw_stats *stats)
 }
 
 /* One of the extended statistics; ENOENT if the port has none of the name. */
-static int by_name(uint16_t port, const char *direction, uint16_t queue, uint64_t *value)
+int tw_port_xstat(uint16_t port, const char *name, uint64_t *value)
 {
-    char name[RTE_ETH_XSTATS_NAME_SIZE];
     uint64_t id;
-    snprintf(name, sizeof(name), "%s_q%u_packets", direction, queue);
-    int error = rte_eth_xstats_get_id_by_name(port, name, &id);
-    if (error != 0)
+    if (rte_eth_xstats_get_id_by_name(port, name, &id) != 0)
         return -ENOENT;
     return rte_eth_xstats_get_by_id(port, &id, value, 1) == 1 ? 0 : -ENOENT;
-}
-
-int tw_port_queue_stats(uint16_t port, uint16_t queue, uint64_t *received, uint64_t *sent)
-{
-    int error = by_name(port, "rx", queue, received);
-    return error != 0 ? error : by_name(port, "tx", queue, sent);
 }
 
 /* The most entries of a table. */
@@ -462,8 +458,34 @@ static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf
                   rte_mbuf_refcnt_read(mbuf) == 1);
 }
 
+/* Both bits together mean that nobody looked. */
+static inline int is_bad(uint64_t flags, uint64_t mask, uint64_t bad)
+{
+    return (flags & mask) == bad;
+}
+
+/* Makes a packet one that a chain can work on, or gives it back and counts it. Returns whether it did. */
+static int mend(const struct tw_pool *pool, struct rte_mbuf *mbuf, struct tw_refused *refused)
+{
+    uint64_t flags = mbuf->ol_flags, offset;
+    if (rte_pktmbuf_linearize(mbuf) != 0 || !usable(pool, mbuf, &offset)) {
+        refused->in_pieces++;
+    } else if (refused->damage_counts &&
+               (is_bad(flags, RTE_MBUF_F_RX_IP_CKSUM_MASK, RTE_MBUF_F_RX_IP_CKSUM_BAD) ||
+                is_bad(flags, RTE_MBUF_F_RX_L4_CKSUM_MASK, RTE_MBUF_F_RX_L4_CKSUM_BAD))) {
+        refused->damaged++;
+    } else {
+        return 1;
+    }
+    rte_pktmbuf_free(mbuf);
+    return 0;
+}
+
+/* One of these is set where a checksum is bad. */
+#define PERHAPS_BAD (RTE_MBUF_F_RX_IP_CKSUM_BAD | RTE_MBUF_F_RX_L4_CKSUM_BAD)
+
 uint16_t tw_receive(const struct tw_pool *shared, uint16_t port, uint16_t queue,
-                    struct tw_received *into, uint16_t most, uint64_t *unusable)
+                    struct tw_received *into, uint16_t most, struct tw_refused *refused)
 {
     /* In registers: what is written below might be the pool, for all that the compiler knows. */
     const struct tw_pool pool = *shared;
@@ -473,11 +495,9 @@ uint16_t tw_receive(const struct tw_pool *shared, uint16_t port, uint16_t queue,
     for (unsigned i = 0; i < count; i++) {
         struct rte_mbuf *mbuf = mbufs[i];
         uint64_t offset;
-        if (!usable(&pool, mbuf, &offset)) {
-            rte_pktmbuf_free(mbuf);
-            *unusable += 1;
+        int ordinary = usable(&pool, mbuf, &offset) && !(mbuf->ol_flags & PERHAPS_BAD);
+        if (unlikely(!ordinary) && !mend(&pool, mbuf, refused))
             continue;
-        }
         mbuf->port = port;
         next->index = index_of(&pool, offset);
         next->hash = mbuf->hash.rss;
@@ -595,6 +615,22 @@ uint16_t tw_forward(struct tw_queue from, struct tw_queue to, uint16_t most)
     struct rte_mbuf *mbufs[MOST];
     uint16_t count = rte_eth_rx_burst(from.port, from.queue, mbufs, RTE_MIN(most, MOST));
     return count == 0 ? 0 : send_all(to, mbufs, count);
+}
+
+int tw_inject_in_pieces(const struct tw_pool *pool, uint16_t port, uint16_t queue, const uint8_t *frame,
+                        uint16_t length, uint16_t first)
+{
+    struct rte_mbuf *mbufs[2];
+    int error = rte_pktmbuf_alloc_bulk(pool->mempool, mbufs, 2);
+    if (error != 0)
+        return error;
+    memcpy(rte_pktmbuf_append(mbufs[0], first), frame, first);
+    memcpy(rte_pktmbuf_append(mbufs[1], length - first), frame + first, length - first);
+    error = rte_pktmbuf_chain(mbufs[0], mbufs[1]);
+    if (error == 0 && rte_eth_tx_burst(port, queue, mbufs, 1) == 1)
+        return 0;
+    rte_pktmbuf_free(mbufs[0]);
+    return error != 0 ? error : -ENOBUFS;
 }
 
 void tw_give_up(void **mbufs, uint16_t count)

@@ -43,6 +43,8 @@ struct tw_port_config {
     uint16_t rx_ring;
     uint16_t tx_ring;
     uint16_t hash_key_bytes;
+    /* Whether the port looks at checksums, if it can; whether it does is written here. */
+    uint16_t checksums;
     const uint8_t *hash_key;
 };
 
@@ -68,6 +70,16 @@ struct tw_received {
     uint16_t start;
     uint16_t length;
     uint32_t has_hash;
+};
+
+/* Packets that came, and that no chain gets to see. */
+struct tw_refused {
+    /* In several buffers, and too long for one. */
+    uint64_t in_pieces;
+    /* With a checksum that the device found wrong, */
+    uint64_t damaged;
+    /* if that is a reason. */
+    uint64_t damage_counts;
 };
 
 /* A packet that is to go. */
@@ -122,12 +134,12 @@ int tw_port_promiscuous(uint16_t port, int on);
 int tw_port_set_mtu(uint16_t port, uint16_t mtu);
 int tw_port_link(uint16_t port, struct tw_link *link);
 int tw_port_stats(uint16_t port, struct tw_stats *stats);
-int tw_port_queue_stats(uint16_t port, uint16_t queue, uint64_t *received, uint64_t *sent);
+int tw_port_xstat(uint16_t port, const char *name, uint64_t *value);
 int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size);
 int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size);
 
 uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
-                    struct tw_received *into, uint16_t most, uint64_t *unusable);
+                    struct tw_received *into, uint16_t most, struct tw_refused *refused);
 void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
                 void **mbufs, uint16_t *ports);
 uint16_t tw_transmit(const struct tw_pool *pool, uint16_t port, uint16_t queue,
@@ -138,6 +150,8 @@ uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
 uint16_t tw_refill(const struct tw_pool *pool, struct tw_queue from, struct tw_queue to,
                    const uint8_t *lines, const struct tw_frame *frames, uint16_t count);
 uint16_t tw_forward(struct tw_queue from, struct tw_queue to, uint16_t most);
+int tw_inject_in_pieces(const struct tw_pool *pool, uint16_t port, uint16_t queue, const uint8_t *frame,
+                        uint16_t length, uint16_t first);
 void tw_give_up(void **mbufs, uint16_t count);
 void tw_give_back(const struct tw_pool *pool, const uint32_t *indexes, uint32_t count);
 int tw_take(const struct tw_pool *pool, uint32_t *indexes, uint32_t count);

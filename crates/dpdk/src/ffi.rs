@@ -38,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) rx_ring: u16,
     pub(crate) tx_ring: u16,
     pub(crate) hash_key_bytes: u16,
+    pub(crate) checksums: u16,
     pub(crate) hash_key: *const u8,
 }
 
@@ -68,6 +69,15 @@ pub(crate) struct Received {
     pub(crate) start: u16,
     pub(crate) length: u16,
     pub(crate) has_hash: u32,
+}
+
+/// Packets that came, and that no chain gets to see.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refused {
+    pub(crate) in_pieces: u64,
+    pub(crate) damaged: u64,
+    pub(crate) damage_counts: u64,
 }
 
 /// A packet that is to go.
@@ -112,7 +122,7 @@ const _: () = {
     assert!(size_of::<Stats>() == 48);
     assert!(size_of::<Received>() == 16 && size_of::<Sending>() == 8);
     assert!(size_of::<Copied>() == 16 && size_of::<Frame>() == 12);
-    assert!(size_of::<Queue>() == 4);
+    assert!(size_of::<Queue>() == 4 && size_of::<Refused>() == 24);
 };
 
 unsafe extern "C" {
@@ -146,12 +156,7 @@ unsafe extern "C" {
     pub(crate) fn tw_port_set_mtu(port: u16, mtu: u16) -> c_int;
     pub(crate) fn tw_port_link(port: u16, link: *mut Link) -> c_int;
     pub(crate) fn tw_port_stats(port: u16, stats: *mut Stats) -> c_int;
-    pub(crate) fn tw_port_queue_stats(
-        port: u16,
-        queue: u16,
-        received: *mut u64,
-        sent: *mut u64,
-    ) -> c_int;
+    pub(crate) fn tw_port_xstat(port: u16, name: *const c_char, value: *mut u64) -> c_int;
     pub(crate) fn tw_port_set_reta(port: u16, queues: *const u16, size: u16) -> c_int;
     pub(crate) fn tw_port_reta(port: u16, queues: *mut u16, size: u16) -> c_int;
 
@@ -161,7 +166,7 @@ unsafe extern "C" {
         queue: u16,
         into: *mut Received,
         most: u16,
-        unusable: *mut u64,
+        refused: *mut Refused,
     ) -> u16;
     pub(crate) fn tw_prepare(
         pool: *const Pool,
@@ -195,6 +200,14 @@ unsafe extern "C" {
         count: u16,
     ) -> u16;
     pub(crate) fn tw_forward(from: Queue, to: Queue, most: u16) -> u16;
+    pub(crate) fn tw_inject_in_pieces(
+        pool: *const Pool,
+        port: u16,
+        queue: u16,
+        frame: *const u8,
+        length: u16,
+        first: u16,
+    ) -> c_int;
     pub(crate) fn tw_give_up(mbufs: *mut *mut c_void, count: u16);
     pub(crate) fn tw_give_back(pool: *const Pool, indexes: *const u32, count: u32);
     pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;

@@ -29,5 +29,5 @@ pub use eal::{Eal, EalConfig, HugePages, version};
 pub use error::DpdkError;
 pub use mempool::Mempool;
 pub use peer::{Frames, Peer, forward};
-pub use port::{Device, Link, Port, PortConfig, PortInfo, PortStats};
+pub use port::{Device, Link, Port, PortConfig, PortInfo, PortStats, QueueStats};
 pub use queue::{RxQueue, TxQueue};

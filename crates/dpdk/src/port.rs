@@ -9,7 +9,7 @@ use crate::error::{DpdkError, last_lines, of_device};
 use crate::ffi;
 use crate::gate::Pass;
 use crate::mempool::Mempool;
-use crate::queue::{RxQueue, TxQueue};
+use crate::queue::{RxQueue, Turns, TxQueue};
 use std::ffi::{CString, c_int};
 use std::fs;
 use std::io;
@@ -24,8 +24,10 @@ use tailwater_nf::spec::PortName;
 pub struct PortConfig {
     /// Receive queues wanted; a port that has fewer gets fewer.
     pub rx_queues: u16,
-    /// Transmit queues, which must all be there.
+    /// Transmit queues wanted; a port that has fewer gets fewer.
     pub tx_queues: u16,
+    /// How many send by the port, if more than there are queues: these are shared.
+    pub senders: u16,
     /// Descriptors of a receive queue wanted.
     pub rx_ring: u16,
     /// Descriptors of a transmit queue wanted.
@@ -36,6 +38,8 @@ pub struct PortConfig {
     pub promiscuous: bool,
     /// The key of the hash by which it spreads packets, if it does.
     pub hash_key: RssKey,
+    /// Whether the device is to look at checksums, if it can, and packets with a wrong one are refused.
+    pub checksums: bool,
 }
 
 impl Default for PortConfig {
@@ -43,11 +47,13 @@ impl Default for PortConfig {
         PortConfig {
             rx_queues: 1,
             tx_queues: 1,
+            senders: 1,
             rx_ring: 1024,
             tx_ring: 1024,
             mtu: None,
             hash_key: MICROSOFT_KEY,
             promiscuous: true,
+            checksums: false,
         }
     }
 }
@@ -77,6 +83,8 @@ pub struct PortInfo {
     pub rx_ring: u16,
     /// Descriptors of a transmit queue.
     pub tx_ring: u16,
+    /// Whether it looks at the checksums of what comes.
+    pub checksums: bool,
 }
 
 /// A port's link.
@@ -103,6 +111,17 @@ pub struct PortStats {
     pub no_buffer: u64,
     /// Packets that were taken and not sent.
     pub send_errors: u64,
+}
+
+/// What a device counted at a queue, as far as it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Packets received.
+    pub received: Option<u64>,
+    /// Packets that came damaged, or were missed.
+    pub receive_errors: Option<u64>,
+    /// Packets sent.
+    pub sent: Option<u64>,
 }
 
 /// What everybody holds of a port who uses it. The last one closes it.
@@ -141,6 +160,7 @@ pub struct Port {
     shared: Arc<Shared>,
     info: PortInfo,
     rx_queues: u16,
+    tx_queues: u16,
     /// The number of the kernel's interface, where there is one.
     interface: Option<String>,
 }
@@ -245,21 +265,7 @@ impl Device {
     ) -> Result<(Port, Vec<RxQueue>, Vec<TxQueue>), DpdkError> {
         let refused = |what: &str, code: i32| refused(&self.name, what, code);
         let rx_queues = config.rx_queues.clamp(1, self.info.max_rx_queues.max(1));
-        if config.tx_queues > self.info.max_tx_queues {
-            return Err(DpdkError::Port {
-                port: self.name.to_string(),
-                problem: format!(
-                    "it has {} transmit queues, but each of {} cores needs one: use fewer cores{}",
-                    self.info.max_tx_queues,
-                    config.tx_queues,
-                    match self.name.driver() {
-                        Some("net_af_packet") => ", or add the argument qpairs=N",
-                        Some("net_af_xdp") => ", or add the argument queue_count=N",
-                        _ => "",
-                    }
-                ),
-            });
-        }
+        let tx_queues = config.tx_queues.clamp(1, self.info.max_tx_queues.max(1));
         if let Some(mtu) = config.mtu {
             // SAFETY: the port is there; DPDK checks the value.
             match unsafe { ffi::tw_port_set_mtu(self.id, mtu) } {
@@ -273,10 +279,11 @@ impl Device {
         key[..known].copy_from_slice(&config.hash_key[..known]);
         let mut raw = ffi::Config {
             rx_queues,
-            tx_queues: config.tx_queues,
+            tx_queues,
             rx_ring: config.rx_ring,
             tx_ring: config.tx_ring,
             hash_key_bytes: key.len() as u16,
+            checksums: u16::from(config.checksums),
             hash_key: key.as_ptr(),
         };
         // SAFETY: the port is there and nobody has queues of it; the key lives through the call; the pool
@@ -287,6 +294,7 @@ impl Device {
         }
         self.info.rx_ring = raw.rx_ring;
         self.info.tx_ring = raw.tx_ring;
+        self.info.checksums = raw.checksums != 0;
         // SAFETY: the port has been configured.
         let code = unsafe { ffi::tw_port_start(self.id) };
         if code != 0 {
@@ -309,12 +317,19 @@ impl Device {
         let ring = usize::from(raw.rx_ring);
         let rx = (0..rx_queues).map(|queue| {
             let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
-            Ok(RxQueue::new(port, queue, ring, mempool.clone(), pass))
+            let kind = (ring, config.checksums);
+            Ok(RxQueue::new(port, queue, kind, mempool.clone(), pass))
         });
         let rx = rx.collect::<Result<Vec<_>, DpdkError>>()?;
-        let tx = (0..config.tx_queues).map(|queue| {
+        let senders = config.senders.max(tx_queues);
+        let turns: Vec<Turns> = (0..tx_queues)
+            .map(|queue| Turns::of_queue(senders, tx_queues, queue))
+            .collect();
+        let tx = (0..senders).map(|sender| {
             let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
-            Ok(TxQueue::new(mempool.clone(), port, queue, pass))
+            let queue = sender % tx_queues;
+            let turns = turns[usize::from(queue)].clone();
+            Ok(TxQueue::new(mempool.clone(), port, queue, (pass, turns)))
         });
         let tx = tx.collect::<Result<Vec<_>, DpdkError>>()?;
         let port = Port {
@@ -322,6 +337,7 @@ impl Device {
             interface: self.name.interface().and_then(interface_number),
             info: self.info.clone(),
             rx_queues,
+            tx_queues,
         };
         Ok((port, rx, tx))
     }
@@ -346,6 +362,11 @@ impl Port {
     /// How many receive queues it has.
     pub fn rx_queues(&self) -> u16 {
         self.rx_queues
+    }
+
+    /// How many transmit queues it has.
+    pub fn tx_queues(&self) -> u16 {
+        self.tx_queues
     }
 
     /// Its link; `None` if the device does not say.
@@ -374,13 +395,20 @@ impl Port {
         })
     }
 
-    /// Packets received and sent on a queue; `None` if the device does not count them.
-    pub fn queue_stats(&self, queue: u16) -> Option<[u64; 2]> {
-        let [mut received, mut sent] = [0; 2];
-        // SAFETY: the port runs, and both numbers are written; DPDK looks the queue up by name.
-        let code =
-            unsafe { ffi::tw_port_queue_stats(self.shared.id, queue, &mut received, &mut sent) };
-        (code == 0).then_some([received, sent])
+    /// What the device counted at a queue, as far as it says.
+    pub fn queue_stats(&self, queue: u16) -> QueueStats {
+        let count = |way: &str, what: &str| {
+            let name = CString::new(format!("{way}_q{queue}_{what}")).ok()?;
+            let mut value = 0;
+            // SAFETY: the port runs, `name` is a string, and `value` is written.
+            let code = unsafe { ffi::tw_port_xstat(self.shared.id, name.as_ptr(), &mut value) };
+            (code == 0).then_some(value)
+        };
+        QueueStats {
+            received: count("rx", "packets"),
+            receive_errors: count("rx", "errors"),
+            sent: count("tx", "packets"),
+        }
     }
 
     /// Has hashes mapped to queues: entry `i` is for hashes that end in `i`, in a table of
@@ -524,6 +552,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
         mac: raw.mac,
         rx_ring: 0,
         tx_ring: 0,
+        checksums: false,
     };
     Ok((id, info, usize::from(raw.hash_key_bytes)))
 }

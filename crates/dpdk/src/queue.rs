@@ -1,7 +1,8 @@
 //! Queues of ports: bursts in and out, without a copy.
 //!
 //! One of the few modules with `unsafe` code. Each queue is used by one thread at a time, which is what DPDK
-//! asks for: there is one value for it, whose methods that touch the device take `&mut self`.
+//! asks for: there is one value for it, whose methods that touch the device take `&mut self`. Of a device with fewer
+//! transmit queues than senders, several values stand for one queue, and take turns, a burst each.
 
 use crate::eal::enter_thread;
 use crate::ffi;
@@ -11,6 +12,7 @@ use crate::port::{Port, Shared};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
 use tailwater_nf::buffer::{BufferPool, Claims, HEADROOM};
 
@@ -25,7 +27,7 @@ pub struct RxQueue {
     /// How many of these nobody has taken yet.
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
-    unusable: u64,
+    refused: ffi::Refused,
     /// Without it bursts need none.
     pass: Option<Pass>,
     /// Whether DPDK knows the thread.
@@ -36,7 +38,7 @@ impl RxQueue {
     pub(crate) fn new(
         port: Arc<Shared>,
         queue: u16,
-        ring: usize,
+        (ring, checksums): (usize, bool),
         mempool: Mempool,
         pass: Option<Pass>,
     ) -> RxQueue {
@@ -49,13 +51,16 @@ impl RxQueue {
             mempool,
             received: Box::new([ffi::Received::default(); MAX_BATCH]),
             there: None,
-            unusable: 0,
+            refused: ffi::Refused {
+                damage_counts: u64::from(checksums),
+                ..ffi::Refused::default()
+            },
             entered: false,
         }
     }
 
     /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold, which
-    /// [`packets`](RxQueue::packets) then gives. Returns how many, those that were unusable among them. What was given
+    /// [`packets`](RxQueue::packets) then gives. Returns how many, those that were refused among them. What was given
     /// back to `part` goes back to the device first.
     ///
     /// # Panics
@@ -71,7 +76,7 @@ impl RxQueue {
         if most == 0 {
             return 0;
         }
-        let before = self.unusable;
+        let before = self.refused.in_pieces + self.refused.damaged;
         let burst = self.pass.as_ref().map(Pass::burst);
         // SAFETY: the port runs and has this queue, of which this is the only user; `received` has room for
         // `MAX_BATCH`, and `most` is no more.
@@ -82,7 +87,7 @@ impl RxQueue {
                 self.queue,
                 self.received.as_mut_ptr(),
                 most as u16,
-                &mut self.unusable,
+                &mut self.refused,
             )
         };
         drop(burst);
@@ -90,7 +95,8 @@ impl RxQueue {
         if count > 0 {
             self.there = Some((count, part.claims(count)));
         }
-        count + (self.unusable - before) as usize
+        let refused = self.refused.in_pieces + self.refused.damaged - before;
+        count + refused as usize
     }
 
     /// The packets received last, in order, once. What is not taken of them now is lost, with its buffer.
@@ -138,9 +144,65 @@ impl RxQueue {
         self.ring
     }
 
-    /// Packets so far that no chain can work on: in several buffers, or in buffers of others. They are lost.
-    pub fn unusable(&self) -> u64 {
-        self.unusable
+    /// Packets since the last call that were received and not told: in several buffers and too long for one;
+    /// with a checksum that the device found wrong.
+    #[inline]
+    pub fn take_refused(&mut self) -> [u64; 2] {
+        let ffi::Refused {
+            in_pieces, damaged, ..
+        } = &mut self.refused;
+        [in_pieces, damaged].map(std::mem::take)
+    }
+}
+
+/// Who uses a transmit queue that several share: one at a time, a burst each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns(Option<Arc<Taken>>);
+
+/// Whether somebody uses the queue. On cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Taken(AtomicBool);
+
+/// A turn, until it is dropped.
+struct Turn<'t>(Option<&'t Taken>);
+
+/// How often a worker looks whether a queue is free before it lets others have its core, on which the queue's user
+/// may be waiting.
+const LOOKS: u32 = 1000;
+
+impl Turns {
+    /// For one of so many queues, over which senders are dealt out in turn.
+    pub(crate) fn of_queue(senders: u16, queues: u16, queue: u16) -> Turns {
+        let shared = u32::from(queue) + u32::from(queues) < u32::from(senders);
+        Turns(shared.then(Arc::default))
+    }
+
+    /// Waits for a turn, if the queue is shared.
+    #[inline]
+    fn take(&self) -> Turn<'_> {
+        if let Some(taken) = &self.0 {
+            let mut looks = 0;
+            while taken.0.swap(true, Ordering::Acquire) {
+                while taken.0.load(Ordering::Relaxed) {
+                    looks += 1;
+                    match looks % LOOKS {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
+            }
+        }
+        Turn(self.0.as_deref())
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(taken) = self.0 {
+            taken.0.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -152,6 +214,7 @@ struct Way {
     to: Arc<Shared>,
     queue: u16,
     pass: Option<Pass>,
+    turns: Turns,
     places: Vec<u16>,
     mbufs: Vec<*mut c_void>,
 }
@@ -183,11 +246,11 @@ impl TxQueue {
         mempool: Mempool,
         to: Arc<Shared>,
         queue: u16,
-        pass: Option<Pass>,
+        exit: (Option<Pass>, Turns),
     ) -> TxQueue {
         TxQueue {
             mempool,
-            ways: vec![Way::new(None, to, queue, pass)],
+            ways: vec![Way::new(None, to, queue, exit)],
             packets: Box::new([ffi::Sending::default(); MAX_BATCH]),
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             ports: Box::new([0; MAX_BATCH]),
@@ -230,8 +293,13 @@ impl TxQueue {
             "queues of different pools"
         );
         for way in other.ways {
-            self.ways
-                .insert(0, Way::new(Some(from.id()), way.to, way.queue, way.pass));
+            self.ways.insert(
+                0,
+                Way {
+                    from: Some(from.id()),
+                    ..way
+                },
+            );
         }
         self
     }
@@ -268,21 +336,24 @@ impl TxQueue {
         let (pool, packets) = (self.mempool.as_ptr(), self.packets.as_ptr());
         let mbufs = self.mbufs.as_mut_ptr();
         if let [way] = &*self.ways {
+            let turn = way.turns.take();
             let burst = way.pass.as_ref().map(Pass::burst);
             // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
             // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than
             // `MAX_BATCH` packets, for which there is room. The port runs and has this queue, whose only user
-            // this is.
+            // this is, or who has the turn of several.
             let sent = unsafe {
                 ffi::tw_transmit(pool, way.to.id(), way.queue, packets, count as u16, mbufs)
             };
             drop(burst);
+            drop(turn);
             let sent = usize::from(sent);
             if sent < count {
                 let sent = sent
-                    + way
-                        .to
-                        .send((way.queue, &way.pass), &mut self.mbufs[sent..count]);
+                    + way.to.send(
+                        (way.queue, &way.pass, &way.turns),
+                        &mut self.mbufs[sent..count],
+                    );
                 self.unsent.extend(sent as u16..count as u16);
             }
         } else {
@@ -318,20 +389,42 @@ impl TxQueue {
                 hash,
             });
         }
-        let Some(Way {
-            to, queue, pass, ..
-        }) = self.ways.last()
-        else {
+        let Some(way) = self.ways.last() else {
             unreachable!("there is a way for all packets");
         };
-        let _burst = pass.as_ref().map(Pass::burst);
+        let _turn = way.turns.take();
+        let _burst = way.pass.as_ref().map(Pass::burst);
         // SAFETY: so many copies have been written; their frames are borrowed for longer than this call, and
         // no longer than the room in buffers. The port runs and has the queue, whose only user this is.
         let sent = unsafe {
             let copies = copies.as_ptr().cast();
-            ffi::tw_inject(self.mempool.as_ptr(), to.id(), *queue, copies, count as u16)
+            let pool = self.mempool.as_ptr();
+            ffi::tw_inject(pool, way.to.id(), way.queue, copies, count as u16)
         };
         usize::from(sent)
+    }
+
+    /// Sends a frame in two buffers, the first of which has `first` bytes, as some drivers give them: a source of packets
+    /// for tests. Returns whether it was sent.
+    ///
+    /// # Panics
+    /// If a piece is empty, or longer than buffers hold.
+    pub fn inject_in_pieces(&mut self, frame: &[u8], first: usize) -> bool {
+        let longest = self.mempool.memory().buffer_bytes() - HEADROOM;
+        let rest = frame.len().saturating_sub(first);
+        assert!((1..=longest).contains(&first) && (1..=longest).contains(&rest));
+        let Some(way) = self.ways.last() else {
+            unreachable!("there is a way for all packets");
+        };
+        let (length, first) = (frame.len() as u16, first as u16);
+        let _turn = way.turns.take();
+        let _burst = way.pass.as_ref().map(Pass::burst);
+        // SAFETY: both pieces of the frame fit in buffers; the port runs and has the queue, which is ours now.
+        let code = unsafe {
+            let (pool, frame) = (self.mempool.as_ptr(), frame.as_ptr());
+            ffi::tw_inject_in_pieces(pool, way.to.id(), way.queue, frame, length, first)
+        };
+        code == 0
     }
 
     /// Sends each packet its way.
@@ -349,7 +442,8 @@ impl TxQueue {
             way.mbufs.push(self.mbufs[place]);
         }
         for way in &mut self.ways {
-            let sent = way.to.send((way.queue, &way.pass), &mut way.mbufs);
+            let by = (way.queue, &way.pass, &way.turns);
+            let sent = way.to.send(by, &mut way.mbufs);
             self.unsent.extend(&way.places[sent..]);
             way.places.clear();
             way.mbufs.clear();
@@ -359,12 +453,18 @@ impl TxQueue {
 }
 
 impl Way {
-    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, pass: Option<Pass>) -> Way {
+    fn new(
+        from: Option<u16>,
+        to: Arc<Shared>,
+        queue: u16,
+        (pass, turns): (Option<Pass>, Turns),
+    ) -> Way {
         Way {
             from,
             to,
             queue,
             pass,
+            turns,
             places: Vec::with_capacity(MAX_BATCH),
             mbufs: Vec::with_capacity(MAX_BATCH),
         }
@@ -372,15 +472,20 @@ impl Way {
 }
 
 impl Shared {
-    /// Sends mbufs that are the caller's; frees those that the device does not take. Returns how many it took.
+    /// Sends mbufs that are the caller's by a queue; frees those that the device does not take. Returns how many it took.
     #[inline]
-    fn send(&self, (queue, pass): (u16, &Option<Pass>), mbufs: &mut [*mut c_void]) -> usize {
+    fn send(
+        &self,
+        (queue, pass, turns): (u16, &Option<Pass>, &Turns),
+        mbufs: &mut [*mut c_void],
+    ) -> usize {
         let (mut sent, mut tries) = (0, 0);
         while sent < mbufs.len() && tries < TRIES {
             let rest = &mut mbufs[sent..];
+            let _turn = turns.take();
             let _burst = pass.as_ref().map(Pass::burst);
-            // SAFETY: the port runs and has this queue, whose only user calls; the mbufs have been prepared,
-            // and are nobody else's.
+            // SAFETY: the port runs and has this queue; its only user calls, or who has the turn of several; the
+            // mbufs have been prepared, and are nobody else's.
             let taken =
                 unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
             sent += usize::from(taken);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
 use tailwater_nf::flow_table::WhenFull;
-use tailwater_nf::spec::{ChainSpec, Fate, FunctionConfig, Throughput};
+use tailwater_nf::spec::{ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, Throughput};
 
 /// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
 const WRONG: &str = "tests/specs/wrong";
@@ -80,7 +80,19 @@ fn ports_are_read() {
             .and_then(|exit| exit.interface().map(str::to_owned)),
         Some("veth0".to_owned())
     );
-    assert_eq!((ports.both_ways, ports.mtu), (true, Some(1500)));
+    let PortSetup {
+        both_ways,
+        mtu,
+        promiscuous,
+        ddio,
+    } = ports.set_up;
+    assert_eq!((both_ways, mtu, promiscuous), (true, Some(1500), false));
+    let expected = DdioSpec {
+        ways: Some(4),
+        cache_ways: Some(11),
+        cache_bytes: Some(33 << 19),
+    };
+    assert_eq!(ddio, expected);
     assert_eq!(right("minimal.yaml").ports, None);
 }
 

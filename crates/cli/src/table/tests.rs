@@ -3,8 +3,8 @@
 use super::{capacity, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, FlowReport, LatencyReport, PacketReport, PortReport, RunReport,
-    SloReport, TimelineReport, WindowsReport,
+    ArrivalReport, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport, PortReport,
+    QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
@@ -108,10 +108,29 @@ fn ports_tell_what_they_counted() {
     report.ports = vec![port("net_ring0"), port("net_af_packet0,iface=veth0")];
     report.ports[1].missed = 7;
     report.ports[1].gone = true;
+    report.ports[0].link = LinkReport {
+        up: Some(false),
+        mbps: None,
+        changes: 3,
+    };
+    let queue = |queue, received, receive_errors, sent| QueueReport {
+        queue,
+        received,
+        receive_errors,
+        sent,
+    };
+    report.ports[0].by_queue = vec![
+        queue(0, Some(400), Some(0), Some(900)),
+        queue(1, Some(600), Some(2), None),
+    ];
+    report.ports[1].by_queue = vec![queue(0, Some(1_000), None, None)];
     let text = super::report(&report);
     let end = "\
-ports               net_ring0
+ports               net_ring0: the link is down
                     1,000 received, 900 sent
+                    the link came or went 3 times
+                      queue 0: 400 received, 900 sent
+                      queue 1: 600 received, 2 damaged
                     net_af_packet0,iface=veth0: gone
                     1,000 received, 900 sent, 7 missed
 ";

@@ -74,6 +74,136 @@ fn packets_cross_over_xdp() {
     }
 }
 
+/// One core receives by the interface's one queue, two send by it in turn.
+fn cross_on_two_cores(driver: &str) {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: this needs two cores");
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let chain = folder.spec("accounting.yaml", "[{accounting: }, {forward: }]", "");
+    let mut between = hosts.run(driver, &chain, &["--cores", "0,1"]);
+    pings_and_a_page(&hosts, HOSTS);
+    // Flows of all buckets: the ports of the client's.
+    for _ in 0..10 {
+        let curl = hosts.on(0, &format!("curl -sS -m 60 http://{}/", HOSTS[1]));
+        assert!(curl.status.success(), "{}", text(&curl.stderr));
+    }
+    let report = between.stop();
+    assert_all_went_through(&report);
+    assert_eq!(report["cores"]["dedicated"], 2);
+    for number in 0..2 {
+        let queues = ["queues", "send_queues"].map(|what| port(&report, number, what));
+        assert_eq!(queues, [1, 1]);
+    }
+}
+
+#[test]
+fn packets_cross_on_two_cores_over_packet_sockets() {
+    if !skipped(&["curl"]) {
+        cross_on_two_cores(PACKET);
+    }
+}
+
+#[test]
+fn packets_cross_on_two_cores_over_xdp() {
+    if !skipped(&["curl"]) {
+        cross_on_two_cores(XDP);
+    }
+}
+
+#[test]
+fn ports_need_not_be_promiscuous() {
+    if skipped(&[]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let ports = [0, 1].map(|port| format!("{PACKET}{port},iface=port{port}"));
+    let more = ["--no-promiscuous"];
+    let mut between = hosts.run_on(2, &folder.forward(), &[&ports[0], &ports[1]], &more);
+    wait_for(|| {
+        between.assert_runs();
+        let ping = hosts.on(0, &format!("ping -q -c 1 -W 1 {}", HOSTS[1]));
+        ping.status.success()
+    });
+    for port in 0..2 {
+        let shown = hosts.on(2, &format!("ip -d link show dev port{port}"));
+        assert!(text(&shown.stdout).contains("promiscuity 0"));
+    }
+    let report = between.stop();
+    assert_identity(&report);
+    assert_eq!(report["ports"][0]["link"]["up"], true, "{report}");
+}
+
+/// More than can be done comes, until after the end.
+#[test]
+fn a_flooded_run_ends_by_a_signal() {
+    if skipped(&["tcpreplay"]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let capture = folder.capture("in.pcap", &mixture(1000));
+    let capture = capture.to_str().unwrap();
+    let mut between = hosts.run(PACKET, &folder.acl_nat(), &[]);
+    let flood = [
+        "tcpreplay",
+        "-q",
+        "-K",
+        "-i",
+        "eth0",
+        "--topspeed",
+        "--loop=0",
+    ];
+    let mut flood = hosts.start(0, &[&flood[..], &[capture]].concat());
+    wait_for(|| hosts.counted(1)[1] > 1000);
+    flood.assert_runs();
+    let report = between.stop();
+    flood.assert_runs();
+    assert_identity(&report);
+    assert_eq!(report["interrupted"], true);
+    assert!(count(&report, "dropped_by_nf") > 0, "{report}");
+}
+
+/// A tap looks at checksums when it is asked to. Those of what the chain sends are its functions'.
+#[test]
+fn packets_that_a_device_finds_damaged_are_dropped_unless_the_spec_says_otherwise() {
+    if skipped(&["tcpreplay"]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let mut packets = mixture(300);
+    for (i, (_, frame)) in packets.iter_mut().enumerate() {
+        // The IP header's, or the payload.
+        match i % 3 {
+            0 => frame[24] ^= 0x55,
+            1 => *frame.last_mut().unwrap() ^= 0x55,
+            _ => {}
+        }
+    }
+    let capture = folder.capture("in.pcap", &packets);
+    for (rest, delivered) in [("", 100), ("  packets: {malformed: pass}\n", 300)] {
+        let chain = folder.spec("forward.yaml", "[{forward: }]", rest);
+        let ports = ["net_tap0,iface=tap0", "net_tap1,iface=tap1"];
+        let mut between = hosts.run_on(2, &chain, &ports, &[]);
+        wait_for(|| {
+            between.assert_runs();
+            let up = |tap| hosts.on(2, &format!("ip link set dev tap{tap} up"));
+            (0..2).all(|tap| up(tap).status.success())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let replay = format!("tcpreplay -q -i tap0 --pps=1000 {}", capture.display());
+        let replay = hosts.on(2, &replay);
+        assert!(replay.status.success(), "{}", text(&replay.stderr));
+        wait_for(|| hosts.counted_at(2, "tap1")[1] >= delivered);
+        let report = between.stop();
+        assert_identity(&report);
+        let dropped = report["packets"]["reasons"]["malformed/checksum"].as_u64();
+        assert_eq!(dropped.unwrap_or(0), 300 - delivered, "{report}");
+        assert_eq!(count(&report, "delivered"), delivered, "{report}");
+        assert_eq!(report["ports"][0]["checks_checksums"], delivered == 100);
+    }
+}
+
 #[test]
 fn a_port_that_vanishes_is_told_and_the_other_goes_on() {
     if skipped(&[]) {

@@ -17,6 +17,10 @@ pub(crate) const RING_FULL: &str = "nic-ring-full";
 pub(crate) const NOT_DRAINED: &str = "not-drained";
 pub(crate) const WORKER_DIED: &str = "worker-died";
 pub(crate) const NOT_SENT: &str = "not-sent";
+pub(crate) const IN_PIECES: &str = "in-pieces";
+
+/// The reason of packets that are dropped since their device found a checksum wrong.
+pub(crate) const DAMAGED: &str = "malformed/checksum";
 
 /// The most windows kept in a report.
 const MAX_LISTED: usize = 10_000;
@@ -198,10 +202,20 @@ impl Collector {
             self.total.lost_with_worker,
         );
         let unsent = (NOT_SENT.to_owned(), Outcome::Lost, self.total.lost_unsent);
+        let pieces = (
+            IN_PIECES.to_owned(),
+            Outcome::Lost,
+            self.total.lost_in_pieces,
+        );
+        let damaged = (
+            DAMAGED.to_owned(),
+            Outcome::Dropped,
+            self.total.dropped_damaged,
+        );
         let chain = reasons.iter().zip(totals);
         let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
         for (name, outcome, count) in chain
-            .chain([ring, end, died, unsent])
+            .chain([ring, end, died, unsent, pieces, damaged])
             .filter(|(.., count)| *count > 0)
         {
             match outcome {

@@ -5,6 +5,7 @@ use super::error::{SpecError, quoted};
 use super::functions::{self, Context, ExternalConfig, FunctionConfig};
 use super::located::Located;
 use super::port_name::PortName;
+use super::ports::{PortsSpec, ports_of};
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
 use crate::flow_table::{IdleTimeouts, WhenFull};
 use ipnet::IpNet;
@@ -25,7 +26,6 @@ const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(
 const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
 const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
 const BATCH: RangeInclusive<u64> = 1..=256;
-const MTU: RangeInclusive<u64> = 576..=9600;
 
 /// A chain of network functions with its objectives.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,19 +46,6 @@ pub struct ChainSpec {
     pub packets: PacketsSpec,
     /// Where packets come from and go to, if the spec says.
     pub ports: Option<PortsSpec>,
-}
-
-/// The ports of a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortsSpec {
-    /// Where packets come from.
-    pub entry: PortName,
-    /// Where they go to, if not back to the entry port.
-    pub exit: Option<PortName>,
-    /// Whether packets from the exit port pass the chain, too, and leave by the entry port.
-    pub both_ways: bool,
-    /// The longest payload of a frame, if ports are to be set to it.
-    pub mtu: Option<u16>,
 }
 
 /// Which traffic a chain is for: a packet must match every list that is not empty.
@@ -244,43 +231,6 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
     })
 }
 
-fn ports_of(node: &Located<'_>, functions: &[FunctionSpec]) -> Result<PortsSpec, SpecError> {
-    let fields = node.fields(&["entry", "exit", "bothWays", "mtu"])?;
-    let name = |node: &Located<'_>| {
-        let name = PortName::parse(node)?;
-        match user_of(functions, &name) {
-            None => Ok(name),
-            Some(user) => Err(node.error(taken(&name, user))),
-        }
-    };
-    let entry = name(&fields.required("entry", "a port")?)?;
-    let exit = match fields.optional("exit") {
-        None => None,
-        Some(node) => {
-            let exit = name(&node)?;
-            if exit.conflicts(&entry) {
-                return Err(node.error(format!(
-                    "expected another port than the entry, found \"{exit}\"; without an exit, packets \
-                     leave where they came from"
-                )));
-            }
-            Some(exit)
-        }
-    };
-    Ok(PortsSpec {
-        entry,
-        exit,
-        both_ways: match fields.optional("bothWays") {
-            None => false,
-            Some(node) => node.word(&[("true", true), ("false", false)])?,
-        },
-        mtu: match fields.optional("mtu") {
-            None => None,
-            Some(node) => Some(node.whole(MTU)? as u16),
-        },
-    })
-}
-
 fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
     let fields = node.fields(&["sources", "destinations", "protocols", "vlans"])?;
     let prefixes = |name| match fields.optional(name) {
@@ -367,7 +317,7 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
 }
 
 /// The function that uses this port, or the device or interface behind it.
-fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
+pub(super) fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
     let uses = |function: &&FunctionSpec| match &function.config {
         FunctionConfig::External(external) => external.ports().any(|other| other.conflicts(port)),
         _ => false,
@@ -376,7 +326,7 @@ fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str
     user.map(|function| function.name.as_str())
 }
 
-fn taken(port: &PortName, user: &str) -> String {
+pub(super) fn taken(port: &PortName, user: &str) -> String {
     format!(
         "expected a device and interface of its own for each port, found \"{port}\", which function \
          {user} uses; number devices of one driver differently"

@@ -15,10 +15,11 @@ mod files;
 mod functions;
 mod located;
 mod port_name;
+mod ports;
 mod values;
 mod yaml;
 
-pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, PortsSpec, Slo};
+pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
 pub use functions::{
@@ -26,6 +27,7 @@ pub use functions::{
     NatConfig, OwnFunction,
 };
 pub use port_name::{PortName, PortNameError};
+pub use ports::{DdioSpec, PortSetup, PortsSpec};
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
 }
 
 /// `12.5us` into `12.5` and `us`.
-fn number_and_unit(text: &str) -> (&str, &str) {
+pub(super) fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     (number, unit.trim_start())

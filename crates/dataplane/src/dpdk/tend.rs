@@ -1,0 +1,197 @@
+//! Ports that run: what is new of them, and what they counted.
+
+use crate::report::{LinkReport, PortReport, QueueReport};
+use std::sync::{Mutex, PoisonError};
+use tailwater_dpdk::{Port, PortStats};
+
+/// A port that runs, and what is known of it so far.
+#[derive(Debug)]
+pub(super) struct Tended {
+    port: Port,
+    /// Whether packets are received from it.
+    receives: bool,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Missed packets that have been told.
+    missed: u64,
+    /// By field of [`PortStats`].
+    counts: [Count; 6],
+    gone: bool,
+    /// Whether the link was up.
+    up: Option<bool>,
+    /// How often it came or went.
+    changes: u64,
+}
+
+impl Known {
+    /// What is to be told of the link: that it is down at first, or another than it was.
+    fn news(&mut self, up: Option<bool>) -> Option<&'static str> {
+        let before = self.up;
+        let now = up.filter(|up| before != Some(*up))?;
+        self.up = Some(now);
+        self.changes += u64::from(before.is_some());
+        match (before, now) {
+            (None, true) => None,
+            (_, true) => Some("up"),
+            (_, false) => Some("down"),
+        }
+    }
+
+    /// What a device counted since the run began; nothing newer if it does not answer.
+    fn counted(&mut self, now: Option<PortStats>) -> PortStats {
+        let [
+            received,
+            sent,
+            missed,
+            receive_errors,
+            no_buffer,
+            send_errors,
+        ] = &mut self.counts;
+        PortStats {
+            received: received.total(now.map(|now| now.received)),
+            sent: sent.total(now.map(|now| now.sent)),
+            missed: missed.total(now.map(|now| now.missed)),
+            receive_errors: receive_errors.total(now.map(|now| now.receive_errors)),
+            no_buffer: no_buffer.total(now.map(|now| now.no_buffer)),
+            send_errors: send_errors.total(now.map(|now| now.send_errors)),
+        }
+    }
+}
+
+/// A device's count, which goes on when the device forgets it, as memif does when its peer goes.
+#[derive(Debug, Default)]
+struct Count {
+    /// Until the device last forgot it.
+    before: u64,
+    last: u64,
+}
+
+impl Count {
+    fn total(&mut self, now: Option<u64>) -> u64 {
+        let now = now.unwrap_or(self.last);
+        if now < self.last {
+            self.before += self.last;
+        }
+        self.last = now;
+        self.before + now
+    }
+}
+
+impl Tended {
+    /// A port, from which packets are received, or not.
+    pub(super) fn new(port: Port, receives: bool) -> Tended {
+        Tended {
+            port,
+            receives,
+            known: Mutex::default(),
+        }
+    }
+
+    pub(super) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    pub(super) fn receives(&self) -> bool {
+        self.receives
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what is new. Returns how many more packets the device lost before anybody received them, and
+    /// whether it is still there.
+    pub(super) fn tend(&self, tell: &mut dyn FnMut(String)) -> (u64, bool) {
+        let (name, mut known) = (self.port.name(), self.known());
+        let stats = known.counted(self.port.stats());
+        let lost = stats.missed + stats.no_buffer;
+        let more = lost - std::mem::replace(&mut known.missed, lost);
+        if !known.gone && self.port.has_gone() {
+            known.gone = true;
+            tell(format!("port {name} has gone while it was in use"));
+        }
+        let up = self.port.link().map(|link| link.up);
+        if !known.gone
+            && let Some(state) = known.news(up)
+        {
+            tell(format!("port {name}: the link is {state}"));
+        }
+        (more, !known.gone)
+    }
+
+    /// What the device counted, as far as it says.
+    pub(super) fn report(&self) -> PortReport {
+        let (port, mut known) = (&self.port, self.known());
+        let stats = known.counted(port.stats());
+        let link = port.link().filter(|_| !known.gone);
+        let queues = port.rx_queues().max(port.tx_queues());
+        let of_queues = (0..queues).map(|queue| {
+            let counts = port.queue_stats(queue);
+            QueueReport {
+                queue: u64::from(queue),
+                received: counts.received,
+                receive_errors: counts.receive_errors,
+                sent: counts.sent,
+            }
+        });
+        let reta = (port.info().reta_size > 0).then(|| port.reta().ok());
+        PortReport {
+            port: port.name().to_string(),
+            driver: port.info().driver.clone(),
+            queues: u64::from(port.rx_queues()),
+            send_queues: u64::from(port.tx_queues()),
+            descriptors: u64::from(port.info().rx_ring),
+            numa_node: port.info().node.map(u64::from),
+            checks_checksums: port.info().checksums,
+            received: stats.received,
+            sent: stats.sent,
+            missed: stats.missed,
+            receive_errors: stats.receive_errors,
+            no_buffer: stats.no_buffer,
+            send_errors: stats.send_errors,
+            gone: known.gone,
+            link: LinkReport {
+                up: link.map(|link| link.up),
+                mbps: link.and_then(|link| link.mbps).map(u64::from),
+                changes: known.changes,
+            },
+            by_queue: of_queues.filter(|queue| queue.says()).collect(),
+            reta: reta.flatten(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_forgets_stays_counted() {
+        let mut known = Known::default();
+        let mut received = |now: Option<u64>| {
+            let now = now.map(|received| PortStats {
+                received,
+                ..PortStats::default()
+            });
+            known.counted(now).received
+        };
+        let seen = [Some(3), Some(10), None, Some(0), Some(4), Some(4), Some(1)];
+        assert_eq!(seen.map(&mut received), [3, 10, 10, 10, 14, 14, 15]);
+    }
+
+    #[test]
+    fn a_link_is_told_when_it_changes_or_is_down_at_first() {
+        let mut known = Known::default();
+        let mut news = |up: Option<bool>| known.news(up);
+        let seen = [Some(true), None, Some(true), Some(false), None, Some(false)];
+        let expected = [None, None, None, Some("down"), None, None];
+        assert_eq!(seen.map(&mut news), expected);
+        assert_eq!([Some(true), Some(true)].map(&mut news), [Some("up"), None]);
+        assert_eq!(known.changes, 2);
+        let mut down = Known::default();
+        assert_eq!((down.news(Some(false)), down.changes), (Some("down"), 0));
+    }
+}
