@@ -1,0 +1,65 @@
+//! Hostile functions, for tests: one attack for each name.
+//!
+//! `tailwater-hostile ATTACK [ARGUMENT...]` says over descriptor 3 that it has loaded, waits for a byte, attacks, and
+//! tells what came of it: `done: LOOT` or `refused: ERROR NUMBER`. Most attacks end it before.
+
+mod attacks;
+mod calls;
+mod victim;
+
+use std::process::ExitCode;
+
+use calls::{Outcome, call};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, arguments)) = arguments.split_first() else {
+        eprintln!("usage: tailwater-hostile ATTACK [ARGUMENT...]");
+        return ExitCode::from(2);
+    };
+    match name.as_str() {
+        "victim" => return victim::run(arguments),
+        // What an attack became: tells whose rights it has.
+        "who-am-i" => {
+            // SAFETY: it only asks.
+            let user = unsafe { libc::geteuid() };
+            tell(&Ok(user.to_string()));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    let Some(attack) = attacks::by_name(name) else {
+        eprintln!("there is no attack `{name}`");
+        return ExitCode::from(2);
+    };
+    // From here on only calls that a function may make, until the attack's own.
+    if write(b"r").is_err() || read_byte().is_err() {
+        return ExitCode::FAILURE;
+    }
+    tell(&attack(arguments));
+    ExitCode::SUCCESS
+}
+
+/// The descriptor of the agent's.
+const AGENT: usize = 3;
+
+fn tell(outcome: &Outcome) {
+    let text = match outcome {
+        Ok(loot) => format!("done: {loot}"),
+        Err(errno) => format!("refused: {errno}"),
+    };
+    let _ = write(text.as_bytes());
+}
+
+fn write(bytes: &[u8]) -> Result<usize, i32> {
+    let given = [AGENT, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    call(libc::SYS_write, given)
+}
+
+fn read_byte() -> Result<usize, i32> {
+    let mut byte = 0u8;
+    match call(libc::SYS_read, [AGENT, &raw mut byte as usize, 1, 0, 0, 0]) {
+        Ok(0) => Err(libc::EPIPE),
+        other => other,
+    }
+}

@@ -1,0 +1,190 @@
+//! Where the controllers are, and directories in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{gone_is_fine, read, write};
+use crate::error::Error;
+
+/// The roots of control groups on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hierarchies {
+    /// Of version 1: controllers (and `name=...`), and where they are mounted.
+    pub first: BTreeMap<String, PathBuf>,
+    /// Of version 2.
+    pub second: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    /// Those that are mounted.
+    pub(crate) fn find() -> Result<Hierarchies, Error> {
+        let mounts = read(Path::new("/proc/self/mountinfo"))?;
+        Ok(Hierarchies::parse(&mounts))
+    }
+
+    /// From the text of `/proc/self/mountinfo` (see proc(5)).
+    pub(super) fn parse(mounts: &str) -> Hierarchies {
+        let mut found = Hierarchies::default();
+        for line in mounts.lines() {
+            let Some((place, kind)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(path) = place.split(' ').nth(4).map(PathBuf::from) else {
+                continue;
+            };
+            let mut kind = kind.split(' ');
+            match (kind.next(), kind.nth(1)) {
+                (Some("cgroup"), Some(options)) => {
+                    let controllers = options
+                        .split(',')
+                        .filter(|name| !matches!(*name, "rw" | "ro"));
+                    for controller in controllers {
+                        found
+                            .first
+                            .entry(controller.to_owned())
+                            .or_insert_with(|| path.clone());
+                    }
+                }
+                (Some("cgroup2"), _) => found.second = found.second.or(Some(path)),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Whether both versions are there, which some container runtimes cannot bear.
+    pub(crate) fn hybrid(&self) -> Option<&Path> {
+        let second = self.second.as_deref()?;
+        (!self.first.is_empty()).then_some(second)
+    }
+
+    /// The directory `name` for a controller, with it switched on on the way there.
+    pub(super) fn make(&self, controller: &'static str, name: &str) -> Result<PathBuf, Error> {
+        if let Some(root) = self.first.get(controller) {
+            let mut directory = root.clone();
+            for part in Path::new(name) {
+                let above = directory.clone();
+                directory.push(part);
+                make_directory(&directory)?;
+                if controller == "cpuset" {
+                    // A new group has no cores and no memory, and takes nobody in.
+                    for file in ["cpuset.cpus", "cpuset.mems"] {
+                        let path = directory.join(file);
+                        if read(&path)?.trim().is_empty() {
+                            write(&path, read(&above.join(file))?.trim())?;
+                        }
+                    }
+                }
+            }
+            return Ok(directory);
+        }
+        let Some(root) = &self.second else {
+            return Err(Error::NoController { controller });
+        };
+        let has = |directory: &Path| -> Result<bool, Error> {
+            let text = read(&directory.join("cgroup.controllers"))?;
+            Ok(text.split_whitespace().any(|name| name == controller))
+        };
+        if !has(root)? {
+            return Err(Error::NoController { controller });
+        }
+        let mut directory = root.clone();
+        for part in Path::new(name) {
+            write(
+                &directory.join("cgroup.subtree_control"),
+                &format!("+{controller}"),
+            )?;
+            directory.push(part);
+            make_directory(&directory)?;
+        }
+        Ok(directory)
+    }
+
+    /// All directories `name` that there are, also those that a container runtime made.
+    fn directories(&self, name: &str) -> Vec<PathBuf> {
+        let mut directories: Vec<PathBuf> = self
+            .first
+            .values()
+            .chain(&self.second)
+            .map(|root| root.join(name))
+            .filter(|directory| directory.is_dir())
+            .collect();
+        directories.sort();
+        directories.dedup();
+        directories
+    }
+
+    /// Who is in the groups of that name, and in groups below.
+    pub(super) fn processes(&self, name: &str) -> Vec<i32> {
+        let mut processes: Vec<i32> = self
+            .directories(name)
+            .iter()
+            .flat_map(|directory| {
+                let mut all = below(directory);
+                all.push(directory.clone());
+                all
+            })
+            .filter_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())
+            .flat_map(|text| {
+                text.lines()
+                    .filter_map(|line| line.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+    }
+
+    /// Kills whoever is in the groups of that name and removes them, groups below first.
+    pub(crate) fn remove(&self, name: &str) {
+        /// How long the kernel may take to bury those that were killed.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for pid in self.processes(name) {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            let removed = self.directories(name).iter().all(|directory| {
+                let mut all = below(directory);
+                all.push(directory.clone());
+                all.iter()
+                    .all(|path| gone_is_fine(fs::remove_dir(path)).is_ok())
+            });
+            if removed || Instant::now() > deadline {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(Error::File {
+            path: path.to_owned(),
+            error,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The groups in a group, the innermost first.
+pub(super) fn below(directory: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            all.append(&mut below(&entry.path()));
+            all.push(entry.path());
+        }
+    }
+    all
+}

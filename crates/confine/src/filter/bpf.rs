@@ -1,0 +1,88 @@
+//! Rules as a program for the kernel's filter machine (classic BPF over `struct seccomp_data`).
+
+use super::Rule;
+
+/// One instruction, as the kernel takes it (`struct sock_filter`).
+pub(crate) type Instruction = libc::sock_filter;
+
+// Operation codes of linux/bpf_common.h, and what a filter returns, of linux/seccomp.h.
+const LOAD_WORD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+pub(super) const ALLOW: u32 = 0x7fff_0000;
+pub(super) const ASK: u32 = 0x7fc0_0000;
+pub(super) const KILL: u32 = 0x8000_0000;
+
+// Where things are in `struct seccomp_data`.
+pub(super) const NUMBER: u32 = 0;
+pub(super) const ARCHITECTURE: u32 = 4;
+pub(super) const ARGUMENTS: u32 = 16;
+
+/// `AUDIT_ARCH_X86_64`: calls of 32-bit programs have other numbers.
+pub(super) const X86_64: u32 = 0xc000_003e;
+/// Set in the numbers of x32's calls, the same calls by other numbers.
+const X32: u32 = 0x4000_0000;
+
+fn statement(code: u16, k: u32) -> Instruction {
+    Instruction {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+/// A jump over as many instructions as said.
+fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
+    Instruction {
+        code,
+        jt: if_true,
+        jf: if_false,
+        k,
+    }
+}
+
+/// One block for each rule, in order: the first that fits allows. If none fits, the agent is asked.
+pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
+    let mut program = vec![
+        statement(LOAD_WORD, ARCHITECTURE),
+        jump(JUMP_EQUAL, X86_64, 1, 0),
+        statement(RETURN, KILL),
+        statement(LOAD_WORD, NUMBER),
+        jump(JUMP_ANY_BIT, X32, 0, 1),
+        statement(RETURN, KILL),
+    ];
+    for rule in rules {
+        let mut block = vec![
+            statement(LOAD_WORD, NUMBER),
+            statement(JUMP_EQUAL, rule.call),
+        ];
+        for check in &rule.checks {
+            // The machine has 32 bits: the lower half of an argument, then the upper one.
+            for (half, shift) in [(0, 0), (4, 32)] {
+                let mask = (check.mask >> shift) as u32;
+                if mask == 0 {
+                    continue;
+                }
+                let offset = ARGUMENTS + 8 * u32::from(check.argument) + half;
+                block.push(statement(LOAD_WORD, offset));
+                block.push(statement(AND, mask));
+                block.push(statement(JUMP_EQUAL, (check.value >> shift) as u32));
+            }
+        }
+        block.push(statement(RETURN, ALLOW));
+        // What is not equal goes on behind this block.
+        let length = block.len();
+        for (at, instruction) in block.iter_mut().enumerate() {
+            if instruction.code == JUMP_EQUAL {
+                instruction.jf = (length - at - 1) as u8;
+            }
+        }
+        program.append(&mut block);
+    }
+    program.push(statement(RETURN, ASK));
+    program
+}

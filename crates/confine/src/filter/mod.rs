@@ -1,0 +1,139 @@
+//! Which system calls a function's program may make.
+//!
+//! The rules are data: [`bpf`] compiles them for the kernel, [`oci`](Filter::oci) writes them for a
+//! container runtime, and the keeper asks them itself for what is allowed while the program loads.
+
+mod bpf;
+mod notify;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use bpf::Instruction;
+pub(crate) use notify::{Listener, Notified};
+
+use serde_json::{Value, json};
+
+/// A system call, as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Syscall(pub u32);
+
+impl std::fmt::Display for Syscall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match syscalls::Sysno::new(self.0 as usize) {
+            Some(call) => f.write_str(call.name()),
+            None => write!(f, "system call {}", self.0),
+        }
+    }
+}
+
+/// A condition on one argument: `argument & mask == value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Check {
+    /// Which argument, 0 to 5.
+    argument: u8,
+    mask: u64,
+    value: u64,
+}
+
+/// A system call that is allowed if all conditions hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    call: u32,
+    checks: Vec<Check>,
+}
+
+impl Rule {
+    fn allows(&self, call: u32, arguments: &[u64; 6]) -> bool {
+        self.call == call
+            && self
+                .checks
+                .iter()
+                .all(|check| arguments[check.argument as usize] & check.mask == check.value)
+    }
+}
+
+/// What a program may ask of the kernel.
+///
+/// `always` is what the kernel allows by itself, and what is left once the program is sealed.
+/// Everything else is put to the agent (`SECCOMP_RET_USER_NOTIF`), who lets pass what is in `loading` until then.
+#[derive(Clone, Debug)]
+pub(crate) struct Filter {
+    always: Vec<Rule>,
+    loading: Vec<Rule>,
+}
+
+impl Filter {
+    /// For a program with `descriptors` descriptors of the agent's, from 3 on.
+    pub(crate) fn function(descriptors: u32) -> Filter {
+        Filter {
+            always: rules::always(descriptors),
+            loading: rules::loading(),
+        }
+    }
+
+    /// Also allows one call with one first argument: the child's own report before the program starts.
+    pub(crate) fn and_on_descriptor(mut self, call: libc::c_long, descriptor: u32) -> Filter {
+        self.always.push(Rule {
+            call: call as u32,
+            checks: vec![rules::descriptor(0, descriptor)],
+        });
+        self
+    }
+
+    /// Whether the kernel allows a call by itself. What the kernel runs is checked against this.
+    #[cfg(test)]
+    fn allows_always(&self, call: u32, arguments: &[u64; 6]) -> bool {
+        self.always.iter().any(|rule| rule.allows(call, arguments))
+    }
+
+    /// Whether a call that was put to the agent is let pass while the program loads.
+    pub(crate) fn allows_loading(&self, call: u32, arguments: &[u64; 6]) -> bool {
+        self.loading.iter().any(|rule| rule.allows(call, arguments))
+    }
+
+    /// For the kernel.
+    pub(crate) fn program(&self) -> Vec<Instruction> {
+        bpf::compile(&self.always)
+    }
+
+    /// For a container runtime: the `linux.seccomp` of its configuration; what is not allowed is put to
+    /// whoever listens at `listener`.
+    pub(crate) fn oci(&self, listener: &str) -> Value {
+        let rules: Vec<Value> = self.always.iter().map(oci_rule).collect();
+        json!({
+            "defaultAction": "SCMP_ACT_NOTIFY",
+            "architectures": ["SCMP_ARCH_X86_64"],
+            "listenerPath": listener,
+            "syscalls": rules,
+        })
+    }
+
+    /// As [`Filter::oci`], allowing everything: the listener only hears of the program's start.
+    pub(crate) fn oci_open(listener: &str) -> Value {
+        json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": ["SCMP_ARCH_X86_64"],
+            "listenerPath": listener,
+            "syscalls": [{"names": ["execve"], "action": "SCMP_ACT_NOTIFY"}],
+        })
+    }
+}
+
+/// One rule as a container runtime reads it. Its comparison takes the mask first.
+fn oci_rule(rule: &Rule) -> Value {
+    let checks: Vec<Value> = rule
+        .checks
+        .iter()
+        .map(|check| {
+            json!({
+                "index": check.argument,
+                "op": "SCMP_CMP_MASKED_EQ",
+                "value": check.mask,
+                "valueTwo": check.value,
+            })
+        })
+        .collect();
+    let name = Syscall(rule.call).to_string();
+    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": checks})
+}

@@ -1,0 +1,585 @@
+//! Whoever keeps a confined program: a thread that starts it, answers for the kernel what it may do, and cleans up when
+//! it ends.
+//!
+//! The kernel ties a child that is to die with its parent to the *thread* that made it, so each program has one of its
+//! own, which sleeps.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use crate::cgroup::Group;
+use crate::child::{self, Plan, Report, Step};
+use crate::error::Error;
+use crate::filter::{Filter, Listener, Notified, Syscall};
+use crate::instance::Instance;
+use crate::schedule;
+use crate::stopped::{End, Limit, Status, Stopped};
+use crate::sys::{self, Side};
+
+/// How long a start may take, on a machine that is busy.
+const START: Duration = Duration::from_secs(30);
+
+/// What is to be started, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub plan: Plan,
+    /// Namespaces of the child's.
+    pub flags: u64,
+    /// What is let pass; none: everything.
+    pub filter: Option<Filter>,
+    /// Our end of the way to the child, and the child's.
+    pub status: (OwnedFd, OwnedFd),
+    /// Open until the child has them.
+    pub given: Vec<OwnedFd>,
+    pub group: Group,
+    pub instance: Instance,
+    /// The user in the child's user namespace, if it has one of its own.
+    pub map_user: Option<u32>,
+    pub core: Option<usize>,
+    pub container: Option<Runtime>,
+}
+
+/// The child is a container runtime, and the program a child of its.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    /// Its path.
+    pub path: PathBuf,
+    /// Where it hands over the listener.
+    pub socket: UnixListener,
+    /// Where it writes what goes wrong.
+    pub log: PathBuf,
+}
+
+/// What the keeper and the holder of a [`Child`](crate::Child) share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Whether the program has loaded.
+    sealed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The child; none once it is buried, for its number is free then.
+    process: Option<OwnedFd>,
+    group: Option<Group>,
+    stopped: Option<Stopped>,
+    end: Option<End>,
+}
+
+/// A program that has begun.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub pid: Pid,
+    pub shared: Arc<Shared>,
+}
+
+impl Shared {
+    /// No step leaves it half-done, so what a panic left is as good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn seal(&self) {
+        self.sealed.store(true, Ordering::SeqCst);
+    }
+
+    /// Kills it for this reason, unless there is one already.
+    pub(crate) fn stop(&self, why: Stopped) {
+        let mut state = self.lock();
+        // It may just have ended: then it ended by itself.
+        if let Some(process) = &state.process
+            && !has_ended(process)
+            && pidfd_send_signal(process, Signal::KILL).is_ok()
+        {
+            state.stopped.get_or_insert(why);
+        }
+    }
+
+    pub(crate) fn pin(&self, pid: Pid, core: usize) -> Result<(), Error> {
+        let state = self.lock();
+        if state.process.is_none() {
+            return Ok(());
+        }
+        if let Some(group) = &state.group {
+            group.pin(core)?;
+        }
+        schedule::set_core(pid, core)
+    }
+
+    /// Does something to the process while its number is its own.
+    pub(crate) fn while_there(&self, act: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let state = self.lock();
+        match state.process {
+            Some(_) => act(),
+            None => Ok(()),
+        }
+    }
+
+    /// Its end, waiting for it at most until then.
+    pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
+        let mut state = self.lock();
+        loop {
+            if let Some(end) = state.end {
+                return Some(end);
+            }
+            state = match deadline {
+                None => self
+                    .ended
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    let waited = self.ended.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Who is in its groups.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let state = self.lock();
+        state.group.as_ref().map_or(Vec::new(), Group::processes)
+    }
+}
+
+/// The keeper's thread.
+pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
+    // SAFETY: the child runs its plan and nothing else, which is system calls only.
+    let side = unsafe { sys::clone(order.flags) };
+    let (pid, process) = match side {
+        // SAFETY: this is the child.
+        Ok(Side::Child) => unsafe { child::run(&order.plan) },
+        Ok(Side::Parent { pid, pidfd }) => {
+            // SAFETY: the kernel has just made it, for us.
+            (pid, unsafe { OwnedFd::from_raw_fd(pidfd) })
+        }
+        Err(errno) => {
+            let error = io::Error::from_raw_os_error(errno);
+            let _ = started.send(Err(Error::Clone { error }));
+            return;
+        }
+    };
+    let Order {
+        filter,
+        status: (status, childs),
+        given,
+        group,
+        instance,
+        map_user,
+        core,
+        container,
+        ..
+    } = order;
+    drop((childs, given));
+    let signals = process.try_clone();
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            process: signals.ok(),
+            group: Some(group),
+            stopped: None,
+            end: None,
+        }),
+        ended: Condvar::new(),
+        sealed: AtomicBool::new(false),
+    });
+    let mut keeper = Keeper {
+        process,
+        pid,
+        shared,
+        status: Some(status),
+        filter,
+        listener: None,
+        container,
+        phase: Phase::Starting,
+        started: Some(started.clone()),
+    };
+    if let Err(error) = keeper.set_up(map_user, core) {
+        keeper.give_up(error);
+    }
+    keeper.watch();
+    keeper.bury(instance);
+}
+
+/// How far the program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It is still ours, or the runtime's.
+    Starting,
+    /// It is the program.
+    Program,
+}
+
+struct Keeper {
+    process: OwnedFd,
+    pid: i32,
+    shared: Arc<Shared>,
+    /// Until the child has become the program.
+    status: Option<OwnedFd>,
+    filter: Option<Filter>,
+    listener: Option<Listener>,
+    container: Option<Runtime>,
+    phase: Phase,
+    /// Whom to tell that it has started; none once told.
+    started: Option<Sender<Result<Started, Error>>>,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    ended: bool,
+    status: bool,
+    listener: bool,
+    socket: bool,
+}
+
+impl Keeper {
+    /// What only the agent can do for the child, which waits for it.
+    fn set_up(&self, map_user: Option<u32>, core: Option<usize>) -> Result<(), Error> {
+        if let Some(user) = map_user {
+            for map in ["uid_map", "gid_map"] {
+                let path = PathBuf::from(format!("/proc/{}/{map}", self.pid));
+                crate::cgroup::write(&path, &format!("{user} {user} 1"))?;
+            }
+        }
+        // A runtime is not bound by the program's limits, and puts the program into a group below.
+        if self.container.is_none()
+            && let Some(group) = &self.shared.lock().group
+        {
+            group.add(self.pid)?;
+        }
+        if let (Some(core), Some(pid)) = (core, Pid::from_raw(self.pid)) {
+            schedule::set_core(pid, core)?;
+        }
+        if let Some(status) = &self.status {
+            send(status, &[1], SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// The start has failed: tells so, once, and ends it.
+    fn give_up(&mut self, error: Error) {
+        if let Some(started) = self.started.take() {
+            let _ = started.send(Err(error));
+        }
+        self.shared.stop(Stopped::Agent);
+    }
+
+    /// It is the program now, with this number.
+    fn has_started(&mut self, pid: i32) {
+        let pid = Pid::from_raw(pid);
+        if let (Some(started), Some(pid)) = (self.started.take(), pid) {
+            let shared = Arc::clone(&self.shared);
+            if started.send(Ok(Started { pid, shared })).is_err() {
+                // Nobody waits for it any more.
+                self.shared.stop(Stopped::Agent);
+            }
+        }
+    }
+
+    /// Until it has ended.
+    fn watch(&mut self) {
+        let deadline = Instant::now() + START;
+        loop {
+            let patience = self
+                .started
+                .is_some()
+                .then(|| deadline.saturating_duration_since(Instant::now()));
+            let ready = match self.poll(patience) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    self.give_up(error.into());
+                    return;
+                }
+            };
+            if let Some(patience) = patience
+                && patience.is_zero()
+            {
+                self.give_up(Error::Lost(format!("it had {} s", START.as_secs())));
+            }
+            if ready.socket
+                && let Err(error) = self.take_listener()
+            {
+                self.give_up(error.into());
+            }
+            if ready.listener {
+                self.answer();
+            }
+            if ready.status {
+                self.hear();
+            }
+            if ready.ended {
+                return;
+            }
+        }
+    }
+
+    fn poll(&self, patience: Option<Duration>) -> io::Result<Ready> {
+        let readable = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
+        let mut waited = vec![readable(self.process.as_fd())];
+        let mut add = |descriptor: Option<_>| {
+            descriptor.map(|descriptor| {
+                waited.push(readable(descriptor));
+                waited.len() - 1
+            })
+        };
+        let status = add(self.status.as_ref().map(AsFd::as_fd));
+        let listener = add(self.listener.as_ref().map(AsFd::as_fd));
+        // A runtime hands over one listener.
+        let socket = match (&self.container, &self.listener) {
+            (Some(runtime), None) => add(Some(runtime.socket.as_fd())),
+            _ => None,
+        };
+        let timeout = patience.map(|patience| Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        });
+        match poll(&mut waited, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
+            Err(errno) => return Err(errno.into()),
+        }
+        let is = |at: Option<usize>| at.is_some_and(|at| !waited[at].revents().is_empty());
+        Ok(Ready {
+            ended: is(Some(0)),
+            status: is(status),
+            listener: is(listener),
+            socket: is(socket),
+        })
+    }
+
+    /// What the child says: its listener, a failure, or by silence that it is the program now.
+    fn hear(&mut self) {
+        let Some(status) = &self.status else {
+            return;
+        };
+        match receive(status) {
+            Ok(Some((Report::Listener, Some(listener)))) => {
+                self.listener = Some(Listener::new(listener));
+            }
+            Ok(Some((Report::Failed { step, errno }, _))) => {
+                let error = io::Error::from_raw_os_error(errno);
+                self.status = None;
+                self.give_up(match self.container {
+                    Some(ref runtime) if step == Step::Execute => Error::Runtime {
+                        runtime: runtime.path.clone(),
+                        reason: error.to_string(),
+                    },
+                    _ => Error::Step { step, error },
+                });
+            }
+            Ok(Some((Report::Listener, None))) | Err(_) => {
+                self.status = None;
+                self.give_up(Error::Lost("its report is cut off".into()));
+            }
+            Ok(None) => {
+                self.status = None;
+                // A runtime has only begun. A child that was killed says no more, either: `bury` tells which.
+                if self.container.is_none() && !has_ended(&self.process) {
+                    self.phase = Phase::Program;
+                    self.has_started(self.pid);
+                }
+            }
+        }
+    }
+
+    /// The runtime hands over where the program's calls are put.
+    fn take_listener(&mut self) -> io::Result<()> {
+        let Some(runtime) = &self.container else {
+            return Ok(());
+        };
+        let (connection, _) = runtime.socket.accept()?;
+        // With it comes a description of the container, which we know.
+        let mut about = [0u8; 16 << 10];
+        let (_, listener) = receive_bytes(&connection, &mut about)?;
+        self.listener = listener.map(Listener::new);
+        Ok(())
+    }
+
+    /// Answers one call that the kernel puts to us.
+    fn answer(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        let notified = match listener.receive() {
+            Ok(Some(notified)) => notified,
+            Ok(None) => return,
+            // Whoever had the filter is gone.
+            Err(_) => {
+                self.listener = None;
+                return;
+            }
+        };
+        if !self.allows(&notified) {
+            // It gets no answer, so the call is never made.
+            self.shared.stop(Stopped::Seccomp(Syscall(notified.call)));
+            return;
+        }
+        listener.let_pass(&notified);
+        if self.phase == Phase::Starting && is_execute(&notified) {
+            self.phase = Phase::Program;
+            if self.container.is_some() {
+                self.has_started(notified.pid as i32);
+            }
+        }
+    }
+
+    fn allows(&self, notified: &Notified) -> bool {
+        match (&self.filter, self.phase) {
+            // What the runtime still does, and becoming the program, once.
+            (None, _) | (_, Phase::Starting) => true,
+            (Some(filter), Phase::Program) => {
+                !self.shared.sealed.load(Ordering::SeqCst)
+                    && filter.allows_loading(notified.call, &notified.arguments)
+            }
+        }
+    }
+
+    /// Takes its status, and removes all that was made for it.
+    fn bury(mut self, instance: Instance) {
+        let status = self.reap();
+        let mut state = self.shared.lock();
+        state.process = None;
+        let group = state.group.take();
+        if state.stopped.is_none() {
+            state.stopped = Stopped::from_status(status);
+            let killed = status == Status::Signal(libc::SIGKILL);
+            if killed && group.as_ref().is_some_and(Group::ran_out_of_memory) {
+                state.stopped = Some(Stopped::Limit(Limit::Memory));
+            }
+        }
+        let stopped = state.stopped;
+        drop(state);
+        drop(group);
+        if let Some(started) = self.started.take() {
+            let _ = started.send(Err(self.why_not(status)));
+        }
+        // Nothing of it is left when its end is told.
+        drop(instance);
+        self.shared.lock().end = Some(End { status, stopped });
+        self.shared.ended.notify_all();
+    }
+
+    fn reap(&self) -> Status {
+        /// Also children whose end signals nobody (`__WALL`).
+        const ALL: u32 = 0x4000_0000;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(ALL);
+        loop {
+            match waitid(WaitId::PidFd(self.process.as_fd()), options) {
+                Ok(Some(status)) => {
+                    return match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => self.exited(code),
+                        (_, Some(signal)) => Status::Signal(signal),
+                        _ => Status::Unknown,
+                    };
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(None) | Err(_) => return Status::Unknown,
+            }
+        }
+    }
+
+    /// A runtime says by its own status how the program ended, as shells do.
+    fn exited(&self, code: i32) -> Status {
+        match code - 128 {
+            signal if self.container.is_some() && signal > 0 => Status::Signal(signal),
+            _ => Status::Exited(code),
+        }
+    }
+
+    fn why_not(&self, status: Status) -> Error {
+        let Some(runtime) = &self.container else {
+            return Error::Lost(status.to_string());
+        };
+        let log = fs::read_to_string(&runtime.log).unwrap_or_default();
+        let last = log.lines().last().unwrap_or("it said nothing");
+        Error::Runtime {
+            runtime: runtime.path.clone(),
+            reason: format!("{status}: {last}"),
+        }
+    }
+}
+
+/// Whether a process has ended, buried or not.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut waited = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut waited, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+fn is_execute(notified: &Notified) -> bool {
+    notified.call == libc::SYS_execve as u32 || notified.call == libc::SYS_execveat as u32
+}
+
+/// The child's next report, none if there are no more.
+fn receive(status: &OwnedFd) -> io::Result<Option<(Report, Option<OwnedFd>)>> {
+    let mut bytes = [0; Report::SIZE];
+    let (count, descriptor) = receive_bytes(status, &mut bytes)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    match Report::decode(&bytes[..count]) {
+        Some(report) => Ok(Some((report, descriptor))),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Bytes, and the first descriptor with them.
+fn receive_bytes(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(bytes)],
+        &mut rights,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    debug_assert!(!received.flags.contains(ReturnFlags::CTRUNC));
+    let descriptor = rights
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        })
+        .next();
+    Ok((received.bytes, descriptor))
+}
+
+/// Starts the keeper's thread.
+pub(crate) fn start(order: Order) -> Result<(Started, thread::JoinHandle<()>), Error> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = thread::Builder::new()
+        .name("keeper".into())
+        .spawn(move || keep(order, &tell))?;
+    match told.recv() {
+        Ok(Ok(started)) => Ok((started, thread)),
+        Ok(Err(error)) => {
+            let _ = thread.join();
+            Err(error)
+        }
+        Err(_) => {
+            let _ = thread.join();
+            Err(Error::Lost("its keeper ended".into()))
+        }
+    }
+}
+
+/// Raw, for a plan.
+pub(crate) fn raw(descriptors: &[OwnedFd]) -> Vec<i32> {
+    descriptors.iter().map(AsRawFd::as_raw_fd).collect()
+}

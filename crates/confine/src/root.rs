@@ -1,0 +1,178 @@
+//! A program's root directory: an empty one where its program and libraries appear, for reading only.
+
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::confinement::Root;
+use crate::error::Error;
+
+/// Where a program is in its root directory.
+pub(crate) const PROGRAM: &str = "/program";
+
+/// Where libraries are, on any Linux.
+const LIBRARIES: [&str; 6] = [
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/etc/ld.so.cache",
+];
+
+/// What is seen of the machine, and where.
+#[derive(Debug)]
+pub(crate) struct Skeleton {
+    pub directory: PathBuf,
+    /// Files and directories, and where they are in the root.
+    pub seen: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Skeleton {
+    /// Makes the directory, with places for what will be seen there.
+    pub(crate) fn make(directory: &Path, program: &Path, root: &Root) -> Result<Skeleton, Error> {
+        let mut skeleton = Skeleton::begin(directory)?;
+        skeleton.show(program, Path::new(PROGRAM))?;
+        if wants_libraries(program)? {
+            for library in LIBRARIES {
+                skeleton.show_as_it_is(Path::new(library))?;
+            }
+        }
+        for wanted in &root.files {
+            if !wanted.exists() {
+                return Err(file(wanted, io::ErrorKind::NotFound.into()));
+            }
+            skeleton.show_as_it_is(wanted)?;
+        }
+        Ok(skeleton)
+    }
+
+    fn begin(directory: &Path) -> Result<Skeleton, Error> {
+        fs::create_dir(directory).map_err(|error| file(directory, error))?;
+        Ok(Skeleton {
+            directory: directory.to_owned(),
+            seen: Vec::new(),
+        })
+    }
+
+    /// As [`Skeleton::make`] with everything that the machine has at the top.
+    pub(crate) fn whole(directory: &Path, program: &Path) -> Result<Skeleton, Error> {
+        let mut skeleton = Skeleton::begin(directory)?;
+        skeleton.show(program, Path::new(PROGRAM))?;
+        let top = Path::new("/");
+        for entry in fs::read_dir(top).map_err(|error| file(top, error))? {
+            let path = entry.map_err(|error| file(top, error))?.path();
+            skeleton.show_as_it_is(&path)?;
+        }
+        Ok(skeleton)
+    }
+
+    /// Shows a path of the machine at the same place; a link as a link. What is not there is not shown.
+    fn show_as_it_is(&mut self, path: &Path) -> Result<(), Error> {
+        let Ok(data) = fs::symlink_metadata(path) else {
+            return Ok(());
+        };
+        // What is seen already, in a directory that is.
+        if self.seen.iter().any(|(_, seen)| path.starts_with(seen)) {
+            return Ok(());
+        }
+        if !data.file_type().is_symlink() {
+            return self.show(path, path);
+        }
+        let target = fs::read_link(path).map_err(|error| file(path, error))?;
+        let link = self.place(path)?;
+        symlink(&target, &link).map_err(|error| file(&link, error))?;
+        // What it leads to is seen, too.
+        match path.canonicalize() {
+            Ok(real) => self.show_as_it_is(&real),
+            Err(error) => Err(file(path, error)),
+        }
+    }
+
+    fn show(&mut self, source: &Path, at: &Path) -> Result<(), Error> {
+        let place = self.place(at)?;
+        let made = match source.is_dir() {
+            true => fs::create_dir_all(&place),
+            false => File::create(&place).map(|_| ()),
+        };
+        made.map_err(|error| file(&place, error))?;
+        self.seen.push((source.to_owned(), at.to_owned()));
+        Ok(())
+    }
+
+    /// Where a path of the root is on the machine, with the directories on the way there.
+    fn place(&self, at: &Path) -> Result<PathBuf, Error> {
+        let place = inside(&self.directory, at);
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent).map_err(|error| file(parent, error))?;
+        }
+        Ok(place)
+    }
+}
+
+/// An absolute path below another directory.
+pub(crate) fn inside(directory: &Path, path: &Path) -> PathBuf {
+    directory.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+    c_text(path.as_os_str(), "a path")
+}
+
+pub(crate) fn c_text(text: &OsStr, what: &'static str) -> Result<CString, Error> {
+    CString::new(text.as_bytes()).map_err(|_| Error::ZeroByte { what })
+}
+
+fn file(path: &Path, error: io::Error) -> Error {
+    Error::File {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// Whether a program has an interpreter, which loads libraries for it (`PT_INTERP` of an ELF file).
+///
+/// The file is a stranger's: whatever is in it, this reads a few hundred bytes and no more than its headers say.
+pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
+    let bad = |reason: String| Error::Program {
+        path: program.to_owned(),
+        reason,
+    };
+    let mut file = File::open(program).map_err(|error| bad(error.to_string()))?;
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return Err(bad("it is not a file".into()));
+    }
+    let mut header = [0u8; 64];
+    file.read_exact(&mut header)
+        .map_err(|_| bad("it is no program: an ELF file for x86-64 was expected".into()))?;
+    // Class 64, little-endian; the machine's number.
+    if header[..6] != *b"\x7fELF\x02\x01" || header[18..20] != [62, 0] {
+        return Err(bad(
+            "it is no program: an ELF file for x86-64 was expected".into()
+        ));
+    }
+    let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let mut offset = [0u8; 8];
+    offset.copy_from_slice(&header[32..40]);
+    let (size, count) = (number(54), number(56));
+    if size != 56 {
+        return Err(bad(format!(
+            "its program headers have {size} bytes, not 56"
+        )));
+    }
+    const INTERPRETER: u32 = 3;
+    file.seek(SeekFrom::Start(u64::from_le_bytes(offset)))
+        .map_err(|error| bad(error.to_string()))?;
+    for _ in 0..count {
+        let mut entry = [0u8; 56];
+        file.read_exact(&mut entry)
+            .map_err(|_| bad("its program headers are cut off".into()))?;
+        if u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]) == INTERPRETER {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,83 @@
+//! Cores and real-time priority, given by the agent.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::cgroup::{self, Hierarchies};
+use crate::error::Error;
+use crate::sys;
+
+/// The highest real-time priority.
+const HIGHEST: u8 = 99;
+
+/// Keeps a process on one core.
+pub(crate) fn set_core(pid: Pid, core: usize) -> Result<(), Error> {
+    let mut cores = CpuSet::new();
+    if core >= CpuSet::MAX_CPU {
+        let error = io::ErrorKind::InvalidInput.into();
+        return Err(Error::Core { core, error });
+    }
+    cores.set(core);
+    sched_setaffinity(Some(pid), &cores).map_err(|errno| Error::Core {
+        core,
+        error: errno.into(),
+    })
+}
+
+/// Gives a process real-time priority `priority` (`SCHED_FIFO`), or ordinary scheduling with 0. What it starts has none.
+pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
+    let raw = pid.as_raw_nonzero().get();
+    let refused = |errno, advice: &str| Error::Priority {
+        priority,
+        error: io::Error::from_raw_os_error(errno),
+        advice: advice.to_owned(),
+    };
+    if priority > HIGHEST {
+        return Err(refused(libc::EINVAL, "; they go from 1 to 99"));
+    }
+    let give = || match priority {
+        0 => sys::schedule(raw, libc::SCHED_OTHER, 0),
+        _ => sys::schedule(
+            raw,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            priority.into(),
+        ),
+    };
+    match give() {
+        Ok(()) => Ok(()),
+        // A container's group of version 1 has no real-time of its own: ours has.
+        Err(libc::EPERM) if join_our_group(raw).is_ok() => give().map_err(|errno| {
+            refused(
+                errno,
+                "; it needs root (CAP_SYS_NICE), and in a control group of version 1 a cpu.rt_runtime_us above 0, raised \
+                 from the top down, or sysctl kernel.sched_rt_runtime_us=-1",
+            )
+        }),
+        Err(errno) => Err(refused(errno, "")),
+    }
+}
+
+/// Moves a process to the group that the agent is in, as far as real-time is shared out by groups.
+fn join_our_group(pid: i32) -> Result<(), Error> {
+    let hierarchies = Hierarchies::find()?;
+    let Some(root) = hierarchies.first.get("cpu") else {
+        // There are no such shares in version 2.
+        return Ok(());
+    };
+    let groups = Path::new("/proc/self/cgroup");
+    let text = fs::read_to_string(groups).map_err(|error| Error::File {
+        path: groups.to_owned(),
+        error,
+    })?;
+    let ours = text.lines().find_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        let is_cpu = controllers.split(',').any(|name| name == "cpu");
+        is_cpu.then(|| group.trim_start_matches('/'))
+    });
+    let directory = root.join(ours.unwrap_or_default());
+    cgroup::write(&directory.join("cgroup.procs"), &pid.to_string())
+}

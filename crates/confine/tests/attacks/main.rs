@@ -1,0 +1,97 @@
+//! Hostile programs against every defence, in a process and in a container.
+//!
+//! Each attack is tried with all defences; with none of those that are in its way, where it must succeed; and with
+//! each of these alone, where it must fail by that one. So no defence is named that does nothing, and none is missed.
+
+mod cases;
+mod scene;
+mod way;
+
+use std::collections::BTreeSet;
+
+use cases::{By, Case, Layer};
+use scene::Scene;
+use tailwater_confine::Confinement;
+use way::{Way, missing, run};
+
+/// Tries one attack in all ways; what went against expectation, one line each.
+fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
+    let base = case.base();
+    let layers: Vec<&(Layer, By)> = case
+        .layers
+        .iter()
+        .filter(|(layer, _)| way.has(*layer))
+        .collect();
+    let without = |but: Option<Layer>| {
+        let mut confinement = base.clone();
+        for (layer, _) in &layers {
+            if Some(*layer) != but {
+                layer.switch_off(&mut confinement);
+            }
+        }
+        confinement
+    };
+    let name = case.name;
+    let mut said = BTreeSet::new();
+    let mut attempt = |what: &str, by: Option<&By>, confinement: &Confinement| {
+        let scene = Scene::new();
+        let outcome = run(way, confinement, &scene, case);
+        let succeeded = case.succeeded(&scene, &outcome);
+        let right = match by {
+            Some(by) => by.fits(&outcome) && !succeeded,
+            None => succeeded,
+        };
+        if right {
+            said.insert(format!("{what}: {outcome}"));
+        } else {
+            let expected = by.map_or("success".to_owned(), |by| format!("{by:?}"));
+            wrong.push(format!(
+                "{name} with {what}: {outcome}, expected {expected}"
+            ));
+        }
+    };
+
+    // All defences: the first of them stops it.
+    attempt("everything", Some(&layers[0].1), &base);
+    // None: it can be done at all.
+    attempt("nothing in its way", None, &without(None));
+    // Each alone.
+    for (layer, by) in &layers {
+        attempt(
+            &format!("{layer:?} alone"),
+            Some(by),
+            &without(Some(*layer)),
+        );
+    }
+    println!(
+        "{name} in {way}: {}",
+        said.into_iter().collect::<Vec<_>>().join("; ")
+    );
+}
+
+fn try_all(way: &Way) {
+    let mut wrong = Vec::new();
+    for case in cases::all() {
+        match case.impossible(way) {
+            Some(why) => println!("skipped in part: {}: {why}", case.name),
+            None => try_case(&case, way, &mut wrong),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_attack_succeeds_from_a_process() {
+    match missing(&Way::Process) {
+        Some(why) => println!("skipped: {why}"),
+        None => try_all(&Way::Process),
+    }
+}
+
+#[test]
+fn no_attack_succeeds_from_a_container() {
+    match Way::container() {
+        Err(why) => println!("skipped: {why}"),
+        Ok(way) => try_all(&way),
+    }
+}
