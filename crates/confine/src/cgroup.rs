@@ -25,6 +25,8 @@ pub(crate) struct Group {
     cores: Option<PathBuf>,
     /// Where the kernel counts what died for want of memory.
     memory: Option<PathBuf>,
+    /// Where its processes are counted.
+    pids: Option<PathBuf>,
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -55,6 +57,7 @@ impl Group {
             directories: Vec::new(),
             cores: None,
             memory: None,
+            pids: None,
         };
         // What was made is removed if the rest fails: by `Drop`.
         if let Some(bytes) = limits.memory {
@@ -77,8 +80,8 @@ impl Group {
             group.memory = Some(directory);
         }
         if let Some(processes) = limits.processes {
-            let directory = group.join("pids")?;
-            write(&directory.join("pids.max"), &processes.to_string())?;
+            group.pids = Some(group.join("pids")?);
+            group.limit_processes(processes)?;
         }
         if limits.cores {
             let directory = group.join("cpuset")?;
@@ -97,6 +100,14 @@ impl Group {
             self.directories.push(directory.clone());
         }
         Ok(directory)
+    }
+
+    /// Changes how many processes there may be. Nothing if its groups do not limit that.
+    pub(crate) fn limit_processes(&self, processes: u32) -> Result<(), Error> {
+        match &self.pids {
+            Some(directory) => write(&directory.join("pids.max"), &processes.to_string()),
+            None => Ok(()),
+        }
     }
 
     /// Puts a process in.

@@ -64,7 +64,7 @@ pub struct Limits {
     pub address_space: Option<u64>,
     /// Open descriptors.
     pub descriptors: Option<u64>,
-    /// Bytes of a file that it writes. With 0, not even its messages can go to a file: let them go through a pipe.
+    /// Bytes of a file that it writes; not in containers, which have no file to write. With 0, not even its messages can go to a file: let them go through a pipe.
     pub file_size: Option<u64>,
     /// Bytes of a core dump.
     pub core: Option<u64>,

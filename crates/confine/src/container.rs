@@ -1,6 +1,7 @@
 //! The same confinement by an OCI container runtime: its `config.json`, made of a [`Confinement`].
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +69,13 @@ impl ContainerRuntime {
             Some(wanted) => Skeleton::make(&root, &program.path, wanted)?,
             None => Skeleton::whole(&root, &program.path)?,
         };
+        let devices = root.join("dev");
+        if confinement.root.is_some() {
+            fs::create_dir_all(&devices).map_err(|error| Error::File {
+                path: devices,
+                error,
+            })?;
+        }
         let descriptors = program.descriptors.len() as u32;
         let filter = confinement.filter.then(|| Filter::function(descriptors));
         let listener = UnixListener::bind(&socket).map_err(|error| Error::File {
@@ -94,10 +102,15 @@ impl ContainerRuntime {
                 path: self.path.clone(),
                 socket: listener,
                 log,
+                processes: confinement.groups.processes,
             },
         })
     }
 }
+
+/// As which user and in which groups the program will be, the runtime is, too, before it: with one more process for a
+/// moment, which hands over the listener.
+pub(crate) const RUNTIME_PROCESSES: u32 = 1;
 
 /// A path or argument as JSON can tell it.
 fn text(value: impl AsRef<std::ffi::OsStr>, what: &'static str) -> Result<String, Error> {
@@ -130,16 +143,32 @@ fn config(
         true => instance.user(),
         false => 0,
     };
-    let capabilities: &[&str] = match confinement.drop_capabilities {
-        true => &[],
-        false => &ALL,
+    let capabilities = match confinement.drop_capabilities {
+        true => Vec::new(),
+        false => our_capabilities()?,
     };
+    // The runtime sets limits on itself, and has files of its own to write before the program starts. The program
+    // has none that it could.
     let rlimits: Vec<Value> = limits(&confinement.limits)
-        .map(
-            |(resource, value)| json!({"type": limit_name(resource), "soft": value, "hard": value}),
-        )
+        .filter(|(resource, _)| *resource != libc::RLIMIT_FSIZE)
+        .map(|(resource, value)| {
+            let value = match resource {
+                libc::RLIMIT_NPROC => value + u64::from(RUNTIME_PROCESSES),
+                _ => value,
+            };
+            json!({"type": limit_name(resource), "soft": value, "hard": value})
+        })
         .collect();
     let mut mounts = Vec::new();
+    if confinement.root.is_some() {
+        // The runtime insists on a few devices (null, zero, random), and makes them here.
+        mounts.push(json!({
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "noexec", "mode=755", "size=64k"],
+        }));
+    }
     for (source, at) in &skeleton.seen {
         let options: &[&str] = match confinement.root {
             Some(_) => &["bind", "ro", "nosuid", "nodev"],
@@ -198,7 +227,6 @@ fn limit_name(resource: u32) -> &'static str {
         libc::RLIMIT_NPROC => "RLIMIT_NPROC",
         libc::RLIMIT_AS => "RLIMIT_AS",
         libc::RLIMIT_NOFILE => "RLIMIT_NOFILE",
-        libc::RLIMIT_FSIZE => "RLIMIT_FSIZE",
         libc::RLIMIT_CORE => "RLIMIT_CORE",
         libc::RLIMIT_MEMLOCK => "RLIMIT_MEMLOCK",
         // The last of those that are set.
@@ -206,7 +234,21 @@ fn limit_name(resource: u32) -> &'static str {
     }
 }
 
-/// All capabilities that runtimes of this age know (linux/capability.h).
+/// The capabilities that the agent has: more it cannot give.
+fn our_capabilities() -> Result<Vec<&'static str>, Error> {
+    let path = Path::new("/proc/self/status");
+    let status = fs::read_to_string(path).map_err(|error| Error::File {
+        path: path.to_owned(),
+        error,
+    })?;
+    let permitted = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+    let bits = permitted.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let ours = ALL.iter().enumerate();
+    let ours = ours.filter(|(at, _)| bits.unwrap_or(0) >> at & 1 != 0);
+    Ok(ours.map(|(_, name)| *name).collect())
+}
+
+/// The capabilities that runtimes know, by their numbers (linux/capability.h).
 const ALL: [&str; 36] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",

@@ -47,7 +47,7 @@ impl Instance {
         let places = Path::new(DIRECTORY);
         fs::create_dir_all(places).map_err(at(places))?;
         sweep_in(places)?;
-        let (new, file) = loop {
+        let (new, file, turn) = loop {
             let turn = NEXT.fetch_add(1, Ordering::Relaxed);
             let new = places.join(format!("new-{}-{turn}", process::id()));
             match fs::create_dir(&new) {
@@ -60,11 +60,12 @@ impl Instance {
             file.lock().map_err(at(&owner))?;
             // A sweep may have come between the two.
             if same_file(&file, &owner) {
-                break (new, file);
+                break (new, file, turn);
             }
         };
         // It appears under its number with its lock held: a sweep never sees one without an owner.
-        let first = process::id() % PLACES;
+        // Numbers are used in turn: what is left of a user's processes may be counted for a moment after its end.
+        let first = process::id().wrapping_add(turn) % PLACES;
         for step in 0..PLACES {
             let number = (first + step) % PLACES;
             let directory = places.join(number.to_string());

@@ -19,7 +19,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
 };
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
 use crate::cgroup::Group;
 use crate::child::{self, Plan, Report, Step};
@@ -62,6 +64,8 @@ pub(crate) struct Runtime {
     pub socket: UnixListener,
     /// Where it writes what goes wrong.
     pub log: PathBuf,
+    /// How many processes there may be once it is done, for it needs one more.
+    pub processes: Option<u32>,
 }
 
 /// What the keeper and the holder of a [`Child`](crate::Child) share.
@@ -77,6 +81,8 @@ pub(crate) struct Shared {
 struct State {
     /// The child; none once it is buried, for its number is free then.
     process: Option<OwnedFd>,
+    /// The program, where the child is its runtime: without a process namespace it would outlive that.
+    program: Option<OwnedFd>,
     group: Option<Group>,
     stopped: Option<Stopped>,
     end: Option<End>,
@@ -107,6 +113,9 @@ impl Shared {
             && !has_ended(process)
             && pidfd_send_signal(process, Signal::KILL).is_ok()
         {
+            if let Some(program) = &state.program {
+                let _ = pidfd_send_signal(program, Signal::KILL);
+            }
             state.stopped.get_or_insert(why);
         }
     }
@@ -192,6 +201,7 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             process: signals.ok(),
+            program: None,
             group: Some(group),
             stopped: None,
             end: None,
@@ -285,6 +295,9 @@ impl Keeper {
     fn has_started(&mut self, pid: i32) {
         let pid = Pid::from_raw(pid);
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
+            if self.container.is_some() {
+                self.shared.lock().program = pidfd_open(pid, PidfdFlags::empty()).ok();
+            }
             let shared = Arc::clone(&self.shared);
             if started.send(Ok(Started { pid, shared })).is_err() {
                 // Nobody waits for it any more.
@@ -431,12 +444,30 @@ impl Keeper {
             self.shared.stop(Stopped::Seccomp(Syscall(notified.call)));
             return;
         }
-        listener.let_pass(&notified);
         if self.phase == Phase::Starting && is_execute(&notified) {
+            if let Err(error) = self.runtime_is_done() {
+                self.give_up(error);
+                return;
+            }
             self.phase = Phase::Program;
             if self.container.is_some() {
                 self.has_started(notified.pid as i32);
             }
+        }
+        if let Some(listener) = &self.listener {
+            listener.let_pass(&notified);
+        }
+    }
+
+    /// The runtime's own process is about to become the program: what was only for it ends.
+    fn runtime_is_done(&self) -> Result<(), Error> {
+        let limit = self
+            .container
+            .as_ref()
+            .and_then(|runtime| runtime.processes);
+        match (limit, &self.shared.lock().group) {
+            (Some(limit), Some(group)) => group.limit_processes(limit),
+            _ => Ok(()),
         }
     }
 

@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Mount, Plan, Strings};
-use crate::confinement::{Confinement, Limits, Program};
-use crate::container::ContainerRuntime;
+use crate::confinement::{Confinement, Groups, Limits, Program};
+use crate::container::{ContainerRuntime, RUNTIME_PROCESSES};
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::instance::Instance;
@@ -197,12 +197,11 @@ impl Confinement {
         let instance = Instance::take()?;
         let hierarchies = Hierarchies::find()?;
         // The runtime makes its own groups below, and leaves them if it is killed: so there is always one of ours.
-        let group = Group::make(
-            hierarchies.clone(),
-            instance.group(),
-            &self.groups,
-            program.core,
-        )?;
+        let groups = Groups {
+            processes: self.groups.processes.map(|limit| limit + RUNTIME_PROCESSES),
+            ..self.groups
+        };
+        let group = Group::make(hierarchies.clone(), instance.group(), &groups, program.core)?;
         let bundle = runtime.bundle(self, program, &instance)?;
         let mut mounts = vec![Mount::Private];
         if self.namespaces.processes {

@@ -113,7 +113,7 @@ impl Filter {
     pub(crate) fn oci_open(listener: &str) -> Value {
         json!({
             "defaultAction": "SCMP_ACT_ALLOW",
-            "architectures": ["SCMP_ARCH_X86_64"],
+            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
             "listenerPath": listener,
             "syscalls": [{"names": ["execve"], "action": "SCMP_ACT_NOTIFY"}],
         })

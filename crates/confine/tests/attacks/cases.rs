@@ -93,6 +93,8 @@ pub(crate) struct Case {
     pub arguments: fn(&Scene) -> Vec<String>,
     /// What is in its way: in the order in which it is met.
     pub layers: Vec<(Layer, By)>,
+    /// Whether it was lent real-time priority before.
+    pub lent: bool,
     /// Changes of the full confinement for this case, if any.
     prepare: fn(&mut Confinement),
     /// Whether it got what it came for.
@@ -105,9 +107,15 @@ impl Case {
             name,
             arguments: |_| Vec::new(),
             layers: layers.to_vec(),
+            lent: false,
             prepare: |_| (),
             success: |_, _| true,
         }
+    }
+
+    fn lent(mut self) -> Case {
+        self.lent = true;
+        self
     }
 
     fn told(mut self, arguments: fn(&Scene) -> Vec<String>) -> Case {
@@ -307,7 +315,7 @@ pub(crate) fn all() -> Vec<Case> {
             it.limits.address_space = Some(64 << 20);
         })
         .told(|_| vec![(96 << 20).to_string()]),
-        Case::new("priority", &privileged("sched_setscheduler")),
+        Case::new("priority", &privileged("sched_setscheduler")).lent(),
         // Without capabilities, but with a limit that allows it.
         Case::new(
             "priority",
@@ -316,6 +324,7 @@ pub(crate) fn all() -> Vec<Case> {
                 (RealTimeLimit, NOT_PERMITTED),
             ],
         )
+        .lent()
         .prepared(|it| it.namespaces.users = false),
         Case::new(
             "leave-core",

@@ -51,7 +51,7 @@ impl Way {
     pub(crate) fn has(&self, layer: Layer) -> bool {
         match self {
             Way::Process => true,
-            Way::Container(_) => layer != Layer::Users,
+            Way::Container(_) => !matches!(layer, Layer::Users | Layer::FileSizeLimit),
         }
     }
 
@@ -118,6 +118,9 @@ pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Ca
     let mut ready = [0u8; 1];
     if ours.read_exact(&mut ready).is_ok() {
         child.seal();
+        if case.lent {
+            child.lend(10).unwrap();
+        }
         ours.write_all(b"g").unwrap();
     }
     let mut said = String::new();
