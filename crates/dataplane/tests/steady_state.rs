@@ -53,6 +53,13 @@ const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps
                        {per: flow, rate: 1Mbps, burst: 1600, peak: {rate: 1Gbps, burst: 1600}, \
                         conforming: {dscp: ef}}]}}]";
 
+/// Into a tunnel and out of it.
+const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
+                     key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', source: 192.0.2.1, \
+                     destination: 192.0.2.2, udp: true}], policies: [{protect: a}]}}, \
+                     {name: out-of, ipsec: {inbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
+                     key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', destination: 192.0.2.2, udp: true}]}}]";
+
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
 }
@@ -120,6 +127,7 @@ fn nothing_is_allocated_per_packet() {
         ACL_NAT,
         TUNNEL_ROUTER,
         POLICER,
+        IPSEC,
     ] {
         let (few, many) = (
             allocations(functions, 20_000),

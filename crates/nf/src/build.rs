@@ -10,6 +10,7 @@ use crate::forward::Forward;
 use crate::function::NetworkFunction;
 use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
+use crate::ipsec::{Ipsec, IpsecError, IpsecTable};
 use crate::library::LibraryFunction;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
@@ -70,6 +71,25 @@ pub enum BuildError {
         /// The function's name.
         function: String,
     },
+    /// Associations or policies cannot be applied.
+    #[error("function {function}: {source}")]
+    Ipsec {
+        /// The function's name.
+        function: String,
+        /// Why not.
+        source: IpsecError,
+    },
+    /// A function with state of flows is behind one whose packets may be of any flow.
+    #[error(
+        "function {function} keeps state for each flow, and cannot be behind {behind}: the packets that come out there \
+         are not of the flows that were looked up; put it into a chain of its own, or set what it has of cache to none"
+    )]
+    MixedFlows {
+        /// The function with state.
+        function: String,
+        /// The function in front.
+        behind: String,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -95,6 +115,7 @@ enum Shared {
     IpForward(Arc<RouteTable>, ForwardOptions),
     Tunnel(Arc<TunnelRules>, bool),
     Policer(Arc<PolicerRules>),
+    Ipsec(Arc<IpsecTable>),
     Library(LibraryFunction),
     Own(OwnFunction),
 }
@@ -184,6 +205,13 @@ impl Shared {
                 let rules = PolicerRules::new(config.limits.clone(), config.default);
                 Shared::Policer(Arc::new(rules))
             }
+            FunctionConfig::Ipsec(config) => {
+                let table = IpsecTable::new(&config.rules);
+                Shared::Ipsec(Arc::new(table.map_err(|source| BuildError::Ipsec {
+                    function: name.to_owned(),
+                    source,
+                })?))
+            }
             FunctionConfig::Library(library) => Shared::Library(library.function.clone()),
             FunctionConfig::External(_) => {
                 return Err(BuildError::External {
@@ -211,9 +239,30 @@ impl Shared {
             }
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
             Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
+            Shared::Ipsec(table) => Box::new(Ipsec::new(Arc::clone(table))),
             Shared::Library(function) => Box::new(function.instance()),
             Shared::Own(own) => own.instance(),
         }
+    }
+}
+
+/// That no function with state of flows is behind one that mixes them.
+fn check_mixed_flows(functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
+    let mixes = functions
+        .iter()
+        .position(|(_, function)| function.mixes_flows());
+    let Some((before, behind)) = mixes.and_then(|at| functions.split_at_checked(at + 1)) else {
+        return Ok(());
+    };
+    let stateful = behind
+        .iter()
+        .find(|(_, function)| function.state_bytes() > 0);
+    match (stateful, before.last()) {
+        (Some((function, _)), Some((mixing, _))) => Err(BuildError::MixedFlows {
+            function: function.clone(),
+            behind: mixing.clone(),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -237,7 +286,7 @@ impl ChainBuilder {
     /// `seed` keys the flow table's hash.
     ///
     /// # Errors
-    /// If an access list or the flow table is too large.
+    /// If an access list or the flow table is too large, or functions do not go together.
     pub fn new(spec: &ChainSpec, rss: &RssHasher, seed: u64) -> Result<ChainBuilder, BuildError> {
         ChainBuilder::with_cuts(spec, rss, seed, Cuts::NONE)
     }
@@ -271,7 +320,9 @@ impl ChainBuilder {
             cuts,
             flows: None,
         };
-        let state_bytes = state_bytes_with_cuts(&builder.instances(), cuts);
+        let instances = builder.instances();
+        check_mixed_flows(&instances)?;
+        let state_bytes = state_bytes_with_cuts(&instances, cuts);
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
                 capacity: spec.flows.capacity as usize,
@@ -376,13 +427,16 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn builder(functions: &str) -> ChainBuilder {
+    fn spec(functions: &str) -> ChainSpec {
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
              spec:\n  slo: {{latency: 200us}}\n  functions: {functions}\n"
         );
-        let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
-        ChainBuilder::new(&spec, &RssHasher::default(), 1).unwrap()
+        ChainSpec::parse(&text, "test", Path::new(".")).unwrap()
+    }
+
+    fn builder(functions: &str) -> ChainBuilder {
+        ChainBuilder::new(&spec(functions), &RssHasher::default(), 1).unwrap()
     }
 
     #[test]
@@ -390,6 +444,42 @@ mod tests {
         let mut builder = builder("[{forward: {}}]");
         assert_eq!(builder.flow_memory_bytes(), 0);
         assert!(!builder.instance(|_| true).has_flows());
+    }
+
+    /// Packets that come out of a tunnel are not of the tunnel's flow.
+    #[test]
+    fn no_function_with_state_is_behind_a_tunnels_end() {
+        let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";
+        let inbound = format!(
+            "{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}"
+        );
+        let outbound = format!(
+            "{{ipsec: {{outbound: [{{name: a, spi: 256, {key}, source: 192.0.2.2, destination: 192.0.2.1}}], \
+             policies: [{{protect: a}}]}}}}"
+        );
+        let (nat, acl) = (
+            "{nat: {external: [203.0.113.1]}}",
+            "{acl: {rules: [{action: deny}]}}",
+        );
+        let uncached = acl.replace("{acl: {", "{acl: {cache: none, ");
+        for functions in [
+            format!("[{nat}, {inbound}]"),
+            format!("[{inbound}, {uncached}, {{forward: {{}}}}]"),
+            format!("[{nat}, {outbound}, {acl}]"),
+        ] {
+            builder(&functions);
+        }
+        for (functions, wrong) in [
+            (format!("[{inbound}, {{forward: {{}}}}, {nat}]"), "nat"),
+            (format!("[{inbound}, {acl}]"), "acl"),
+        ] {
+            let error = ChainBuilder::new(&spec(&functions), &RssHasher::default(), 1)
+                .err()
+                .unwrap();
+            let expected =
+                format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
     }
 
     #[test]

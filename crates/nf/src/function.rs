@@ -126,6 +126,12 @@ pub trait NetworkFunction: Send {
         false
     }
 
+    /// Whether packets that came in one flow may leave it in several, as those do that come out of a tunnel. The
+    /// chain looks flows up once, by what came, so that no function behind may have state of flows.
+    fn mixes_flows(&self) -> bool {
+        false
+    }
+
     /// Whether it reads, writes or moves anything of a frame besides the headers. In front of functions
     /// that do not, a frame may lack the end of its payload, which is copied by who comes to the
     /// first that does.

@@ -14,6 +14,7 @@ mod flow_wheel;
 pub mod forward;
 pub mod function;
 pub mod ip_forward;
+pub mod ipsec;
 pub mod library;
 pub mod load_balancer;
 pub mod nat;

@@ -4,11 +4,13 @@
 //! read the difference before you commit it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
 use tailwater_nf::flow_table::WhenFull;
+use tailwater_nf::ipsec::{DontFragment, PolicyAction, UdpPorts};
 use tailwater_nf::spec::{ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, Throughput};
 
 /// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
@@ -68,6 +70,73 @@ fn wrong_specs_give_these_errors() {
         differences.len(),
         differences.join("\n")
     );
+}
+
+#[test]
+fn tunnels_are_read() {
+    let spec = right("ipsec.yaml");
+    let FunctionConfig::Ipsec(ipsec) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0].config);
+    };
+    let rules = &ipsec.rules;
+    let [east, north] = &rules.outbound[..] else {
+        panic!("{rules:?}");
+    };
+    assert_eq!(
+        (east.association.spi, east.ttl, east.first),
+        (0x1001, 64, 1)
+    );
+    assert_eq!((east.udp, east.dscp), (None, None));
+    assert_eq!(east.dont_fragment, DontFragment::Copy);
+    assert!(!east.association.extended && north.association.extended);
+    let ports = UdpPorts {
+        source: 40_000,
+        destination: 4500,
+    };
+    assert_eq!(
+        (north.udp, north.dscp, north.ttl),
+        (Some(ports), Some(46), 7)
+    );
+    assert_eq!(north.dont_fragment, DontFragment::Set);
+    assert_eq!((north.association.spi, north.first), (4098, (1 << 32) + 1));
+    let [west, south] = &rules.inbound[..] else {
+        panic!("{rules:?}");
+    };
+    assert_eq!((west.window, west.udp, west.first), (Some(1024), None, 1));
+    assert_eq!((south.window, south.udp), (None, Some(4500)));
+    assert_eq!(south.allow[0].protocol, Some(6));
+    let actions: Vec<_> = rules.policies.iter().map(|policy| policy.action).collect();
+    let expected = [
+        PolicyAction::Protect(0),
+        PolicyAction::Protect(1),
+        PolicyAction::Pass,
+    ];
+    assert_eq!(actions, expected);
+    assert_eq!((rules.default, rules.mtu), (PolicyAction::Pass, 9000));
+    assert!(!rules.pass_ike && rules.pass_keep_alives);
+}
+
+/// Only by its owner, a key is not told of; by everybody, it is.
+#[test]
+fn a_key_that_everybody_can_read_is_told_of() {
+    let folder = std::env::temp_dir().join(format!("tailwater-ipsec-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let key = folder.join("north.key");
+    fs::write(&key, "33".repeat(36)).expect("a key");
+    let text = fs::read_to_string(Path::new(RIGHT).join("ipsec.yaml")).expect("the spec");
+    let text = text.replace("keys/north.key", "north.key");
+    for (mode, told) in [(0o600, false), (0o640, false), (0o644, true)] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("a mode");
+        let spec = ChainSpec::parse(&text, "spec", &folder).expect("a right spec");
+        let warnings: Vec<_> = spec.warnings().collect();
+        assert_eq!(warnings.len(), usize::from(told), "{warnings:?}");
+        assert!(
+            warnings
+                .iter()
+                .all(|warning| warning.contains("north.key (mode 644)"))
+        );
+    }
+    fs::remove_dir_all(&folder).expect("a folder");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use super::port_name::PortName;
 use super::ports::{PortsSpec, ports_of};
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
 use crate::flow_table::{IdleTimeouts, WhenFull};
+use crate::ipsec::IpsecRules;
 use ipnet::IpNet;
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_net::Nanos;
@@ -189,6 +191,18 @@ impl ChainSpec {
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         chain(&Document::parse(text, name, WHAT)?, base_dir)
     }
+
+    /// What is dangerous about it, though it is right.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let warnings = self
+            .functions
+            .iter()
+            .map(|function| match &function.config {
+                FunctionConfig::Ipsec(ipsec) => &ipsec.warnings[..],
+                _ => &[],
+            });
+        warnings.flatten().map(String::as_str)
+    }
 }
 
 impl ChainSpec {
@@ -263,6 +277,8 @@ fn each<'a, T>(
 
 fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSpec>, SpecError> {
     let mut functions: Vec<FunctionSpec> = Vec::new();
+    // Of tunnels' ends, with the places of their functions.
+    let mut keys = HashMap::new();
     for item in node.list("functions", MAX_FUNCTIONS)? {
         let (name, config) = functions::parse(&item, context)?;
         let named = name.is_some();
@@ -309,6 +325,24 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
             let taken = names.find_map(|name| Some((name, user_of(&functions, name)?)));
             if let Some((name, user)) = taken {
                 return Err(item.error(self::taken(name, user)));
+            }
+        }
+        let tunnels = match &config {
+            FunctionConfig::Ipsec(ipsec) => Some(&ipsec.rules),
+            _ => None,
+        };
+        for end in tunnels.into_iter().flat_map(IpsecRules::ends) {
+            let key = end.association.keying.secret().to_vec();
+            let place = functions.len();
+            if let Some((other, far)) = keys.insert(key, (place, end.identity()))
+                && !end.is_far_end_of(far)
+            {
+                let message = format!(
+                    "expected a key of its own for each association, found that of {} in \
+                     functions[{other}], too",
+                    end.association.name
+                );
+                return Err(item.error(message));
             }
         }
         functions.push(FunctionSpec { name, config });

@@ -154,9 +154,19 @@ fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
         "destinationPorts",
         "protocol",
     ])?;
+    let action = fields.required("action", "allow or deny")?.word(&ACTIONS)?;
+    conditions(node, &fields, action)
+}
+
+/// The fields of a rule that say what it matches.
+pub(super) fn conditions(
+    node: &Located<'_>,
+    fields: &Fields<'_>,
+    action: Action,
+) -> Result<Rule, SpecError> {
     let any_port = Ok(0..=u16::MAX);
     let rule = Rule {
-        action: fields.required("action", "allow or deny")?.word(&ACTIONS)?,
+        action,
         source: prefix_or_any(fields.optional("source"))?,
         destination: prefix_or_any(fields.optional("destination"))?,
         source_ports: fields

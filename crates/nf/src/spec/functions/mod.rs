@@ -77,6 +77,8 @@ registry! {
     "tunnel" => tunnel::TunnelConfig as Tunnel,
     /// Rates that packets may have.
     "policer" => policer::PolicerConfig as Policer,
+    /// ESP tunnels.
+    "ipsec" => ipsec::IpsecConfig as Ipsec,
     /// A function from a shared library.
     "library" => library::LibraryConfig as Library,
     /// A program of somebody else's, beyond a port.

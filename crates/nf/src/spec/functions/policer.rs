@@ -153,16 +153,18 @@ fn outcome(node: &Located<'_>) -> Result<Outcome, SpecError> {
     }
     let fields = node.fields(&["dscp"])?;
     let point = fields.required("dscp", "a code point such as ef or 46")?;
-    match point.whole(0..=63) {
-        Ok(point) => Ok(Outcome::Mark(point as u8)),
-        Err(_) => {
-            const WHAT: &str = "a code point from 0 to 63, or a name such as be, cs1, af11 or ef";
-            let text = point.text(WHAT)?;
-            let found = CODE_POINTS.iter().find(|(name, _)| *name == text);
-            let names = CODE_POINTS.iter().map(|(name, _)| *name);
-            found.map(|(_, point)| Outcome::Mark(*point)).ok_or_else(|| {
-                point.expected(WHAT).suggest(nearest(text, names))
-            })
-        }
+    code_point(&point).map(Outcome::Mark)
+}
+
+/// A differentiated services code point by number or name.
+pub(super) fn code_point(node: &Located<'_>) -> Result<u8, SpecError> {
+    const WHAT: &str = "a code point from 0 to 63, or a name such as be, cs1, af11 or ef";
+    if let Ok(point) = node.whole(0..=63) {
+        return Ok(point as u8);
     }
+    let text = node.text(WHAT)?;
+    let found = CODE_POINTS.iter().find(|(name, _)| *name == text);
+    let names = CODE_POINTS.iter().map(|(name, _)| *name);
+    let found = found.ok_or_else(|| node.expected(WHAT).suggest(nearest(text, names)))?;
+    Ok(found.1)
 }

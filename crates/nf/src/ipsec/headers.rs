@@ -1,0 +1,201 @@
+//! The outer headers of tunnels, and congestion bits on the way out.
+
+use super::association::{DontFragment, Outbound};
+use std::net::IpAddr;
+use tailwater_net::checksum::{sum, transport_v6, udp_field};
+use tailwater_net::{FlowKey, ipv4, ipv6, protocol};
+
+/// Bytes of a UDP header.
+pub(super) const UDP: usize = 8;
+/// Bytes of index and sequence number.
+pub(super) const ESP: usize = 8;
+
+/// The two bits of explicit congestion notification.
+pub(super) const ECN: u8 = 3;
+const CONGESTION_EXPERIENCED: u8 = 3;
+const NOT_CAPABLE: u8 = 0;
+const CAPABLE_1: u8 = 1;
+const CAPABLE_0: u8 = 2;
+
+/// What an outer header is made of that does not change.
+pub(super) struct Outer {
+    /// IP header and UDP header, if there is one, with everything that is the same for all packets.
+    template: [u8; ipv6::HEADER + UDP],
+    /// How much of it counts.
+    pub(super) length: usize,
+    /// Bytes of the IP header in it.
+    pub(super) network: usize,
+    /// The key of all packets.
+    pub(super) key: FlowKey,
+    dscp: Option<u8>,
+    dont_fragment: DontFragment,
+}
+
+/// What an outer header takes from the packet inside.
+#[derive(Clone, Copy)]
+pub(super) struct Inner {
+    /// Type of service, or traffic class.
+    pub(super) class: u8,
+    /// "Don't fragment"; true for IPv6.
+    pub(super) dont_fragment: bool,
+}
+
+impl Inner {
+    /// Of an IP packet; `None` if it is too short to be one.
+    #[inline]
+    pub(super) fn of(datagram: &[u8]) -> Option<Inner> {
+        let head = datagram.first_chunk::<8>()?;
+        Some(match head[0] >> 4 {
+            4 => Inner {
+                class: head[1],
+                dont_fragment: head[6] & 0x40 != 0,
+            },
+            _ => Inner {
+                class: head[0] << 4 | head[1] >> 4,
+                dont_fragment: true,
+            },
+        })
+    }
+}
+
+impl Outer {
+    pub(super) fn new(outbound: &Outbound) -> Outer {
+        let mut template = [0; ipv6::HEADER + UDP];
+        let protocol = if outbound.udp.is_some() {
+            protocol::UDP
+        } else {
+            protocol::ESP
+        };
+        let network = match (outbound.source, outbound.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                template[0] = 0x45;
+                template[8] = outbound.ttl;
+                template[9] = protocol;
+                template[12..16].copy_from_slice(&source.octets());
+                template[16..20].copy_from_slice(&destination.octets());
+                ipv4::HEADER
+            }
+            (source, destination) => {
+                template[0] = 0x60;
+                template[6] = protocol;
+                template[7] = outbound.ttl;
+                template[8..24].copy_from_slice(&v6(source));
+                template[24..40].copy_from_slice(&v6(destination));
+                ipv6::HEADER
+            }
+        };
+        let (mut ports, mut length) = ([0, 0], network);
+        if let Some(udp) = outbound.udp {
+            ports = [udp.source, udp.destination];
+            template[network..network + 2].copy_from_slice(&udp.source.to_be_bytes());
+            template[network + 2..network + 4].copy_from_slice(&udp.destination.to_be_bytes());
+            length += UDP;
+        }
+        let key = match (outbound.source, outbound.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                FlowKey::v4(source, destination, protocol, ports[0], ports[1])
+            }
+            (source, destination) => FlowKey::v6(
+                v6(source).into(),
+                v6(destination).into(),
+                protocol,
+                ports[0],
+                ports[1],
+            ),
+        };
+        Outer {
+            template,
+            length,
+            network,
+            key,
+            dscp: outbound.dscp,
+            dont_fragment: outbound.dont_fragment,
+        }
+    }
+
+    /// Whether the packets are UDP over IPv6, which must have a checksum.
+    #[inline]
+    pub(super) fn wants_checksum(&self) -> bool {
+        self.network == ipv6::HEADER && self.length > self.network
+    }
+
+    /// Writes the headers in front of an IP packet that will be `total` bytes long with them. `identification` is
+    /// for IPv4. `None`, with anything written, if there is no room.
+    #[inline]
+    pub(super) fn write(
+        &self,
+        out: &mut [u8],
+        total: u16,
+        inner: Inner,
+        identification: u16,
+    ) -> Option<()> {
+        out.get_mut(..self.length)?
+            .copy_from_slice(&self.template[..self.length]);
+        let class = match self.dscp {
+            None => inner.class,
+            Some(dscp) => dscp << 2 | inner.class & ECN,
+        };
+        if self.network == ipv4::HEADER {
+            let header = out.first_chunk_mut::<{ ipv4::HEADER }>()?;
+            header[1] = class;
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header[4..6].copy_from_slice(&identification.to_be_bytes());
+            let whole = match self.dont_fragment {
+                DontFragment::Copy => inner.dont_fragment,
+                DontFragment::Set => true,
+                DontFragment::Clear => false,
+            };
+            header[6] = u8::from(whole) << 6;
+            let checksum = !sum(header);
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        } else {
+            let header = out.first_chunk_mut::<{ ipv6::HEADER }>()?;
+            header[0] |= class >> 4;
+            header[1] = class << 4;
+            let length = total - ipv6::HEADER as u16;
+            header[4..6].copy_from_slice(&length.to_be_bytes());
+        }
+        if self.length > self.network {
+            let length = total - self.network as u16;
+            let udp = out.get_mut(self.network + 4..)?.first_chunk_mut::<2>()?;
+            *udp = length.to_be_bytes();
+        }
+        Some(())
+    }
+
+    /// Writes the checksum of the UDP datagram in `packet`, an IPv6 packet that is complete but for it.
+    #[inline]
+    pub(super) fn finish(&self, packet: &mut [u8]) -> Option<()> {
+        let (IpAddr::V6(source), IpAddr::V6(destination)) =
+            (self.key.source(), self.key.destination())
+        else {
+            return None;
+        };
+        let datagram = packet.get_mut(self.network..)?;
+        let checksum = transport_v6(source, destination, protocol::UDP, datagram);
+        datagram
+            .get_mut(6..8)?
+            .copy_from_slice(&udp_field(checksum).to_be_bytes());
+        Some(())
+    }
+}
+
+/// An address in 16 bytes.
+fn v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The inner congestion bits of a packet that leaves a tunnel, from those that came outside and inside (RFC 6040 §4.2);
+/// `None` if it must be dropped: the congestion could not be told to anybody.
+#[inline]
+pub(super) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
+    match (outer & ECN, inner & ECN) {
+        (CONGESTION_EXPERIENCED, NOT_CAPABLE) => None,
+        (CONGESTION_EXPERIENCED, _) => Some(CONGESTION_EXPERIENCED),
+        (CAPABLE_1, CAPABLE_0) => Some(CAPABLE_1),
+        (_, inner) => Some(inner & ECN),
+    }
+}

@@ -1,0 +1,20 @@
+//! `Ipsec`: ESP in tunnel mode (RFC 4303), both ways. See the function's page for what it does not do.
+
+mod association;
+mod cipher;
+mod function;
+mod headers;
+mod sequence;
+mod spi_table;
+mod table;
+
+pub use association::{
+    Association, DontFragment, Inbound, IpsecRules, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW,
+    Outbound, Policy, PolicyAction, UdpPorts, WINDOW,
+};
+pub use cipher::{Cipher, Keying};
+pub use function::Ipsec;
+pub use table::{IpsecError, IpsecTable};
+
+#[cfg(test)]
+mod tests;
