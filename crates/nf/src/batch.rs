@@ -405,6 +405,12 @@ impl Batch {
         &mut self.packets
     }
 
+    /// As [`slots_mut`](Batch::slots_mut), for packets that come and go.
+    #[inline]
+    pub(crate) fn slots_mut_vec(&mut self) -> &mut Vec<Slot> {
+        &mut self.packets
+    }
+
     /// The frame of packet `i`.
     #[inline]
     pub fn frame(&self, i: usize) -> &[u8] {

@@ -3,7 +3,7 @@
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
-use crate::chain::{Chain, Cuts, InputPolicy, state_bytes_with_cuts};
+use crate::chain::{Chain, Cuts, InputPolicy, kept_state_bytes, state_bytes_with_cuts};
 use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
@@ -20,6 +20,8 @@ use crate::tunnel::{Action, Tunnel, TunnelRules};
 use crate::url_filter::{FilterTable, UrlFilter};
 use std::io;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
 /// Why a checked spec still cannot be run.
@@ -266,6 +268,12 @@ fn check_mixed_flows(functions: &[(String, Box<dyn NetworkFunction>)]) -> Result
     }
 }
 
+/// The time since 1970, as far as the clock is right.
+fn now_of_the_world() -> Nanos {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Nanos(since.map_or(0, |since| since.as_nanos() as u64))
+}
+
 /// Every address of a prefix: a NAT may use the first and the last, too.
 fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr> + use<> {
     let (first, last) = (prefix.network().to_bits(), prefix.broadcast().to_bits());
@@ -277,6 +285,8 @@ pub struct ChainBuilder {
     functions: Vec<(String, Shared)>,
     input: InputPolicy,
     cuts: Cuts,
+    /// With flow state that is kept outside: when the run's clock began, on the clock of the world.
+    origin: Option<Nanos>,
     /// The flow table's first view, and the partitions nobody holds yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
 }
@@ -318,11 +328,19 @@ impl ChainBuilder {
             functions,
             input,
             cuts,
+            origin: None,
             flows: None,
         };
         let instances = builder.instances();
         check_mixed_flows(&instances)?;
-        let state_bytes = state_bytes_with_cuts(&instances, cuts);
+        let state_bytes = match &spec.state {
+            Some(_) if instances.iter().any(|(_, f)| f.durable().is_some()) => {
+                builder.origin = Some(now_of_the_world());
+                kept_state_bytes(&instances)
+            }
+            _ => state_bytes_with_cuts(&instances, cuts),
+        };
+        drop(instances);
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
                 capacity: spec.flows.capacity as usize,
@@ -387,6 +405,12 @@ impl ChainBuilder {
         finished.into_iter().filter_map(Result::transpose).collect()
     }
 
+    /// Says when the run's clock began, on the clock of the world, should flow state be kept outside: before the first
+    /// [`instance`](Self::instance).
+    pub fn set_origin(&mut self, origin: Nanos) {
+        self.origin = self.origin.map(|_| origin);
+    }
+
     /// Bytes of the flow table, all workers' together; 0 if there is none.
     pub fn flow_memory_bytes(&self) -> usize {
         self.flows
@@ -404,6 +428,9 @@ impl ChainBuilder {
         let mut view = table.sharing();
         free.extract_if(.., |partition| owns(partition.bucket()))
             .for_each(|partition| view.adopt(partition));
+        if let Some(origin) = self.origin {
+            return Chain::keeping(functions, Some(view), self.input, origin);
+        }
         Chain::with_cuts(functions, Some(view), self.input, self.cuts)
     }
 

@@ -1,9 +1,11 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
+mod keep;
 mod opening;
 mod segment;
 mod stage;
 
+pub use keep::{KeptFlow, KeptFunction, Standing, kept_state_bytes};
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 
@@ -11,6 +13,7 @@ use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
 use crate::spec::Fate;
+use keep::Keep;
 use segment::{Layout, Segment};
 use stage::Stage;
 use std::ops::Range;
@@ -61,6 +64,8 @@ pub struct Chain {
     lost: u64,
     /// Packets, by place in the batch, whose flows a function has not seen.
     unseen: Vec<u16>,
+    /// Without it, flow state stays here.
+    keep: Option<Box<Keep>>,
 }
 
 /// A flow with packets in the system, as [`Chain::activate`] gives it.
@@ -147,6 +152,7 @@ impl Chain {
             foreign: 0,
             lost: 0,
             unseen: Vec::with_capacity(MAX_BATCH),
+            keep: None,
         }
     }
 
@@ -382,6 +388,9 @@ impl Chain {
         const BUDGET: usize = 64;
         if let Some(table) = &mut self.table {
             table.expire(now, BUDGET, &mut self.ends);
+            if let Some(keep) = &mut self.keep {
+                self.ends.each(|key, state| keep.note_ended(key, state));
+            }
             tell_ends(&mut self.stages, &mut self.ends);
         }
     }
@@ -470,7 +479,9 @@ impl Chain {
             name: "non-ip".to_owned(),
             outcome: outcome(self.input.non_ip),
         };
-        let lost = ["flow-table-full", "bucket-not-held"].map(|name| Reason {
+        let unkept = self.keep.as_ref().map(|_| "state-unavailable");
+        let lost = ["flow-table-full", "bucket-not-held"].into_iter();
+        let lost = lost.chain(unkept).map(|name| Reason {
             name: name.to_owned(),
             outcome: Outcome::Lost,
         });
@@ -486,6 +497,8 @@ impl Chain {
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
         let functions = self.stages.iter().flat_map(Stage::reason_counts);
         let own = [self.non_ip, self.no_place, self.foreign];
+        let unkept = self.keep.as_ref().map(|keep| keep.unkept);
+        let own = own.into_iter().chain(unkept);
         self.malformed.iter().copied().chain(own).chain(functions)
     }
 

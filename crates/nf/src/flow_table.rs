@@ -461,6 +461,70 @@ impl FlowTable {
         Ok(companion)
     }
 
+    /// The flow of that key, if it is in a partition held.
+    pub(crate) fn known(&self, key: &FlowKey, bucket: u16) -> Option<FlowIndex> {
+        self.partitions[usize::from(bucket)].as_ref()?;
+        self.find(FlowIndex(self.home(key, bucket)), key)
+    }
+
+    /// Whether there is a flow of that key in a partition held.
+    pub(crate) fn contains(&self, key: &FlowKey, bucket: u16) -> bool {
+        self.known(key, bucket).is_some()
+    }
+
+    /// The flow at a place, if it is (still) that one.
+    pub(crate) fn known_at(&self, place: u32, key: &FlowKey) -> Option<FlowIndex> {
+        let partition = self.partitions.get((place >> self.shift) as usize)?;
+        let taken = partition.as_ref()?.0.is_taken(place & self.mask());
+        let flow = FlowIndex(place);
+        (taken && self.key_of(flow) == key).then_some(flow)
+    }
+
+    /// The first flow from a place on that is in a partition held.
+    pub(crate) fn next_from(&self, place: u32) -> Option<FlowIndex> {
+        let first = (place >> self.shift) as usize;
+        (first..BUCKETS).find_map(|bucket| {
+            let from = match bucket == first {
+                true => place & self.mask(),
+                false => 0,
+            };
+            let near = self.partitions[bucket].as_ref()?.0.taken_from(from)?;
+            Some(FlowIndex(((bucket as u32) << self.shift) | near))
+        })
+    }
+
+    /// The flow that lives and ends with this one.
+    pub(crate) fn companion(&self, flow: FlowIndex) -> Option<FlowIndex> {
+        self.check(flow);
+        let companion = self.links(flow).companion;
+        (companion != Links::NONE).then_some(FlowIndex(companion))
+    }
+
+    /// Has two flows of one bucket that are there live and end together from now on, by the timer of the first.
+    pub(crate) fn join(&mut self, flow: FlowIndex, other: FlowIndex) -> Result<(), NoCompanion> {
+        if flow.0 >> self.shift != other.0 >> self.shift {
+            return Err(NoCompanion::OtherBucket);
+        }
+        let alone = |of| self.links(of).companion == Links::NONE;
+        if flow == other || !alone(flow) || !alone(other) {
+            return Err(NoCompanion::HasOne);
+        }
+        self.links_mut(other).companion = flow.0;
+        self.links_mut(flow).companion = other.0;
+        let place = other.0 & self.mask();
+        let bucket = (other.0 >> self.shift) as usize;
+        if let Some((partition, mut flows)) = self.partition(bucket) {
+            partition.wheel.remove(&mut flows, place);
+            Wheel::leave_out(&mut flows, place);
+        }
+        Ok(())
+    }
+
+    /// How long a flow of that key may be idle.
+    pub(crate) fn idle_timeout(&self, key: &FlowKey) -> Nanos {
+        self.timeouts.of(key.protocol())
+    }
+
     /// Forgets idle flows: looks at the timers of one partition, and at `budget` flows at the most.
     /// Called in every turn of a worker's loop, it comes round the partitions held.
     pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {

@@ -153,6 +153,40 @@ pub trait NetworkFunction: Send {
     /// data path: from now on the function may wait.
     fn finish(&mut self) {}
 
+    /// The version of what the bytes of a flow's state mean, if they mean something outside of this process, so
+    /// that they are worth keeping there ([`spec.state`](crate::spec::StateSpec)). `None`: another instance decides
+    /// about the flow anew. Bytes may come back that another instance wrote, or somebody else: whatever they
+    /// are, no memory but the function's own may be at stake.
+    fn durable(&self) -> Option<u32> {
+        None
+    }
+
+    /// Turns a copy of a flow's state into what it means everywhere. `origin` is the run's start, on the clock of
+    /// the world: times in the state count from there.
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        let _ = (state, origin);
+    }
+
+    /// The reverse of [`to_durable`](NetworkFunction::to_durable), for this instance.
+    fn from_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        let _ = (state, origin);
+    }
+
+    /// The flow's state has come from outside: the function goes on with it, opening what belongs to it. `false`:
+    /// it cannot, and the flow is as new. In either case [`new_flow`](NetworkFunction::new_flow) follows.
+    fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
+        let _ = (packet, flow);
+        true
+    }
+
+    /// Keys of flows of which `new_flow` will open one as a companion, should this flow be new: it is asked outside
+    /// whether one of them is somebody's. At most [`MAX_WISHES`] of them, best first, each with a number below
+    /// that, which [`NewFlow::is_taken`] knows. The search begins at `turn`, and its number is returned.
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+        let _ = (packet, wish);
+        turn
+    }
+
     /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, of
     /// a flow that `new_flow` has seen. Dropping is setting the packet's verdict.
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);
@@ -168,6 +202,27 @@ pub trait Lifetimes: Debug + Send + Sync {
 
 /// The most reasons to drop that one function can have.
 pub const MAX_DROP_REASONS: usize = 16;
+
+/// The most keys that a function asks about for one flow.
+pub const MAX_WISHES: usize = 4;
+
+/// What a function wishes to open for a flow, as [`wishes`](NetworkFunction::wishes) is asked.
+pub struct Wishes<'a> {
+    pub(crate) table: &'a FlowTable,
+    pub(crate) keys: &'a mut Vec<(u8, FlowKey)>,
+}
+
+impl Wishes<'_> {
+    /// Whether no flow here has the key.
+    pub fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
+        !self.table.contains(key, bucket)
+    }
+
+    /// Asks about a key.
+    pub fn ask(&mut self, number: u8, key: FlowKey) {
+        self.keys.push((number, key));
+    }
+}
 
 /// Seen under this version: never.
 pub(crate) const UNSEEN: u32 = 0;
@@ -294,6 +349,8 @@ pub struct NewFlow<'a> {
     pub(crate) rekeyed: bool,
     /// The packet's place in the batch.
     pub(crate) at: u16,
+    /// Which of the function's wishes are somebody's, and their turn; `None` if nobody was asked.
+    pub(crate) wishes: Option<(u8, u8)>,
 }
 
 impl NewFlow<'_> {
@@ -348,6 +405,47 @@ impl NewFlow<'_> {
             self.now,
             self.ends,
         )?;
+        *self.table.word(companion, self.slot.version) = self.version;
+        Ok(self.slot.typed(self.table, companion, false))
+    }
+
+    /// The turn of the function's [`wishes`](NetworkFunction::wishes), if it was asked for them.
+    pub fn turn(&self) -> Option<u8> {
+        self.wishes.map(|(_, turn)| turn)
+    }
+
+    /// Whether the key with this number among the function's wishes is somebody's.
+    #[inline]
+    pub fn is_taken(&self, number: usize) -> bool {
+        self.wishes
+            .is_some_and(|(taken, _)| number < MAX_WISHES && taken >> number & 1 != 0)
+    }
+
+    /// As [`open_companion`](NewFlow::open_companion); but a flow of that key that the function has not seen yet
+    /// becomes the companion as it is.
+    ///
+    /// # Errors
+    /// As [`open_companion`](NewFlow::open_companion).
+    pub fn rejoin_companion<T: Pod>(
+        &mut self,
+        key: &FlowKey,
+        rss_hash: u32,
+    ) -> Result<&mut T, NoCompanion> {
+        let (flow, bucket) = (self.packet.flow, bucket_of(rss_hash));
+        let open = self
+            .table
+            .open_companion(flow, key, bucket, self.now, self.ends);
+        let companion = match open {
+            Err(NoCompanion::Taken) => {
+                let there = self.table.known(key, bucket).ok_or(NoCompanion::Taken)?;
+                if *self.table.word(there, self.slot.version) != UNSEEN {
+                    return Err(NoCompanion::Taken);
+                }
+                self.table.join(flow, there)?;
+                there
+            }
+            other => other?,
+        };
         *self.table.word(companion, self.slot.version) = self.version;
         Ok(self.slot.typed(self.table, companion, false))
     }

@@ -16,6 +16,7 @@ pub mod function;
 pub mod ip_forward;
 pub mod ipsec;
 pub mod library;
+pub mod line;
 pub mod load_balancer;
 pub mod nat;
 pub mod parcel;

@@ -12,7 +12,7 @@
 
 use crate::batch::{Batch, Packet, Verdict};
 use crate::flow_table::NoCompanion;
-use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::function::{FlowStates, MAX_WISHES, NetworkFunction, NewFlow, Wishes};
 use crate::rewrite::{DESTINATION, PASS, SOURCE, Translation};
 use bytemuck::Zeroable;
 use ipnet::Ipv4Net;
@@ -118,6 +118,62 @@ impl PortClasses {
     }
 }
 
+/// The external ports that a connection can have.
+struct Ports<'a> {
+    table: &'a NatTable,
+    key: FlowKey,
+    remote: Ipv4Addr,
+    address: Ipv4Addr,
+    /// The return packet's hash but for the port that is to be found.
+    base: u32,
+    ports: &'a [u16],
+    /// With which of them to begin.
+    first: usize,
+}
+
+impl<'a> Ports<'a> {
+    #[inline]
+    fn new(
+        table: &'a NatTable,
+        key: &FlowKey,
+        (host, remote): (Ipv4Addr, Ipv4Addr),
+        bucket: u16,
+    ) -> Ports<'a> {
+        let address = table.address_of(host);
+        let rss = &table.rss;
+        let base = rss.address_contribution(End::Source, remote.into())
+            ^ rss.address_contribution(End::Destination, address.into())
+            ^ rss.port_contribution(Network::V4, End::Source, key.destination_port());
+        let ports = table.ports.of(bucket_of(base) ^ bucket);
+        Ports {
+            table,
+            key: *key,
+            remote,
+            address,
+            base,
+            ports,
+            first: scaled(key.hash(0), ports.len()),
+        }
+    }
+
+    /// The return direction's key and hash with this port.
+    #[inline]
+    fn back(&self, port: u16) -> (FlowKey, u32) {
+        let rss = &self.table.rss;
+        let part = rss.port_contribution(Network::V4, End::Destination, port);
+        let (protocol, theirs) = (self.key.protocol(), self.key.destination_port());
+        let back = FlowKey::v4(self.remote, self.address, protocol, theirs, port);
+        (back, self.base ^ part)
+    }
+
+    /// Where in the ports the wishes of a turn begin, and how many they are.
+    fn turn(&self, turn: u8) -> (usize, usize) {
+        let skipped = usize::from(turn) * MAX_WISHES;
+        let count = self.ports.len().min(MAX_WISHES);
+        ((self.first + skipped) % self.ports.len().max(1), count)
+    }
+}
+
 /// Translates connections of internal hosts, and their return traffic back.
 #[derive(Debug)]
 pub struct Nat {
@@ -141,32 +197,25 @@ impl Nat {
 
     /// Opens the return direction of a connection on a free external port.
     fn bind(&self, key: &FlowKey, ends: (Ipv4Addr, Ipv4Addr), flow: &mut NewFlow<'_>) -> Verdict {
-        let (host, remote) = ends;
-        let table = &*self.table;
-        let address = table.address_of(host);
-        let inside = (host, key.source_port());
-        // The return packet's hash but for the port that is to be found.
-        let rss = &table.rss;
-        let base = rss.address_contribution(End::Source, remote.into())
-            ^ rss.address_contribution(End::Destination, address.into())
-            ^ rss.port_contribution(Network::V4, End::Source, key.destination_port());
-        let ports = table.ports.of(bucket_of(base) ^ flow.bucket());
+        let inside = (ends.0, key.source_port());
+        let found = Ports::new(&self.table, key, ends, flow.bucket());
         // Start anywhere: the first try nearly always finds a free port.
-        let first = scaled(key.hash(0), ports.len());
-        let (before, from) = ports.split_at(first);
-        for &port in from.iter().chain(before) {
-            let hash = base ^ rss.port_contribution(Network::V4, End::Destination, port);
-            let back = FlowKey::v4(
-                remote,
-                address,
-                key.protocol(),
-                key.destination_port(),
-                port,
-            );
+        let (mut from, mut most) = (found.first, found.ports.len());
+        if let Some(turn) = flow.turn() {
+            // What other instances have bound was asked about these ports only.
+            (from, most) = found.turn(turn);
+        }
+        let (before, behind) = found.ports.split_at(from);
+        for (number, &port) in behind.iter().chain(before).take(most).enumerate() {
+            if flow.is_taken(number) {
+                continue;
+            }
+            let (back, hash) = found.back(port);
             match flow.open_companion::<Translation>(&back, hash) {
                 Ok(translation) => {
-                    *translation = Translation::new(DESTINATION, (address, port), inside);
-                    *flow.state() = Translation::new(SOURCE, inside, (address, port));
+                    let outside = (found.address, port);
+                    *translation = Translation::new(DESTINATION, outside, inside);
+                    *flow.state() = Translation::new(SOURCE, inside, outside);
                     return Verdict::Forward;
                 }
                 Err(NoCompanion::NoPlace) => return Verdict::Drop(NO_PLACE),
@@ -175,6 +224,19 @@ impl Nat {
             }
         }
         Verdict::Drop(PORTS_EXHAUSTED)
+    }
+
+    /// The host and the remote end of a connection that is translated.
+    fn translated_ends(&self, packet: &Packet) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let key = &packet.headers.key;
+        let (IpAddr::V4(host), IpAddr::V4(remote)) = (key.source(), key.destination()) else {
+            return None;
+        };
+        let translated = matches!(key.protocol(), protocol::TCP | protocol::UDP)
+            && packet.headers.fragment == Fragment::Whole
+            && !self.table.is_external(remote)
+            && self.table.is_internal(host);
+        translated.then_some((host, remote))
     }
 
     /// The flow needs no translation.
@@ -230,6 +292,80 @@ impl NetworkFunction for Nat {
             (false, true) if table.drop_others => Verdict::Drop(NOT_TRANSLATABLE),
             _ => Nat::pass(flow),
         }
+    }
+
+    fn durable(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    /// A binding that another instance made is kept, whichever direction comes first, as long as this one could have
+    /// made it.
+    fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
+        let (table, key) = (&*self.table, &packet.headers.key);
+        let state = *flow.state::<Translation>();
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
+        else {
+            return false;
+        };
+        let fits = |host, address, port: u16| {
+            table.is_internal(host)
+                && table.address_of(host) == address
+                && table.ports.ports.contains(&port)
+        };
+        let (mode, other, old) = match state.mode {
+            SOURCE if self.translated_ends(packet).is_some() => {
+                let (address, port) = state.target();
+                let found = Ports::new(table, key, (source, destination), flow.bucket());
+                if !fits(source, address, port) {
+                    return false;
+                }
+                (DESTINATION, found.back(port), (source, key.source_port()))
+            }
+            DESTINATION => {
+                let (host, port) = state.target();
+                let outside = (destination, key.destination_port());
+                if !fits(host, outside.0, outside.1) {
+                    return false;
+                }
+                let theirs = key.source_port();
+                let forward = FlowKey::v4(host, source, key.protocol(), port, theirs);
+                (SOURCE, (forward, table.rss.hash(&forward)), outside)
+            }
+            _ => return false,
+        };
+        let target = state.target();
+        let Ok(companion) = flow.rejoin_companion::<Translation>(&other.0, other.1) else {
+            return false;
+        };
+        *companion = Translation::new(mode, target, old);
+        *flow.state() = Translation::new(state.mode, old, target);
+        true
+    }
+
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+        let Some(ends) = self.translated_ends(packet) else {
+            return turn;
+        };
+        let bucket = bucket_of(packet.rss_hash);
+        let found = Ports::new(&self.table, &packet.headers.key, ends, bucket);
+        let turns = found.ports.len().div_ceil(MAX_WISHES).min(255) as u8;
+        let key_of = |from: usize, number| {
+            found
+                .back(found.ports[(from + number) % found.ports.len()])
+                .0
+        };
+        // The first turn in which a port is free here; should none be, it does not matter which.
+        let is_free = |turn: &u8| {
+            let (from, count) = found.turn(*turn);
+            (0..count).any(|number| wish.is_free(&key_of(from, number), bucket))
+        };
+        let later = (0..turns).map(|later| turn.wrapping_add(later));
+        let turn = later.into_iter().find(is_free).unwrap_or(turn);
+        let (from, count) = found.turn(turn);
+        for number in 0..count {
+            wish.ask(number as u8, key_of(from, number));
+        }
+        turn
     }
 
     fn needs_payload(&self) -> bool {

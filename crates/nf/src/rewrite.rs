@@ -45,6 +45,11 @@ impl Translation {
         }
     }
 
+    /// The new address and port.
+    pub(crate) fn target(&self) -> (Ipv4Addr, u16) {
+        (Ipv4Addr::from_bits(self.address), self.port)
+    }
+
     /// Rewrites a packet. `None`, with nothing changed, if the frame is not what its headers say,
     /// which parsing rules out.
     #[inline]

@@ -11,7 +11,10 @@ use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
 use tailwater_nf::flow_table::WhenFull;
 use tailwater_nf::ipsec::{DontFragment, PolicyAction, UdpPorts};
-use tailwater_nf::spec::{ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, Throughput};
+use tailwater_nf::spec::{
+    ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, RedisAddress, RedisSpec, Secret,
+    StateSpec, Throughput, WhenUnavailable,
+};
 
 /// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
 const WRONG: &str = "tests/specs/wrong";
@@ -137,6 +140,28 @@ fn a_key_that_everybody_can_read_is_told_of() {
         );
     }
     fs::remove_dir_all(&folder).expect("a folder");
+}
+
+#[test]
+fn state_is_read() {
+    let spec = right("state.yaml");
+    let state = spec.state.expect("state");
+    let expected = StateSpec {
+        redis: RedisSpec {
+            address: RedisAddress::Tls {
+                host: "redis.example".to_owned(),
+                port: 6380,
+                authorities: Some(Path::new(RIGHT).join("ca.pem")),
+            },
+            user: Some("tailwater".to_owned()),
+            password: Some(Secret::Environment("REDIS_PASSWORD".to_owned())),
+        },
+        when_unavailable: WhenUnavailable::Pass,
+        packets: 512,
+        wait: Nanos::from_millis(2),
+    };
+    assert_eq!(state, expected);
+    assert_eq!(right("ports.yaml").state, None);
 }
 
 #[test]

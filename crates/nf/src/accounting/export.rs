@@ -53,7 +53,9 @@ impl FlowRecord {
         let (source, destination) = (key.source(), key.destination());
         let (source_port, destination_port) = (key.source_port(), key.destination_port());
         let (protocol, fragments) = (key.protocol(), key.is_fragment());
-        let (first, last) = (self.first.0 / 1000, self.last.0 / 1000);
+        // Negative for what another instance saw before this run.
+        let micros = |time: Nanos| time.0 as i64 / 1000;
+        let (first, last) = (micros(self.first), micros(self.last));
         // None of the values needs quoting in either format, but for the text in JSON.
         match format {
             ExportFormat::Csv => writeln!(

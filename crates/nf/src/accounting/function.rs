@@ -18,7 +18,8 @@ struct Counts {
     /// Bytes, and in the lowest eight bits the union of TCP flags. Packets and their lengths bound the
     /// bytes to 48 bits.
     bytes_and_flags: u64,
-    /// Arrival of the first packet, nanoseconds.
+    /// Arrival of the first packet, nanoseconds; a flow that another instance saw first may have begun before the
+    /// run, at a negative time in two's complement.
     first: u64,
     packets: u32,
     /// From the first packet to the last, microseconds: up to 71 minutes.
@@ -39,7 +40,7 @@ impl Counts {
     #[inline]
     #[must_use]
     fn add(&mut self, packet: &Packet, flags: TcpFlags) -> bool {
-        let lasted = packet.arrival.0.saturating_sub(self.first) / 1000;
+        let lasted = (packet.arrival.0.wrapping_sub(self.first) as i64).max(0) as u64 / 1000;
         let Ok(lasted) = u32::try_from(lasted) else {
             return false;
         };
@@ -60,7 +61,7 @@ impl Counts {
             bytes: self.bytes_and_flags >> FLAGS,
             flags: TcpFlags(self.bytes_and_flags as u8),
             first: Nanos(self.first),
-            last: Nanos(self.first + u64::from(self.lasted) * 1000),
+            last: Nanos(self.first.wrapping_add(u64::from(self.lasted) * 1000)),
         }
     }
 }
@@ -123,6 +124,18 @@ impl NetworkFunction for Accounting {
         Verdict::Forward
     }
 
+    fn durable(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        shift_first(state, origin.0);
+    }
+
+    fn from_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        shift_first(state, origin.0.wrapping_neg());
+    }
+
     fn wants_flow_ends(&self) -> bool {
         true
     }
@@ -155,6 +168,13 @@ impl NetworkFunction for Accounting {
             }
         });
     }
+}
+
+/// Moves the first packet's arrival to another clock, on which it is so much later.
+fn shift_first(state: &mut [u8], by: u64) {
+    let mut counts: Counts = bytemuck::pod_read_unaligned(state);
+    counts.first = counts.first.wrapping_add(by);
+    state.copy_from_slice(bytemuck::bytes_of(&counts));
 }
 
 impl Drop for Accounting {

@@ -126,6 +126,10 @@ impl Chain {
                 // An earlier packet of the batch has opened the flow.
                 continue;
             }
+            let (restored, wishes) = match &self.keep {
+                Some(keep) => keep.show(i, table, packet.flow),
+                None => (false, None),
+            };
             let mut flow = NewFlow {
                 table,
                 ends: &mut self.ends,
@@ -135,7 +139,11 @@ impl Chain {
                 version,
                 at,
                 rekeyed: false,
+                wishes,
             };
+            if restored && !function.resume(packet, &mut flow) {
+                flow.table.state(packet.flow, &slot.state).fill(0);
+            }
             let verdict = function.new_flow(packet, frame, &mut flow);
             // Nobody behind has seen a flow that is new here, so there is nothing to show again.
             if flow.rekeyed && seen != UNSEEN {
@@ -144,6 +152,9 @@ impl Chain {
             }
             match verdict {
                 Verdict::Drop(reason) => {
+                    if let Some(keep) = &self.keep {
+                        keep.refused(table, packet.flow);
+                    }
                     packet.verdict = Verdict::Drop(reason);
                     refused = true;
                 }

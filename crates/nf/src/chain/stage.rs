@@ -56,6 +56,11 @@ impl Stage {
         }
     }
 
+    /// The function's name in its chain.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Takes dropped packets out of the batch. Returns how many of them are lost.
     #[inline]
     pub(super) fn compact(&mut self, batch: &mut Batch) -> u64 {

@@ -31,6 +31,14 @@ impl EndedFlows {
         }
     }
 
+    /// Shows every ended flow to `each`.
+    pub(crate) fn each(&self, mut each: impl FnMut(&FlowKey, &[u8])) {
+        let state_bytes = self.states.len() / self.keys.len().max(1);
+        for (i, key) in self.keys.iter().enumerate() {
+            each(key, &self.states[i * state_bytes..(i + 1) * state_bytes]);
+        }
+    }
+
     /// Hands every ended flow to `each` and forgets it.
     #[inline]
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&FlowKey, &[u8])) {

@@ -61,6 +61,20 @@ impl PartitionParts {
         Some(word as u32 * 64 + self.taken[word].trailing_zeros())
     }
 
+    pub(super) fn is_taken(&self, place: u32) -> bool {
+        self.taken[(place / 64) as usize] >> (place % 64) & 1 != 0
+    }
+
+    /// The first place from this one on that holds a flow.
+    pub(super) fn taken_from(&self, place: u32) -> Option<u32> {
+        let first = (place / 64) as usize;
+        let rest = self.taken[first] & (u64::MAX << (place % 64));
+        let later = self.taken[first + 1..].iter().copied();
+        let mut words = (first..).zip(std::iter::once(rest).chain(later));
+        let (word, bits) = words.find(|(_, bits)| *bits != 0)?;
+        Some(word as u32 * 64 + bits.trailing_zeros())
+    }
+
     pub(super) fn set_taken(&mut self, place: u32, taken: bool) {
         let bit = 1 << (place % 64);
         let word = &mut self.taken[(place / 64) as usize];

@@ -6,6 +6,7 @@ use crate::function::{FlowStates, NetworkFunction, NewFlow};
 use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tailwater_net::Nanos;
 
 /// A packet of a balanced flow that cannot be rewritten: IPv6 extension headers.
 const NOT_REWRITABLE: u8 = 2;
@@ -49,6 +50,28 @@ impl NetworkFunction for LoadBalancer {
 
     fn state_bytes(&self) -> usize {
         size_of::<TargetNumber>()
+    }
+
+    fn durable(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    /// Numbers are an instance's own: outside, a target goes by its fingerprint.
+    fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
+        let number: TargetNumber = bytemuck::pod_read_unaligned(state);
+        let fingerprint = self.held.fingerprints.get(number as usize);
+        let fingerprint = fingerprint.copied().unwrap_or_default();
+        state.copy_from_slice(&fingerprint.to_le_bytes());
+    }
+
+    fn from_durable(&mut self, state: &mut [u8], _origin: Nanos) {
+        self.refresh();
+        let fingerprint: u32 = bytemuck::pod_read_unaligned(state);
+        let mut known = self.held.fingerprints.iter();
+        let number = known.position(|known| *known == fingerprint);
+        // One that is gone is as none: the flow is decided about anew.
+        let number = number.map_or(0, |number| number as TargetNumber);
+        state.copy_from_slice(bytemuck::bytes_of(&number));
     }
 
     fn version(&self) -> u32 {

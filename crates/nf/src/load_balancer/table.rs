@@ -137,6 +137,23 @@ pub(super) enum Target {
     Mac([u8; 6]),
 }
 
+impl Target {
+    /// A number by which other instances know the target (FNV-1a); 0 for those that are no destination.
+    pub(super) fn fingerprint(&self) -> u32 {
+        let destination = match *self {
+            Target::Pass | Target::Refuse(_) => return 0,
+            Target::V4(address, port) => Destination::Address(address.into(), port),
+            Target::V6(address, port) => Destination::Address(address.into(), port),
+            Target::Mac(address) => Destination::Mac(address),
+        };
+        let name = destination.name();
+        let hash = name.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        });
+        hash.max(1)
+    }
+}
+
 impl From<Destination> for Target {
     fn from(destination: Destination) -> Target {
         match destination {
@@ -187,6 +204,8 @@ impl Choice {
 pub(super) struct Version {
     pub(super) number: u32,
     pub(super) targets: Vec<Target>,
+    /// What other instances know them by.
+    pub(super) fingerprints: Vec<u32>,
     /// Services of one address and port.
     exact: HashMap<(IpAddr, u16, u8), Choice>,
     /// The others, in order.
@@ -419,9 +438,11 @@ fn compile(
             _ => wide.push(choice),
         }
     }
+    let targets = numbering.targets();
     Ok(Arc::new(Version {
         number,
-        targets: numbering.targets(),
+        fingerprints: targets.iter().map(Target::fingerprint).collect(),
+        targets,
         exact,
         wide,
         drop_others,

@@ -6,6 +6,7 @@ use super::functions::{self, Context, ExternalConfig, FunctionConfig};
 use super::located::Located;
 use super::port_name::PortName;
 use super::ports::{PortsSpec, ports_of};
+use super::state::{StateSpec, state};
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
 use crate::flow_table::{IdleTimeouts, WhenFull};
 use crate::ipsec::IpsecRules;
@@ -48,6 +49,8 @@ pub struct ChainSpec {
     pub packets: PacketsSpec,
     /// Where packets come from and go to, if the spec says.
     pub ports: Option<PortsSpec>,
+    /// Where flow state is kept that is to outlive this server, if it is.
+    pub state: Option<StateSpec>,
 }
 
 /// Which traffic a chain is for: a packet must match every list that is not empty.
@@ -164,6 +167,7 @@ impl ChainSpec {
             metadata: self.metadata.clone(),
             match_: self.match_.clone(),
             ports: self.ports.clone(),
+            state: self.state.clone(),
             ..*self
         };
         parts.map(part).collect()
@@ -219,7 +223,15 @@ impl ChainSpec {
 
 fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
-    let spec = spec.fields(&["match", "functions", "slo", "flows", "packets", "ports"])?;
+    let spec = spec.fields(&[
+        "match",
+        "functions",
+        "slo",
+        "flows",
+        "packets",
+        "ports",
+        "state",
+    ])?;
     let context = Context { base_dir };
     let functions = functions(
         &spec.required("functions", "a list of functions")?,
@@ -227,6 +239,15 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
     )?;
     let ports = spec.optional("ports");
     let ports = ports.map(|node| ports_of(&node, &functions)).transpose()?;
+    let kept = match spec.optional("state") {
+        None => None,
+        Some(node) if functions.iter().any(|f| f.config.tracks_connections()) => {
+            let message =
+                "expected no function that tracks connections: their state stays on this server";
+            return Err(node.error(message));
+        }
+        Some(node) => Some(state(&node, base_dir)?),
+    };
     Ok(ChainSpec {
         name: metadata.name.clone(),
         metadata,
@@ -242,6 +263,7 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
             .optional("packets")
             .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
         ports,
+        state: kept,
     })
 }
 

@@ -16,6 +16,7 @@ mod functions;
 mod located;
 mod port_name;
 mod ports;
+mod state;
 mod values;
 mod yaml;
 
@@ -28,6 +29,7 @@ pub use functions::{
 };
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
+pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]
