@@ -1,0 +1,241 @@
+//! Redis: connections, users, commands.
+//!
+//! Each function of a chain has a user of its own there, `tw:{chain}:{function}@{host}`, which may touch keys of its own
+//! space only, and only by `MGET`, `SET` and `UNLINK`. Tailwater makes the users with the credential in the spec,
+//! each with a password that only this run knows, and makes them anew when Redis has forgotten them.
+
+mod access;
+
+pub use access::{Access, AccessError};
+
+use crate::keys;
+use crate::link::{Failure, Store};
+use crate::request::{Ask, Request};
+use ::redis::{Cmd, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
+use std::sync::Arc;
+
+/// What a reply is about.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    /// So many values, for the next of the places read.
+    Values(usize),
+    /// That it was done.
+    Done,
+}
+
+/// One thread's connections, one for each function.
+pub struct RedisStore {
+    access: Arc<Access>,
+    connections: Vec<Connection>,
+    /// By which one knows that Redis was started anew.
+    run: Option<String>,
+    incarnation: u32,
+    /// Whether users are to be made even if they can be used.
+    renew: bool,
+    commands: Vec<u8>,
+    replies: Vec<Vec<Reply>>,
+    /// Request and entry of each key read, by function.
+    places: Vec<Vec<(u32, u32)>>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl RedisStore {
+    /// A store that will connect when it is asked something.
+    pub fn new(access: Arc<Access>) -> RedisStore {
+        let functions = access.functions().len();
+        RedisStore {
+            access,
+            connections: Vec::new(),
+            run: None,
+            incarnation: 1,
+            renew: false,
+            commands: Vec::new(),
+            replies: vec![Vec::new(); functions],
+            places: vec![Vec::new(); functions],
+            key: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self) -> Result<(), RedisError> {
+        if !self.connections.is_empty() {
+            return Ok(());
+        }
+        let run = self.access.run()?;
+        if std::mem::take(&mut self.renew) {
+            self.access.make_users()?;
+        }
+        self.connections = match self.access.connect() {
+            Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
+                self.access.make_users()?;
+                self.access.connect()?
+            }
+            connections => connections?,
+        };
+        if self
+            .run
+            .replace(run.clone())
+            .is_some_and(|before| before != run)
+        {
+            self.incarnation += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes one function's commands.
+    fn write(&mut self, function: usize, requests: &[Box<Request>]) {
+        self.commands.clear();
+        self.replies[function].clear();
+        self.places[function].clear();
+        let own = &self.access.functions()[function];
+        let bit = 1u16 << function;
+        let mut get: Option<(Cmd, usize)> = None;
+        for (r, request) in requests.iter().enumerate() {
+            for (e, entry) in request.entries.iter().enumerate() {
+                if entry.pieces & bit == 0 {
+                    continue;
+                }
+                self.key.clear();
+                self.key.extend_from_slice(own.prefix.as_bytes());
+                keys::write_flow(&entry.key, &mut self.key);
+                if matches!(entry.ask, Ask::Read | Ask::Probe) {
+                    let (cmd, keys) = get.get_or_insert_with(|| (::redis::cmd("MGET"), 0));
+                    cmd.arg(&self.key);
+                    *keys += 1;
+                    self.places[function].push((r as u32, e as u32));
+                    continue;
+                }
+                // In order: a key that was read before is not to be read after this.
+                if let Some((cmd, keys)) = get.take() {
+                    cmd.write_packed_command(&mut self.commands);
+                    self.replies[function].push(Reply::Values(keys));
+                }
+                let cmd = match entry.ask {
+                    Ask::Update => {
+                        let piece = &request.row(e)[own.piece.clone()];
+                        self.value.clear();
+                        keys::write_value(piece, entry.stamp, &mut self.value);
+                        let mut cmd = ::redis::cmd("SET");
+                        cmd.arg(&self.key)
+                            .arg(&self.value)
+                            .arg("PX")
+                            .arg(entry.life);
+                        cmd
+                    }
+                    _ => {
+                        let mut cmd = ::redis::cmd("UNLINK");
+                        cmd.arg(&self.key);
+                        cmd
+                    }
+                };
+                cmd.write_packed_command(&mut self.commands);
+                self.replies[function].push(Reply::Done);
+            }
+        }
+        if let Some((cmd, keys)) = get {
+            cmd.write_packed_command(&mut self.commands);
+            self.replies[function].push(Reply::Values(keys));
+        }
+    }
+
+    /// Reads one function's replies. The error of a command is returned at the end, when all have been read.
+    fn read(
+        &mut self,
+        function: usize,
+        requests: &mut [Box<Request>],
+    ) -> Result<Option<RedisError>, RedisError> {
+        let own = &self.access.functions()[function];
+        let mut places = self.places[function].iter();
+        let mut refused = None;
+        for reply in &self.replies[function] {
+            let value = match self.connections[function].recv_response() {
+                Ok(Value::ServerError(error)) => Err(error.into()),
+                other => other,
+            };
+            let value = match value {
+                Err(error) if error.is_io_error() || error.kind() == ErrorKind::Parse => {
+                    return Err(error);
+                }
+                other => other,
+            };
+            let keys = match reply {
+                Reply::Done => 0,
+                Reply::Values(keys) => *keys,
+            };
+            let asked: Vec<(u32, u32)> = places.by_ref().take(keys).copied().collect();
+            match value {
+                Err(error) => refused = refused.or(Some(error)),
+                Ok(Value::Array(values)) => {
+                    for ((r, e), value) in asked.into_iter().zip(values) {
+                        let Value::BulkString(value) = value else {
+                            continue;
+                        };
+                        let request = &mut requests[r as usize];
+                        let e = e as usize;
+                        let found = match request.entries[e].ask {
+                            Ask::Probe => true,
+                            _ => {
+                                let piece = &mut request.row_mut(e)[own.piece.clone()];
+                                keys::read_value(&value, piece).is_some()
+                            }
+                        };
+                        request.entries[e].found |= u16::from(found) << function;
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(refused)
+    }
+
+    fn exchange(
+        &mut self,
+        requests: &mut [Box<Request>],
+    ) -> Result<Option<RedisError>, RedisError> {
+        self.connect()?;
+        for entry in requests.iter_mut().flat_map(|request| &mut request.entries) {
+            entry.found = 0;
+        }
+        // All functions' commands go out before any reply is waited for.
+        for function in 0..self.connections.len() {
+            self.write(function, requests);
+            if !self.commands.is_empty() {
+                self.connections[function].send_packed_command(&self.commands)?;
+            }
+        }
+        let mut refused = None;
+        for function in 0..self.connections.len() {
+            refused = refused.or(self.read(function, requests)?);
+        }
+        Ok(refused)
+    }
+}
+
+impl Store for RedisStore {
+    fn serve(&mut self, requests: &mut [Box<Request>]) -> Result<u32, Failure> {
+        let connected = !self.connections.is_empty();
+        match self.exchange(requests) {
+            Ok(None) => Ok(self.incarnation),
+            Ok(Some(error)) => {
+                // Somebody changed the users.
+                let not_allowed = ErrorKind::Server(ServerErrorKind::NoPerm);
+                if error.kind() == not_allowed || error.code() == Some("NOAUTH") {
+                    self.connections.clear();
+                    self.renew = true;
+                }
+                Err(Failure {
+                    message: error.to_string(),
+                    connection_lost: false,
+                })
+            }
+            Err(error) => {
+                self.connections.clear();
+                Err(Failure {
+                    message: error.to_string(),
+                    connection_lost: connected && !error.is_timeout(),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The decisions against a simple oracle: every packet is a value of its own, looked at one by one.
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::WhenUnavailable;
+use tailwater_state::commits::{Bounds, Commits, Fate, Stage};
+
+const FLOWS: usize = 5;
+const WAIT: u64 = 100;
+const PACKETS: usize = 12;
+
+/// What happens to a worker.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A batch: each packet's flow, and whether it changes the flow's state.
+    Batch(Vec<(usize, bool)>),
+    /// The store answers so many requests.
+    Answer(u64),
+    /// It goes, or comes back.
+    Available(bool),
+    /// Time passes.
+    Pause(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => prop::collection::vec((0..FLOWS, any::<bool>()), 1..6).prop_map(Event::Batch),
+        3 => (0u64..4).prop_map(Event::Answer),
+        1 => any::<bool>().prop_map(Event::Available),
+        2 => (0u64..WAIT).prop_map(Event::Pause),
+    ]
+}
+
+/// A packet that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    number: u64,
+    flow: usize,
+    /// Its own request, without which it may not go.
+    own: u64,
+    since: u64,
+}
+
+/// Packets with the rules by which a keeper uses [`Commits`], for one line.
+struct Rig {
+    commits: Commits,
+    then: WhenUnavailable,
+    line: VecDeque<Waiting>,
+    gates: [u64; FLOWS],
+    now: u64,
+    available: bool,
+    sent: u64,
+    answered: u64,
+    number: u64,
+    /// The last packet of each flow that left, in whatever way but dropped.
+    left: [u64; FLOWS],
+    went: u64,
+    dropped: u64,
+}
+
+impl Rig {
+    fn new(then: WhenUnavailable) -> Rig {
+        let bounds = Bounds {
+            packets: PACKETS,
+            wait: Nanos(WAIT),
+            then,
+        };
+        Rig {
+            commits: Commits::new(bounds, 0),
+            then,
+            line: VecDeque::new(),
+            gates: [0; FLOWS],
+            now: 0,
+            available: true,
+            sent: 0,
+            answered: 0,
+            number: 0,
+            left: [0; FLOWS],
+            went: 0,
+            dropped: 0,
+        }
+    }
+
+    fn leaves(&mut self, flow: usize, number: u64) -> Result<(), TestCaseError> {
+        prop_assert!(
+            self.left[flow] < number,
+            "a packet of flow {flow} was overtaken"
+        );
+        self.left[flow] = number;
+        self.went += 1;
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), TestCaseError> {
+        while let Some(leaving) = self.commits.next(Stage::Update, Nanos(self.now)) {
+            prop_assert!(leaving.packets > 0);
+            for _ in 0..leaving.packets {
+                let packet = self
+                    .line
+                    .pop_front()
+                    .expect("no more packets leave than joined");
+                prop_assert_eq!(leaving.waited.0, self.now - packet.since);
+                let late = self.now - packet.since >= WAIT;
+                match leaving.fate {
+                    // Output commit.
+                    Fate::Go => prop_assert!(packet.own <= self.answered),
+                    Fate::Pass => prop_assert_eq!(self.then, WhenUnavailable::Pass),
+                    Fate::Drop => {
+                        prop_assert!(late || !self.available);
+                        prop_assert!(self.then != WhenUnavailable::Pass);
+                        prop_assert!(late || self.then == WhenUnavailable::Drop);
+                    }
+                }
+                match leaving.fate {
+                    Fate::Drop => self.dropped += 1,
+                    Fate::Go | Fate::Pass => self.leaves(packet.flow, packet.number)?,
+                }
+            }
+        }
+        // The bounds.
+        prop_assert!(self.line.len() <= PACKETS);
+        prop_assert_eq!(self.line.len(), self.commits.waiting());
+        for packet in &self.line {
+            prop_assert!(self.now - packet.since < WAIT, "it waits for too long");
+            prop_assert!(self.available || self.then == WhenUnavailable::Hold);
+        }
+        // Nobody waits at the front for what has come.
+        if let Some(first) = self.line.front() {
+            prop_assert!(self.gates[first.flow] > self.answered);
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, packets: &[(usize, bool)]) -> Result<(), TestCaseError> {
+        if packets.iter().any(|(_, changes)| *changes) {
+            self.sent += 1;
+        }
+        for &(flow, changes) in packets {
+            if changes {
+                self.gates[flow] = self.sent;
+            }
+        }
+        let mut waiting = Vec::new();
+        for &(flow, _) in packets {
+            self.number += 1;
+            let own = self.gates[flow];
+            prop_assert_eq!(self.commits.is_open(own), own <= self.answered);
+            if own <= self.answered {
+                self.leaves(flow, self.number)?;
+            } else {
+                let (number, since) = (self.number, self.now);
+                waiting.push(Waiting {
+                    number,
+                    flow,
+                    own,
+                    since,
+                });
+            }
+        }
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        match self.commits.refuses(waiting.len()) {
+            Some(fate) => {
+                prop_assert_eq!(fate, Fate::Drop);
+                let full = self.line.len() + waiting.len() > PACKETS;
+                prop_assert!(full || !self.available && self.then == WhenUnavailable::Drop);
+                self.dropped += waiting.len() as u64;
+            }
+            None => {
+                let gate = waiting.iter().map(|packet| packet.own).max().unwrap_or(0);
+                let now = Nanos(self.now);
+                let gate = self.commits.join(Stage::Update, waiting.len(), gate, now);
+                prop_assert!(gate <= self.sent, "it waits for what was never asked");
+                for packet in &waiting {
+                    self.gates[packet.flow] = gate;
+                }
+                self.line.extend(waiting);
+            }
+        }
+        Ok(())
+    }
+
+    fn happens(&mut self, event: &Event) -> Result<(), TestCaseError> {
+        match event {
+            Event::Answer(more) => {
+                self.answered = (self.answered + more).min(self.sent);
+                self.commits.answer(self.answered);
+            }
+            Event::Available(available) => {
+                self.available = *available;
+                self.commits.set_available(*available);
+            }
+            Event::Pause(pause) => self.now += pause,
+            Event::Batch(_) => {}
+        }
+        // A turn: what may leave does so before anything else.
+        self.drain()?;
+        if let Event::Batch(packets) = event {
+            self.batch(packets)?;
+            self.drain()?;
+        }
+        prop_assert_eq!(
+            self.went + self.dropped + self.line.len() as u64,
+            self.number,
+            "a packet was lost or doubled"
+        );
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    /// No packet leaves before its update is acknowledged, unless policy and bounds say so; none overtakes another of
+    /// its flow; none waits beyond the bounds; none is lost or doubled; and what has come lets all of them go.
+    #[test]
+    fn packets_wait_as_long_as_they_must_and_no_longer(
+        then in prop_oneof![
+            Just(WhenUnavailable::Hold),
+            Just(WhenUnavailable::Pass),
+            Just(WhenUnavailable::Drop),
+        ],
+        events in prop::collection::vec(event(), 1..60),
+    ) {
+        let mut rig = Rig::new(then);
+        for event in &events {
+            rig.happens(event)?;
+        }
+        rig.happens(&Event::Answer(u64::MAX / 2))?;
+        prop_assert!(rig.line.is_empty());
+        prop_assert_eq!(rig.commits.waiting(), 0);
+    }
+}
