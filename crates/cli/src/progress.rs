@@ -179,6 +179,7 @@ mod tests {
             ..PacketReport::default()
         };
         let progress = Progress {
+            state: None,
             news: Vec::new(),
             elapsed: Nanos::from_secs(86_399),
             duration: Some(Nanos::from_secs(86_400)),

@@ -50,6 +50,9 @@ pub struct RunReport {
     pub server: Option<ServerReport>,
     /// The flow table, if the chain has one.
     pub flows: Option<FlowReport>,
+    /// Flow state outside, if it is kept there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateReport>,
     /// The run cut into windows, to tell the machine's hiccups from the chain's.
     pub windows: WindowsReport,
     /// The whole run over time, in at most 400 steps.
@@ -144,6 +147,45 @@ pub struct SloReport {
     pub network_us: f64,
     /// The percentile of packets that must keep the latency.
     pub percentile: f64,
+}
+
+/// What was done with flow state that is kept outside.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StateReport {
+    /// Where the store is.
+    pub store: String,
+    /// The users there, one for each function whose state is kept.
+    pub functions: Vec<String>,
+    /// Flows that were asked for: those new here.
+    pub reads: u64,
+    /// Of those, flows of which something was found.
+    pub hits: u64,
+    /// Ports that a function would have bound, had the store not said that they are somebody's.
+    pub ports_taken: u64,
+    /// Changes of flows' state that were written.
+    pub updates: u64,
+    /// Flows written again, after the store had missed or forgotten them.
+    pub rewritten: u64,
+    /// Changes for which there was no room in the requests; they were written later.
+    pub missed: u64,
+    /// Flows that the store was told to forget, since they were idle for too long.
+    pub forgotten: u64,
+    /// Packets that waited, for their flow's state or for an acknowledgement.
+    pub held: u64,
+    /// The most packets of a worker that waited at a time.
+    pub held_most: u64,
+    /// How long they did, in microseconds.
+    pub wait_us: LatencyReport,
+    /// Packets that passed without what they waited for.
+    pub passed: u64,
+    /// Packets that were lost for want of it.
+    pub dropped: u64,
+    /// How often the store did not answer.
+    pub failures: u64,
+    /// Why it last did not.
+    pub last_failure: Option<String>,
+    /// For how long it did not.
+    pub unavailable_s: f64,
 }
 
 /// What became of the packets.

@@ -5,6 +5,7 @@ use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::death::survive;
+use crate::kept::{KeptRun, StateProgress, origin};
 use crate::port::{Need, OpenError, Port, RetaError, round_robin};
 use crate::report::{
     Collector, CoreReport, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
@@ -30,6 +31,7 @@ use tailwater_nf::build::{BuildError, ChainBuilder};
 use tailwater_nf::chain::{Chain, Reason};
 use tailwater_nf::flow_table::FlowCounters;
 use tailwater_nf::spec::ChainSpec;
+use tailwater_state::redis::AccessError;
 use tailwater_traffic::{Trace, TrafficError};
 
 /// How to run.
@@ -70,6 +72,15 @@ pub enum RunError {
     /// A worker thread cannot be started.
     #[error("a worker thread cannot be started: {0}")]
     Thread(io::Error),
+    /// Flow state cannot be kept where the spec says.
+    #[error(transparent)]
+    State(#[from] AccessError),
+    /// Flow state is kept outside by workers that process what they receive.
+    #[error(
+        "spec.state: flow state is kept outside only where flows stay on the core that receives them: \
+         policy static, without auxiliary cores"
+    )]
+    StateNeedsStatic,
     /// The bucket table is wrong.
     #[error(transparent)]
     Reta(#[from] RetaError),
@@ -130,6 +141,8 @@ pub struct Progress {
     pub cores: CoreReport,
     /// RSS buckets moved so far.
     pub buckets: BucketCounters,
+    /// Flow state outside, if it is kept there.
+    pub state: Option<StateProgress>,
     /// What is new of the port since the last time, in lines for a user.
     pub news: Vec<String>,
 }
@@ -142,6 +155,9 @@ const HELPER_PRIORITY: u8 = 1;
 
 /// The server mapper's thread.
 const SERVER_MAPPER: &str = "server-mapper";
+
+/// What speaks to the store for a worker.
+const STATE: &str = "the state thread";
 
 /// Where flows' ends are told to functions, after the last packet.
 const ENDS: &str = "the end of the run";
@@ -221,12 +237,18 @@ fn on_port(
     let _elsewhere = KeepOff::new(&config.cores);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     let mut builder = ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?;
+    if spec.state.is_some() && (config.scaling.is_some() || config.server.is_some()) {
+        return Err(RunError::StateNeedsStatic);
+    }
+    let origin = origin(clock.now());
+    builder.set_origin(origin);
     let traffic = port.traffic().to_owned();
     let duration = port.duration();
     let chains: Vec<Chain> = (0..queues)
         .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
         .collect();
     let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    let mut kept = KeptRun::open(spec, chains.first(), origin)?;
     let auxiliary: &[usize] = match &config.scaling {
         Some(scaling) => &scaling.auxiliary,
         None => &[],
@@ -252,6 +274,7 @@ fn on_port(
         Some(_) => buffers.max(server::BUFFERS),
         None => buffers,
     };
+    let buffers = buffers + kept.as_ref().map_or(0, KeptRun::buffers);
     let pools = port.open(&Need {
         workers: queues,
         helpers: auxiliary.len() as u16,
@@ -314,6 +337,8 @@ fn on_port(
         .zip(pools)
         .zip(senders);
     let mut workers = Vec::new();
+    // Those of workers that never start end with them.
+    let mut servers = Vec::new();
     for (i, (((mut queue, chain), pool), sender)) in parts.enumerate() {
         if let Some(tap) = taps.pop() {
             queue.capture(tap);
@@ -336,6 +361,15 @@ fn on_port(
         };
         let worker = match books.pop() {
             Some(book) => worker.noting(book),
+            None => worker,
+        };
+        let worker = match &mut kept {
+            Some(kept) => {
+                let (keeper, serve) = kept.connect();
+                let thread = std::thread::Builder::new().name(format!("state-{i}"));
+                servers.push(thread.spawn(serve).map_err(RunError::Thread)?);
+                worker.keeping(keeper)
+            }
             None => worker,
         };
         workers.push((config.cores[i], worker));
@@ -409,6 +443,7 @@ fn on_port(
             let elapsed = clock.now().saturating_sub(start);
             progress(&Progress {
                 news,
+                state: kept.as_ref().map(KeptRun::snapshot),
                 ..snapshot(&collector, &reasons, (elapsed, duration), config)
             });
         }
@@ -436,12 +471,15 @@ fn on_port(
         deaths.push((SERVER_MAPPER.to_owned(), message));
         [0; 2]
     });
+    let mut keepers = Vec::new();
     let chains = finished.into_iter().map(|(thread, finished)| {
         let Finished {
             mut chain,
             buckets,
             died,
+            kept,
         } = finished;
+        keepers.extend(kept);
         if let Some(buckets) = buckets {
             buckets.finish(&mut chain);
         }
@@ -449,6 +487,12 @@ fn on_port(
         chain
     });
     let chains: Vec<Chain> = chains.collect();
+    for server in servers {
+        if server.join().is_err() {
+            deaths.push((STATE.to_owned(), "it panicked".to_owned()));
+        }
+    }
+    let state = kept.map(|kept| kept.report(keepers));
     let elapsed = clock.now().saturating_sub(start);
     let recorded = capture.map(CaptureFile::finish).transpose();
     let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
@@ -506,6 +550,7 @@ fn on_port(
             .as_ref()
             .map(|_| server_report(decisions, &collector.total.buckets)),
         flows,
+        state,
         windows: collector.windows(),
         timeline: collector.timeline(&reasons, lasted),
         arrivals: collector.arrivals(),
@@ -588,6 +633,7 @@ fn snapshot(
         elapsed,
         duration: duration.filter(|duration| *duration != Nanos::MAX),
         news: Vec::new(),
+        state: None,
         packets: collector.packets(reasons, config.not_matched),
         p99: collector.total.latency.percentile(99.0),
         p50: collector.total.latency.percentile(50.0),

@@ -4,16 +4,19 @@ use crate::attribution::Cause;
 use crate::batches::{Book, Part};
 use crate::clock::Clock;
 use crate::death::survive;
+use crate::kept::{Kept, Turn};
 use crate::meter::Meter;
 use crate::port::{PortQueue, Received};
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::chain::Chain;
+use tailwater_state::counters::Counters;
 
 /// What a worker needs to know besides its queue and chain.
 #[derive(Clone, Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct Finished {
     pub(crate) buckets: Option<Box<Buckets>>,
     /// What its panic said, if it died.
     pub(crate) died: Option<String>,
+    /// What it did with flow state outside.
+    pub(crate) kept: Option<(Counters, LatencyHistogram)>,
 }
 
 /// A worker, ready to run on the thread it is moved to.
@@ -60,6 +65,8 @@ pub struct Worker {
     lost: u64,
     /// Where batches that go straight through are noted, if somebody wants to know.
     book: Option<Box<Book>>,
+    /// Without it, flow state stays here.
+    kept: Option<Box<Kept>>,
 }
 
 impl Worker {
@@ -85,7 +92,15 @@ impl Worker {
             buckets: None,
             from_queue: false,
             book: None,
+            kept: None,
         }
+    }
+
+    /// Keeps flow state outside, too.
+    pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
+        let kept = Kept::new(keeper, &self.pool, self.config.batch);
+        self.kept = Some(Box::new(kept));
+        self
     }
 
     /// Notes what batches take.
@@ -142,6 +157,7 @@ impl Worker {
             chain: self.chain,
             buckets: self.buckets,
             died,
+            kept: self.kept.map(|kept| kept.finish(self.clock.now())),
         }
     }
 
@@ -169,7 +185,11 @@ impl Worker {
             );
             let full = || cause_of_full(&self.pool, self.dispatch.as_deref(), &self.buckets);
             self.meter.note_arrivals(received, [last, now], full);
-            let busy = if self.dispatches(received) {
+            let busy = if self.kept.is_some() {
+                let after = self.process_kept(now, received.waiting > 0);
+                last = after.unwrap_or(last);
+                after.is_some()
+            } else if self.dispatches(received) {
                 last = self.dispatch(&mut received, now);
                 true
             } else {
@@ -203,6 +223,20 @@ impl Worker {
         }
     }
 
+    /// As [`process`](Worker::process), with flow state that is kept outside, and packets that wait for it.
+    fn process_kept(&mut self, now: Nanos, backlog: bool) -> Option<Nanos> {
+        let kept = self.kept.as_mut()?;
+        let mut turn = Turn {
+            queue: &mut *self.queue,
+            chain: &mut self.chain,
+            pool: &mut self.pool,
+            clock: &self.clock,
+            meter: &mut self.meter,
+            lost: &mut self.lost,
+        };
+        turn.process(kept, &mut self.batch, now, backlog)
+    }
+
     /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
     fn give_back(&mut self) {
         self.meter.die();
@@ -217,6 +251,11 @@ impl Worker {
                 dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             }
             _ => self.batch.release(&mut self.pool),
+        }
+        if let Some(batch) = self.kept.as_mut().and_then(|kept| kept.in_hand()) {
+            let lost = since(&self.chain, &mut self.lost);
+            self.meter.note_unfinished(batch, lost, now);
+            batch.release(&mut self.pool);
         }
         if let Some(dispatch) = &mut self.dispatch {
             for from in 1..self.chain.segments() {
@@ -254,9 +293,12 @@ impl Worker {
 
     /// Whether no packet is in the system but those in the port's ring.
     fn is_quiet(&self) -> bool {
-        self.dispatch
-            .as_ref()
-            .is_none_or(|dispatch| dispatch.is_quiet())
+        let kept = self.kept.as_ref();
+        kept.is_none_or(|kept| kept.is_quiet())
+            && self
+                .dispatch
+                .as_ref()
+                .is_none_or(|dispatch| dispatch.is_quiet())
     }
 
     /// Whether no RSS bucket that is on its way needs this worker.
@@ -282,6 +324,13 @@ impl Worker {
                 }
                 self.batch.release(&mut self.pool);
             }
+        }
+        while let Some(batch) = self.kept.as_mut().and_then(|kept| kept.give_up()) {
+            for packet in batch.iter() {
+                let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
+                meter.note_undrained(arrival, rss_hash, now);
+            }
+            batch.release(&mut self.pool);
         }
         let Some(dispatch) = &mut self.dispatch else {
             return;

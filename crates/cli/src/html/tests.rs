@@ -102,6 +102,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         scaling: None,
         wake_us: None,
         server: None,
+        state: None,
         flows: Some(FlowReport {
             active: 1,
             opened: 2,

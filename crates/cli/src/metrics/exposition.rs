@@ -243,6 +243,7 @@ mod tests {
             latency.record(Nanos::from_micros(us));
         }
         exposition.update(&Progress {
+            state: None,
             news: Vec::new(),
             elapsed: Nanos::from_secs(1),
             duration: None,

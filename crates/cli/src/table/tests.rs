@@ -72,6 +72,7 @@ fn example() -> RunReport {
         scaling: None,
         wake_us: None,
         server: None,
+        state: None,
         flows: Some(FlowReport {
             active: 81_000,
             opened: 91_000,

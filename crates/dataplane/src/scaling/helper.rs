@@ -113,6 +113,7 @@ impl AuxiliaryWorker {
             chain: self.chain,
             buckets: None,
             died,
+            kept: None,
         }
     }
 

@@ -1,0 +1,275 @@
+//! Flow state that is kept outside: the part of a worker's turn that waits for it, and what a run tells of it.
+
+use crate::clock::Clock;
+use crate::meter::Meter;
+use crate::port::PortQueue;
+use crate::report::{LatencyReport, StateReport};
+use crate::run::RunError;
+use crate::worker::since;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tailwater_measure::histogram::LatencyHistogram;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::spec::{ChainSpec, StateSpec};
+use tailwater_state::commits::Fate;
+use tailwater_state::counters::{Counters, Shared};
+use tailwater_state::keeper::{Keeper, entries};
+use tailwater_state::link::{Health, Server, link};
+use tailwater_state::redis::{Access, RedisStore};
+
+/// What a worker needs to keep its flow state outside.
+pub(crate) struct Kept {
+    keeper: Keeper,
+    /// Packets that leave a line.
+    batch: Batch,
+}
+
+impl Kept {
+    pub(crate) fn new(keeper: Keeper, pool: &BufferPool, batch: usize) -> Kept {
+        Kept {
+            keeper,
+            batch: Batch::new(pool, batch),
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.keeper.is_quiet()
+    }
+
+    /// Packets that left a line in the turn in which the worker died.
+    pub(crate) fn in_hand(&mut self) -> Option<&mut Batch> {
+        (self.batch.in_hand() > 0).then_some(&mut self.batch)
+    }
+
+    /// Takes packets that still wait out, and where they are then; `None` if there are none.
+    pub(crate) fn give_up(&mut self) -> Option<&mut Batch> {
+        let more = self.keeper.give_up(&mut self.batch);
+        more.then_some(&mut self.batch)
+    }
+
+    pub(crate) fn finish(self, now: Nanos) -> (Counters, LatencyHistogram) {
+        self.keeper.finish(now)
+    }
+}
+
+/// What a turn needs of its worker, besides batches.
+pub(crate) struct Turn<'w> {
+    pub(crate) queue: &'w mut dyn PortQueue,
+    pub(crate) chain: &'w mut Chain,
+    pub(crate) pool: &'w mut BufferPool,
+    pub(crate) clock: &'w Clock,
+    pub(crate) meter: &'w mut Meter,
+    /// What the chain had lost when that was last counted.
+    pub(crate) lost: &'w mut u64,
+}
+
+impl Turn<'_> {
+    /// A turn with flow state that is kept outside: packets that have waited long enough leave or go on, then what
+    /// has been received is looked up, asked about, run and held back. Returns the time after if there was
+    /// anything to do.
+    pub(crate) fn process(
+        &mut self,
+        kept: &mut Kept,
+        received: &mut Batch,
+        now: Nanos,
+        backlog: bool,
+    ) -> Option<Nanos> {
+        let Kept { keeper, batch } = kept;
+        let mut time = now;
+        keeper.collect(self.chain, now);
+        self.let_leave(keeper, batch, &mut time);
+        while let Some(leaving) = keeper.next_read(self.chain, batch, time) {
+            time = match leaving.fate {
+                Fate::Drop => self.send(batch, leaving.packets, time),
+                Fate::Go | Fate::Pass => self.run(keeper, batch, leaving.packets, true, time),
+            };
+        }
+        let packets = received.len();
+        if packets > 0 {
+            self.meter.note_batch(received);
+            if backlog {
+                self.meter.note_backlog(received, time);
+            }
+            self.queue.complete(received);
+            self.chain.look_up(received, time);
+            let wait = keeper.read(self.chain, received, time);
+            time = self.run(keeper, received, packets - wait, false, time);
+        }
+        self.let_leave(keeper, batch, &mut time);
+        if time > now {
+            self.chain.expire(time);
+        }
+        keeper.finish_turn(self.chain, time);
+        (time > now).then_some(time)
+    }
+
+    /// Sends packets whose updates have been acknowledged, or that are not to wait any longer.
+    fn let_leave(&mut self, keeper: &mut Keeper, batch: &mut Batch, time: &mut Nanos) {
+        while let Some(leaving) = keeper.next_update(self.chain, batch, *time) {
+            *time = self.send(batch, leaving.packets, *time);
+        }
+    }
+
+    /// Runs `packets` packets, of which those that are left in the batch have been looked up, and sends those that need
+    /// not wait. Returns the time after.
+    fn run(
+        &mut self,
+        keeper: &mut Keeper,
+        batch: &mut Batch,
+        packets: usize,
+        held: bool,
+        time: Nanos,
+    ) -> Nanos {
+        keeper.begin(self.chain, batch);
+        self.chain.run(batch, time);
+        let wait = keeper.update(self.chain, batch, held, time);
+        self.send(batch, packets - wait, time)
+    }
+
+    /// Sends what is left of `packets` packets, and measures. Returns the time after.
+    fn send(&mut self, batch: &mut Batch, packets: usize, time: Nanos) -> Nanos {
+        let unsent = self.queue.transmit(batch);
+        let sent = self.clock.now();
+        let lost = (since(self.chain, self.lost), unsent);
+        if packets > 0 {
+            self.meter.note_sent(batch, packets, lost, [time, sent]);
+        }
+        batch.release(self.pool);
+        sent
+    }
+}
+
+/// What a run needs to keep its workers' flow state outside.
+pub(crate) struct KeptRun {
+    access: Arc<Access>,
+    spec: StateSpec,
+    pieces: (usize, usize),
+    origin: Nanos,
+    health: Arc<Health>,
+    shared: Vec<Arc<Shared>>,
+}
+
+impl KeptRun {
+    /// Connects, if the spec says so and a function has state to keep. `origin` is the run's start on the clock of
+    /// the world.
+    pub(crate) fn open(
+        spec: &ChainSpec,
+        chain: Option<&Chain>,
+        origin: Nanos,
+    ) -> Result<Option<KeptRun>, RunError> {
+        let kept = chain.and_then(Chain::kept_functions);
+        let Some((state, (functions, row_bytes))) = spec.state.as_ref().zip(kept) else {
+            return Ok(None);
+        };
+        Ok(Some(KeptRun {
+            access: Arc::new(Access::open(&state.redis, &spec.name, &functions)?),
+            spec: state.clone(),
+            pieces: (functions.len(), row_bytes),
+            origin,
+            health: Arc::new(Health::new()),
+            shared: Vec::new(),
+        }))
+    }
+
+    /// Buffers that a worker needs for packets that wait.
+    pub(crate) fn buffers(&self) -> u32 {
+        self.spec.packets
+    }
+
+    /// What one worker needs, and what its thread does.
+    pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
+        let (_, row_bytes) = self.pieces;
+        let (link, server): (_, Server) =
+            link(entries(&self.spec), row_bytes, Arc::clone(&self.health));
+        let shared = Arc::new(Shared::default());
+        self.shared.push(Arc::clone(&shared));
+        let keeper = Keeper::new(&self.spec, self.pieces, link, self.origin, shared);
+        let access = Arc::clone(&self.access);
+        (keeper, move || server.run(&mut RedisStore::new(access)))
+    }
+
+    /// How it stands.
+    pub(crate) fn snapshot(&self) -> StateProgress {
+        let sum = |of: fn(&Shared) -> &std::sync::atomic::AtomicU64| {
+            let counts = self.shared.iter().map(|shared| of(shared).load(Relaxed));
+            counts.sum()
+        };
+        StateProgress {
+            available: self.health.is_available(),
+            failures: self.health.failures(),
+            waiting: sum(|s| &s.waiting),
+            reads: sum(|s| &s.reads),
+            hits: sum(|s| &s.hits),
+            updates: sum(|s| &s.updates),
+            passed: sum(|s| &s.passed),
+            dropped: sum(|s| &s.dropped),
+        }
+    }
+
+    /// What the workers did, after the last of them has ended.
+    pub(crate) fn report(&self, workers: Vec<(Counters, LatencyHistogram)>) -> StateReport {
+        // Users are of no use any more. Should Redis be away, the next run makes them what they should be.
+        let _ = self.access.remove_users();
+        let (mut counters, mut waits) = (Counters::default(), LatencyHistogram::default());
+        for (worker, waited) in &workers {
+            counters.add(worker);
+            waits.merge(waited);
+        }
+        StateReport {
+            store: self.access.address().to_owned(),
+            functions: self
+                .access
+                .functions()
+                .iter()
+                .map(|f| f.user.clone())
+                .collect(),
+            reads: counters.reads,
+            hits: counters.hits,
+            ports_taken: counters.taken,
+            updates: counters.updates,
+            rewritten: counters.rewritten,
+            missed: counters.missed,
+            forgotten: counters.forgotten,
+            held_most: counters.most_waiting,
+            held: waits.total(),
+            wait_us: LatencyReport::of(&waits),
+            passed: counters.passed,
+            dropped: counters.dropped,
+            failures: self.health.failures(),
+            last_failure: self.health.last_failure(),
+            unavailable_s: counters.away.as_secs_f64(),
+        }
+    }
+}
+
+/// How flow state outside stands while a run lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateProgress {
+    /// Whether the store answers.
+    pub available: bool,
+    /// How often it did not.
+    pub failures: u64,
+    /// Packets that wait for it.
+    pub waiting: u64,
+    /// Flows it was asked for.
+    pub reads: u64,
+    /// Flows of which it had something.
+    pub hits: u64,
+    /// Changes written.
+    pub updates: u64,
+    /// Packets that passed without what they waited for.
+    pub passed: u64,
+    /// Packets dropped for want of it.
+    pub dropped: u64,
+}
+
+/// A time since 1970 that was zero on a run's clock, on which it is `now`.
+pub(crate) fn origin(now: Nanos) -> Nanos {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let world = since.map_or(0, |since| since.as_nanos() as u64);
+    Nanos(world.saturating_sub(now.0))
+}
