@@ -101,7 +101,9 @@ impl Access {
             functions: functions.collect(),
             password: random_password().map_err(AccessError::Random)?,
         };
-        let ready = access.make_users().and_then(|()| access.connect());
+        // A question first, which is answered with a plain word where the credential is wrong.
+        let ready = access.run().and_then(|_| access.make_users());
+        let ready = ready.and_then(|()| access.connect());
         match ready {
             Ok(_) => Ok(access),
             Err(source) => Err(AccessError::Redis {
