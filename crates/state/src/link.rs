@@ -90,9 +90,20 @@ pub struct Link {
     free: Vec<Box<Request>>,
     to: Producer<Box<Request>>,
     from: Consumer<Box<Request>>,
-    waker: Waker,
+    /// Behind the rings: when they have been closed, the server hears of it.
+    waker: LastCall,
     health: Arc<Health>,
     entries: usize,
+}
+
+/// Wakes the server when the link is dropped, too.
+#[derive(Debug)]
+struct LastCall(Waker);
+
+impl Drop for LastCall {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 /// The store's end.
@@ -121,7 +132,7 @@ pub fn link(entries: usize, row_bytes: usize, health: Arc<Health>) -> (Link, Ser
         free: (1..REQUESTS).map(|_| request()).collect(),
         to,
         from,
-        waker,
+        waker: LastCall(waker),
         health: Arc::clone(&health),
         entries: each * REQUESTS,
     };
@@ -199,7 +210,7 @@ impl Link {
         // The ring has room for all requests there are.
         let pushed = self.to.push(full);
         debug_assert!(pushed.is_ok());
-        self.waker.wake();
+        self.waker.0.wake();
     }
 
     /// The next request that was answered. It is to be [given back](Link::give_back).
@@ -219,7 +230,7 @@ impl Link {
 impl Server {
     /// Hands requests to the store and answers to the worker until the worker has gone.
     pub fn run(mut self, store: &mut dyn Store) {
-        /// The worker has a reason to wake its server; this is for a worker that died.
+        /// The worker wakes its server; this is for the case that it cannot.
         const NAP: Duration = Duration::from_millis(200);
         const SHORTEST: Duration = Duration::from_millis(1);
         const LONGEST: Duration = Duration::from_millis(100);

@@ -1,0 +1,278 @@
+//! Instances of a chain that keep their flows' state in one store, which is a map, and does what a test wants.
+
+#![allow(dead_code, reason = "not every test uses everything")]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_state::commits::Fate;
+use tailwater_state::counters::{Counters, Shared};
+use tailwater_state::keeper::{Keeper, entries};
+use tailwater_state::link::{Failure, Health, Store, link};
+use tailwater_state::request::{Ask, Request};
+
+/// A function's piece of a flow.
+type Key = (String, FlowKey);
+
+/// A store that many instances share.
+#[derive(Default)]
+pub struct Map {
+    pub values: Mutex<HashMap<Key, Vec<u8>>>,
+    /// It does not answer.
+    pub away: AtomicBool,
+    pub incarnation: AtomicU32,
+}
+
+impl Map {
+    /// Loses everything, and is there again.
+    pub fn forget(&self) {
+        self.values.lock().unwrap().clear();
+        self.incarnation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn len(&self) -> usize {
+        self.values.lock().unwrap().len()
+    }
+}
+
+/// One instance's way to it.
+struct Way {
+    map: Arc<Map>,
+    functions: Vec<(String, std::ops::Range<usize>)>,
+}
+
+impl Store for Way {
+    fn serve(&mut self, requests: &mut [Box<Request>]) -> Result<u32, Failure> {
+        if self.map.away.load(Ordering::Relaxed) {
+            return Err(Failure {
+                message: "away".to_owned(),
+                connection_lost: false,
+            });
+        }
+        let mut values = self.map.values.lock().unwrap();
+        for request in requests {
+            for e in 0..request.entries.len() {
+                let entry = request.entries[e];
+                let mut found = 0;
+                for (f, (name, piece)) in self.functions.iter().enumerate() {
+                    let key = (name.clone(), entry.key);
+                    if entry.pieces >> f & 1 == 0 {
+                        continue;
+                    }
+                    match entry.ask {
+                        Ask::Read | Ask::Probe => {
+                            if let Some(value) = values.get(&key) {
+                                found |= 1 << f;
+                                request.row_mut(e)[piece.clone()].copy_from_slice(value);
+                            }
+                        }
+                        Ask::Update => {
+                            values.insert(key, request.row(e)[piece.clone()].to_vec());
+                        }
+                        Ask::Forget => {
+                            values.remove(&key);
+                        }
+                    }
+                }
+                request.entries[e].found = found;
+            }
+        }
+        Ok(1 + self.map.incarnation.load(Ordering::Relaxed))
+    }
+}
+
+pub fn spec(functions: &str, state: &str) -> ChainSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+         slo: {{latency: 1ms}}\n  functions: [{{{functions}}}]\n  flows: {{capacity: 4096}}\n  \
+         state: {{redis: {{socket: /nowhere}}{state}}}\n"
+    );
+    ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// An instance of a chain.
+pub struct Instance {
+    builder: ChainBuilder,
+    pub chain: Chain,
+    pub keeper: Option<Keeper>,
+    pool: BufferPool,
+    received: Batch,
+    leaving: Batch,
+    rss: RssHasher,
+    thread: Option<JoinHandle<()>>,
+    /// What left, in order.
+    pub sent: Vec<Vec<u8>>,
+    /// Whether what leaves is not noted, which would allocate.
+    pub discard: bool,
+}
+
+impl Instance {
+    /// One whose run began at `origin`, on the clock of the world.
+    pub fn new(spec: &ChainSpec, map: &Arc<Map>, origin: Nanos) -> Instance {
+        let rss = RssHasher::default();
+        let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
+        builder.set_origin(origin);
+        let chain = builder.instance(|_| true);
+        let (functions, row_bytes) = chain.kept_functions().expect("functions with state");
+        let state = spec.state.as_ref().unwrap();
+        let (link, server) = link(entries(state), row_bytes, Arc::new(Health::new()));
+        let pieces = (functions.len(), row_bytes);
+        let keeper = Keeper::new(state, pieces, link, origin, Arc::new(Shared::default()));
+        let mut way = Way {
+            map: Arc::clone(map),
+            functions: functions.into_iter().map(|f| (f.name, f.row)).collect(),
+        };
+        let pool = BufferPool::new(state.packets + 1024, 2048).unwrap();
+        Instance {
+            builder,
+            chain,
+            keeper: Some(keeper),
+            received: Batch::new(&pool, 32),
+            leaving: Batch::new(&pool, 32),
+            pool,
+            rss,
+            thread: Some(std::thread::spawn(move || server.run(&mut way))),
+            sent: Vec::new(),
+            discard: false,
+        }
+    }
+
+    /// A worker's turn, at a time.
+    pub fn turn(&mut self, frames: &[Vec<u8>], now: Nanos) {
+        for frame in frames {
+            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            assert!(self.received.push(&mut self.pool, frame, now, hash));
+        }
+        let keeper = self.keeper.as_mut().unwrap();
+        let chain = &mut self.chain;
+        keeper.collect(chain, now);
+        while keeper.next_update(chain, &mut self.leaving, now).is_some() {
+            send(
+                &mut self.leaving,
+                (&mut self.sent, self.discard),
+                &mut self.pool,
+            );
+        }
+        while let Some(leaving) = keeper.next_read(chain, &mut self.leaving, now) {
+            if leaving.fate != Fate::Drop {
+                keeper.begin(chain, &mut self.leaving);
+                chain.run(&mut self.leaving, now);
+                keeper.update(chain, &mut self.leaving, true, now);
+            }
+            send(
+                &mut self.leaving,
+                (&mut self.sent, self.discard),
+                &mut self.pool,
+            );
+        }
+        if !frames.is_empty() {
+            chain.look_up(&mut self.received, now);
+            keeper.read(chain, &mut self.received, now);
+            keeper.begin(chain, &mut self.received);
+            chain.run(&mut self.received, now);
+            keeper.update(chain, &mut self.received, false, now);
+            send(
+                &mut self.received,
+                (&mut self.sent, self.discard),
+                &mut self.pool,
+            );
+        }
+        while keeper.next_update(chain, &mut self.leaving, now).is_some() {
+            send(
+                &mut self.leaving,
+                (&mut self.sent, self.discard),
+                &mut self.pool,
+            );
+        }
+        chain.expire(now);
+        keeper.finish_turn(chain, now);
+    }
+
+    /// Turns at one time until nothing waits any more, and everything is answered.
+    pub fn settle(&mut self, now: Nanos) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !self.keeper.as_ref().unwrap().is_quiet() {
+            assert!(Instant::now() < until, "it never settles");
+            std::thread::yield_now();
+            self.turn(&[], now);
+        }
+    }
+
+    /// What left since the last time.
+    pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// What the chain counted for a reason.
+    pub fn count(&self, reason: &str) -> u64 {
+        let mut counts = self
+            .chain
+            .reasons()
+            .into_iter()
+            .zip(self.chain.reason_counts());
+        counts
+            .find(|(found, _)| found.name == reason)
+            .map_or(0, |(_, count)| count)
+    }
+
+    /// Buffers that are free.
+    pub fn free(&self) -> usize {
+        self.pool.available()
+    }
+
+    /// Ends it as a crash would: nothing more is written or told.
+    pub fn end(mut self, now: Nanos) -> Counters {
+        let (counters, _) = self.keeper.take().unwrap().finish(now);
+        self.thread.take().unwrap().join().unwrap();
+        counters
+    }
+}
+
+impl Instance {
+    /// As [`end`](Instance::end), in good order: functions tell of the flows that are there.
+    pub fn finish(mut self, now: Nanos) -> Counters {
+        let (counters, _) = self.keeper.take().unwrap().finish(now);
+        self.thread.take().unwrap().join().unwrap();
+        self.chain.finish();
+        self.builder.finish_exports().unwrap();
+        counters
+    }
+
+    /// What the store should have: the pieces of all flows here that functions have seen.
+    pub fn durable(&mut self) -> HashMap<Key, Vec<u8>> {
+        let (functions, row_bytes) = self.chain.kept_functions().unwrap();
+        let (mut place, mut all, mut row) = (0, HashMap::new(), vec![0; row_bytes]);
+        while let Some(flow) = self.chain.next_kept_flow(place) {
+            place = flow.place() + 1;
+            let (key, seen) = (self.chain.kept_key(flow), self.chain.seen_pieces(flow));
+            self.chain.durable_row(flow, &mut row);
+            for (f, function) in functions.iter().enumerate() {
+                if seen >> f & 1 != 0 {
+                    all.insert(
+                        (function.name.clone(), key),
+                        row[function.row.clone()].to_vec(),
+                    );
+                }
+            }
+        }
+        all
+    }
+}
+
+fn send(batch: &mut Batch, (sent, discard): (&mut Vec<Vec<u8>>, bool), pool: &mut BufferPool) {
+    if !discard {
+        sent.extend((0..batch.len()).map(|i| batch.frame(i).to_vec()));
+    }
+    batch.release(pool);
+}
