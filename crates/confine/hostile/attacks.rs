@@ -18,6 +18,7 @@ pub(crate) fn by_name(name: &str) -> Option<Attack> {
         "spin" => spin,
         "fork" => fork,
         "thread" => thread,
+        "outlive" => outlive,
         "allocate" => allocate,
         "priority" => priority,
         "leave-core" => leave_core,
@@ -135,6 +136,18 @@ fn fork(_: &[String]) -> Outcome {
         let child = call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])?;
         if child == 0 {
             let _ = call(libc::SYS_exit_group, [0; 6]);
+        }
+    }
+    Ok(String::new())
+}
+
+/// Leaves a child behind that never ends, in a session of its own.
+fn outlive(_: &[String]) -> Outcome {
+    let child = call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])?;
+    if child == 0 {
+        let _ = call(libc::SYS_setsid, [0; 6]);
+        loop {
+            let _ = call(libc::SYS_pause, [0; 6]);
         }
     }
     Ok(String::new())

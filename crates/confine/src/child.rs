@@ -131,6 +131,8 @@ pub(crate) struct Plan {
 pub(crate) enum Report {
     /// The descriptor where its calls are put comes with this.
     Listener,
+    /// All is done but the last step. If it says no more, it has become the program.
+    Executing,
     /// It could not do a step.
     Failed { step: Step, errno: Errno },
 }
@@ -142,7 +144,8 @@ impl Report {
     fn encode(self) -> [u8; Report::SIZE] {
         let (kind, step, errno) = match self {
             Report::Listener => (0, 0, 0),
-            Report::Failed { step, errno } => (1, step as u8, errno),
+            Report::Executing => (1, 0, 0),
+            Report::Failed { step, errno } => (2, step as u8, errno),
         };
         let mut bytes = [kind, step, 0, 0, 0, 0, 0, 0];
         bytes[4..].copy_from_slice(&errno.to_le_bytes());
@@ -154,7 +157,8 @@ impl Report {
         let errno = i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         match bytes[0] {
             0 => Some(Report::Listener),
-            1 => Some(Report::Failed {
+            1 => Some(Report::Executing),
+            2 => Some(Report::Failed {
                 step: Step::from_number(bytes[1])?,
                 errno,
             }),
@@ -231,6 +235,7 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
     if !filter_first {
         set_filter(plan, *status).map_err(at(Step::Filter))?;
     }
+    sys::send(*status, &Report::Executing.encode(), None).map_err(at(Step::Report))?;
     // SAFETY: `Strings` ends with a null pointer and holds what it points to.
     let errno = unsafe {
         sys::execute(

@@ -92,6 +92,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Started {
     pub pid: Pid,
+    pub process: OwnedFd,
     pub shared: Arc<Shared>,
 }
 
@@ -120,23 +121,16 @@ impl Shared {
         }
     }
 
-    pub(crate) fn pin(&self, pid: Pid, core: usize) -> Result<(), Error> {
+    /// Does something to the program while its number is its own; nothing if it has ended.
+    pub(crate) fn while_there(
+        &self,
+        act: impl FnOnce(Option<&Group>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let state = self.lock();
-        if state.process.is_none() {
-            return Ok(());
-        }
-        if let Some(group) = &state.group {
-            group.pin(core)?;
-        }
-        schedule::set_core(pid, core)
-    }
-
-    /// Does something to the process while its number is its own.
-    pub(crate) fn while_there(&self, act: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        let state = self.lock();
-        match state.process {
-            Some(_) => act(),
-            None => Ok(()),
+        let program = state.program.as_ref().or(state.process.as_ref());
+        match program.is_some_and(|program| !has_ended(program)) {
+            true => act(state.group.as_ref()),
+            false => Ok(()),
         }
     }
 
@@ -214,6 +208,7 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
         pid,
         shared,
         status: Some(status),
+        executing: false,
         filter,
         listener: None,
         container,
@@ -242,6 +237,8 @@ struct Keeper {
     shared: Arc<Shared>,
     /// Until the child has become the program.
     status: Option<OwnedFd>,
+    /// Whether it was about to.
+    executing: bool,
     filter: Option<Filter>,
     listener: Option<Listener>,
     container: Option<Runtime>,
@@ -292,18 +289,38 @@ impl Keeper {
     }
 
     /// It is the program now, with this number.
-    fn has_started(&mut self, pid: i32) {
+    fn has_started(&mut self, pid: i32, process: OwnedFd) {
         let pid = Pid::from_raw(pid);
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
-            if self.container.is_some() {
-                self.shared.lock().program = pidfd_open(pid, PidfdFlags::empty()).ok();
-            }
             let shared = Arc::clone(&self.shared);
-            if started.send(Ok(Started { pid, shared })).is_err() {
+            let begun = Started {
+                pid,
+                process,
+                shared,
+            };
+            if started.send(Ok(begun)).is_err() {
                 // Nobody waits for it any more.
                 self.shared.stop(Stopped::Agent);
             }
         }
+    }
+
+    /// The runtime has made a process that is about to become the program.
+    fn runtime_has_started(&mut self, pid: i32) -> Result<(), Error> {
+        let Some(runtime) = &self.container else {
+            return Ok(());
+        };
+        let (limit, mut state) = (runtime.processes, self.shared.lock());
+        // What was only for the runtime ends.
+        if let (Some(limit), Some(group)) = (limit, &state.group) {
+            group.limit_processes(limit)?;
+        }
+        let number = Pid::from_raw(pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+        let process = pidfd_open(number, PidfdFlags::empty())?;
+        state.program = Some(process.try_clone()?);
+        drop(state);
+        self.has_started(pid, process);
+        Ok(())
     }
 
     /// Until it has ended.
@@ -401,12 +418,16 @@ impl Keeper {
                 self.status = None;
                 self.give_up(Error::Lost("its report is cut off".into()));
             }
+            Ok(Some((Report::Executing, _))) => self.executing = true,
             Ok(None) => {
                 self.status = None;
-                // A runtime has only begun. A child that was killed says no more, either: `bury` tells which.
-                if self.container.is_none() && !has_ended(&self.process) {
+                // A runtime has only begun. A child that was killed before says no more, either: `bury` tells that.
+                if self.container.is_none() && self.executing {
                     self.phase = Phase::Program;
-                    self.has_started(self.pid);
+                    match self.process.try_clone() {
+                        Ok(process) => self.has_started(self.pid, process),
+                        Err(error) => self.give_up(error.into()),
+                    }
                 }
             }
         }
@@ -445,29 +466,14 @@ impl Keeper {
             return;
         }
         if self.phase == Phase::Starting && is_execute(&notified) {
-            if let Err(error) = self.runtime_is_done() {
+            self.phase = Phase::Program;
+            if let Err(error) = self.runtime_has_started(notified.pid as i32) {
                 self.give_up(error);
                 return;
-            }
-            self.phase = Phase::Program;
-            if self.container.is_some() {
-                self.has_started(notified.pid as i32);
             }
         }
         if let Some(listener) = &self.listener {
             listener.let_pass(&notified);
-        }
-    }
-
-    /// The runtime's own process is about to become the program: what was only for it ends.
-    fn runtime_is_done(&self) -> Result<(), Error> {
-        let limit = self
-            .container
-            .as_ref()
-            .and_then(|runtime| runtime.processes);
-        match (limit, &self.shared.lock().group) {
-            (Some(limit), Some(group)) => group.limit_processes(limit),
-            _ => Ok(()),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Mount, Plan, Strings};
@@ -34,23 +34,13 @@ pub struct Child {
 }
 
 impl Child {
-    fn new((started, keeper): (Started, JoinHandle<()>)) -> Result<Child, Error> {
-        let Started { pid, shared } = started;
-        // What is half a child is ended at once.
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => pidfd,
-            Err(errno) => {
-                shared.stop(Stopped::Agent);
-                let _ = keeper.join();
-                return Err(errno.into());
-            }
-        };
-        Ok(Child {
-            pid,
-            pidfd,
-            shared,
+    fn new((started, keeper): (Started, JoinHandle<()>)) -> Child {
+        Child {
+            pid: started.pid,
+            pidfd: started.process,
+            shared: started.shared,
             keeper: Some(keeper),
-        })
+        }
     }
 
     /// Its number, as the agent sees it. For files in `/proc`; a number may become another's when it has ended.
@@ -68,7 +58,12 @@ impl Child {
     /// # Errors
     /// If the core is not there or not the agent's.
     pub fn pin(&self, core: usize) -> Result<(), Error> {
-        self.shared.pin(self.pid, core)
+        self.shared.while_there(|group| {
+            if let Some(group) = group {
+                group.pin(core)?;
+            }
+            schedule::set_core(self.pid, core)
+        })
     }
 
     /// Lends it real-time priority (`SCHED_FIFO`) `priority`, 1 to 99; 0 takes it back.
@@ -77,7 +72,7 @@ impl Child {
     /// If that is not permitted, with what to do.
     pub fn lend(&self, priority: u8) -> Result<(), Error> {
         self.shared
-            .while_there(|| schedule::lend(self.pid, priority))
+            .while_there(|_| schedule::lend(self.pid, priority))
     }
 
     /// Ends it, and all its processes, at once. `why` is told by its [`End`], unless something else stopped it before.
@@ -171,7 +166,7 @@ impl Confinement {
             environment: environment(&program.environment)?,
         };
         let users = self.namespaces.users;
-        Child::new(keeper::start(Order {
+        keeper::start(Order {
             plan,
             flags: self.namespace_flags(),
             filter,
@@ -182,7 +177,8 @@ impl Confinement {
             core: program.core,
             container: None,
             instance,
-        })?)
+        })
+        .map(Child::new)
     }
 
     /// Starts the program in a container of its own. When this returns, it is the program, with all defences.
@@ -237,7 +233,7 @@ impl Confinement {
         if self.namespaces.processes {
             flags |= libc::CLONE_NEWPID;
         }
-        Child::new(keeper::start(Order {
+        keeper::start(Order {
             plan,
             flags: flags as u64,
             filter: bundle.filter,
@@ -248,7 +244,8 @@ impl Confinement {
             core: program.core,
             container: Some(bundle.runtime),
             instance,
-        })?)
+        })
+        .map(Child::new)
     }
 
     /// Settings that contradict each other, and programs that are none.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use tailwater_confine::{Child, Confinement, ContainerRuntime, Program, Status, Stopped};
+use tailwater_confine::{Child, Confinement, ContainerRuntime, Error, Program, Status, Stopped};
 
 use crate::cases::{Case, Layer};
 use crate::scene::Scene;
@@ -24,17 +24,27 @@ pub(crate) fn missing(way: &Way) -> Option<String> {
     if !user.split_whitespace().all(|id| id == "0") {
         return Some("confining programs needs root".into());
     }
-    // What is wrong with this machine is told by a program that does nothing.
+    // Root of a container, say, has fewer rights: a program that does nothing shows it. Whatever else is in its way is
+    // a fault.
     let start = match way {
         Way::Process => Confinement::full().spawn(&hostile("nothing")),
         Way::Container(runtime) => Confinement::full().spawn_in(runtime, &hostile("nothing")),
     };
-    match start {
-        // In a container of a build farm, say: no namespaces, no control groups.
-        Err(error) if std::env::var_os("CI_MUST_CONFINE").is_none() => Some(error.to_string()),
-        Err(error) => panic!("{error}"),
-        Ok(_) => None,
-    }
+    let error = start.err()?;
+    let denied = match &error {
+        Error::Clone { error } | Error::Step { error, .. } | Error::File { error, .. } => {
+            is_denied(error)
+        }
+        Error::NoController { .. } => true,
+        _ => false,
+    };
+    assert!(denied, "{error}");
+    Some(error.to_string())
+}
+
+fn is_denied(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 impl Way {
@@ -104,34 +114,102 @@ pub(crate) fn hostile<'a>(attack: &str) -> Program<'a> {
 /// How long an attack may take on a busy machine before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts the attack, seals it when it has loaded, lets it go, and hears what it says.
-pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Case) -> Outcome {
+/// A hostile program that has started, and what it says.
+pub(crate) struct Attacker {
+    pub child: Child,
+    pub socket: UnixStream,
+}
+
+/// Starts an attack and waits until it has loaded; it attacks when let go.
+pub(crate) fn start(way: &Way, confinement: &Confinement, program: &Program) -> Attacker {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut program = hostile(case.name).descriptor(theirs.as_fd());
+    let program = program.clone().descriptor(theirs.as_fd());
+    let child = way.spawn(confinement, &program);
+    drop(theirs);
+    let mut ready = [0u8; 1];
+    ours.read_exact(&mut ready).expect("it loads");
+    Attacker {
+        child,
+        socket: ours,
+    }
+}
+
+impl Attacker {
+    pub(crate) fn let_go(&mut self) {
+        self.socket.write_all(b"g").unwrap();
+    }
+
+    /// What comes of it.
+    pub(crate) fn outcome(mut self) -> Outcome {
+        let mut said = String::new();
+        self.socket.read_to_string(&mut said).expect("it ends");
+        let end = self.child.wait_for(PATIENCE).expect("it ends");
+        if let Some(stopped) = end.stopped {
+            return Outcome::Stopped(stopped);
+        }
+        match said.split_once(": ") {
+            Some(("done", loot)) => Outcome::Done(loot.to_owned()),
+            Some(("refused", errno)) => Outcome::Refused(errno.parse().unwrap()),
+            _ => Outcome::Ended(end.status),
+        }
+    }
+}
+
+/// Starts the attack, seals it when it has loaded, lets it go, and hears what it says.
+pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Case) -> Outcome {
+    let mut program = hostile(case.name);
     program.core = Some(scene.core);
     for argument in (case.arguments)(scene) {
         program = program.argument(argument);
     }
-    let child = way.spawn(confinement, &program);
-    drop(theirs);
-    let mut ready = [0u8; 1];
-    if ours.read_exact(&mut ready).is_ok() {
-        child.seal();
-        if case.lent {
-            child.lend(10).unwrap();
+    let mut attacker = start(way, confinement, &program);
+    attacker.child.seal();
+    if case.lent {
+        attacker.child.lend(10).unwrap();
+    }
+    attacker.let_go();
+    attacker.outcome()
+}
+
+/// The ways that this machine has; says which are skipped, and why.
+pub(crate) fn ways() -> Vec<Way> {
+    let process = match missing(&Way::Process) {
+        None => Ok(Way::Process),
+        Some(why) => Err(why),
+    };
+    let container = match &process {
+        Ok(_) => Way::container(),
+        Err(why) => Err(why.clone()),
+    };
+    let mut ways = Vec::new();
+    for (name, way) in [("a process", process), ("a container", container)] {
+        match way {
+            Ok(way) => ways.push(way),
+            Err(why) => println!("skipped in {name}: {why}"),
         }
-        ours.write_all(b"g").unwrap();
     }
-    let mut said = String::new();
-    ours.read_to_string(&mut said).expect("it ends");
-    let end = child.wait_for(PATIENCE).expect("it ends");
-    if let Some(stopped) = end.stopped {
-        return Outcome::Stopped(stopped);
-    }
-    match said.split_once(": ") {
-        Some(("done", loot)) => Outcome::Done(loot.to_owned()),
-        Some(("refused", errno)) => Outcome::Refused(errno.parse().unwrap()),
-        _ => Outcome::Ended(end.status),
-    }
+    ways
+}
+
+/// A number in a file of the process's in `/proc`.
+pub(crate) fn status(pid: i32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("{name} in {status}"))
+        .trim()
+        .to_owned()
+}
+
+/// The policy and the real-time priority of a process: the last fields but some of its `stat` (see proc(5)).
+pub(crate) fn schedule(pid: i32) -> (u32, u32) {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    // The state, the third field, is the first of these.
+    (
+        fields[41 - 3].parse().unwrap(),
+        fields[40 - 3].parse().unwrap(),
+    )
 }

@@ -1,0 +1,195 @@
+//! How programs start, what the kernel says of them, and how they end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tailwater_confine::{Confinement, FIRST_USER, Program, Root, Status, Stopped};
+
+use crate::scene::Scene;
+use crate::way::{Outcome, hostile, schedule, start, status, ways};
+
+#[test]
+fn the_kernel_says_what_was_promised() {
+    for way in ways() {
+        let mut program = hostile("nothing");
+        program.environment.push(("NAME".into(), "value".into()));
+        let attacker = start(&way, &Confinement::full(), &program);
+        let pid = attacker.child.pid();
+        let user: Vec<u32> = status(pid, "Uid")
+            .split_whitespace()
+            .map(|id| id.parse().unwrap())
+            .collect();
+        assert!(
+            user.iter().all(|id| *id == user[0] && *id >= FIRST_USER),
+            "{user:?}"
+        );
+        assert_eq!(status(pid, "Gid"), status(pid, "Uid"));
+        assert_eq!(status(pid, "Groups"), "");
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(status(pid, set), "0".repeat(16), "{set} in {way}");
+        }
+        assert_eq!(status(pid, "NoNewPrivs"), "1");
+        assert_eq!(status(pid, "Seccomp"), "2");
+        assert_eq!(status(pid, "Threads"), "1");
+        let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+        // Runtimes add a home by themselves.
+        assert_eq!(environment.replace("HOME=/\0", ""), "NAME=value\0");
+        for space in ["pid", "net", "ipc", "uts", "mnt"] {
+            let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{space}")).unwrap();
+            assert_ne!(of(&pid.to_string()), of("self"), "{space} in {way}");
+        }
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let descriptors: BTreeSet<_> = descriptors
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(descriptors, ["0", "1", "2", "3"].map(Into::into).into());
+        let root: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/root"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let known = [
+            "program", "lib", "lib64", "usr", "etc", "dev", "proc", "sys",
+        ];
+        assert!(root.contains("program"));
+        assert!(
+            root.iter().all(|name| known.contains(&name.as_str())),
+            "{root:?}"
+        );
+    }
+}
+
+/// `SCHED_FIFO`.
+const FIFO: u32 = 1;
+
+#[test]
+fn cores_and_priority_are_given_and_taken() {
+    for way in ways() {
+        let attacker = start(&way, &Confinement::full(), &hostile("nothing"));
+        let child = &attacker.child;
+        let pid = child.pid();
+        assert_eq!(schedule(pid), (0, 0));
+        child.lend(7).unwrap();
+        assert_eq!(schedule(pid), (FIFO, 7));
+        child.lend(0).unwrap();
+        assert_eq!(schedule(pid).0, 0);
+        let cores = rustix::thread::sched_getaffinity(None).unwrap();
+        let cores: Vec<usize> = (0..1024).filter(|core| cores.is_set(*core)).collect();
+        // There and back again.
+        for core in cores.iter().chain(cores.iter().rev()) {
+            child.pin(*core).unwrap();
+            assert_eq!(status(pid, "Cpus_allowed_list"), core.to_string(), "{way}");
+        }
+        let error = child.pin(1_000_000).unwrap_err().to_string();
+        assert!(error.contains("core 1000000"), "{error}");
+        let error = child.lend(100).unwrap_err().to_string();
+        assert!(error.contains("from 1 to 99"), "{error}");
+    }
+}
+
+/// What it needs to load it may do until it is sealed; other things never.
+#[test]
+fn sealing_ends_the_loading() {
+    for way in ways() {
+        let scene = Scene::new();
+        let readable = scene.directory.join("readable");
+        fs::write(&readable, "rules").unwrap();
+        let path = readable.to_str().unwrap();
+        let mut confinement = Confinement::full();
+        confinement.root = Some(Root {
+            files: vec![readable.clone()],
+        });
+        let attempt = |attack: &str, argument: &str, sealed: bool| {
+            let mut attacker = start(&way, &confinement, &hostile(attack).argument(argument));
+            if sealed {
+                attacker.child.seal();
+            }
+            attacker.let_go();
+            attacker.outcome()
+        };
+        let outcome = attempt("read-file", path, false);
+        assert!(
+            matches!(&outcome, Outcome::Done(text) if text == "rules"),
+            "{outcome}"
+        );
+        let stopped_at = |outcome: Outcome, name: &str| match outcome {
+            Outcome::Stopped(Stopped::Seccomp(call)) => assert_eq!(call.to_string(), name),
+            other => panic!("{other}"),
+        };
+        stopped_at(attempt("read-file", path, true), "openat");
+        stopped_at(attempt("write-file", path, false), "openat");
+        stopped_at(attempt("set-user-id", path, false), "execve");
+        stopped_at(attempt("write-code", "", false), "mmap");
+        stopped_at(attempt("internet", "80", false), "socket");
+    }
+}
+
+#[test]
+fn ends_are_told_apart() {
+    for way in ways() {
+        let begin = |attack: &str| {
+            let mut attacker = start(&way, &Confinement::full(), &hostile(attack));
+            attacker.child.seal();
+            attacker.let_go();
+            attacker.child
+        };
+        let end = begin("nothing").wait();
+        assert_eq!(
+            (end.status, end.stopped),
+            (Status::Exited(0), None),
+            "{way}"
+        );
+        let end = begin("crash").wait();
+        assert_eq!(end.status, Status::Signal(libc::SIGSEGV));
+        assert_eq!(end.stopped, Some(Stopped::Crash(libc::SIGSEGV)));
+        let spins = begin("spin");
+        assert_eq!(spins.wait_for(Duration::from_millis(1)), None);
+        spins.kill(Stopped::Agent);
+        // The first reason stays.
+        spins.kill(Stopped::Scheduler);
+        assert_eq!(spins.wait().stopped, Some(Stopped::Agent));
+        // Of one that has ended there is nothing to move or to lend to.
+        spins.lend(1).unwrap();
+        spins.pin(0).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_started_is_told_in_one_line() {
+    let error = |confinement: &Confinement, program: &Program| {
+        let error = confinement.spawn(program).unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    };
+    let full = Confinement::full();
+    let missing = error(&full, &Program::new("/nowhere/at-all"));
+    assert!(missing.starts_with("/nowhere/at-all: "), "{missing}");
+    let text = error(
+        &full,
+        &Program::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")),
+    );
+    assert!(text.contains("ELF"), "{text}");
+    let directory = error(&full, &Program::new("/"));
+    assert!(
+        directory.contains("not a file") || directory.contains("directory"),
+        "{directory}"
+    );
+    let mut shared = Confinement::full();
+    shared.own_user = false;
+    let limits = error(&shared, &hostile("nothing"));
+    assert!(limits.contains("own_user"), "{limits}");
+    if ways().is_empty() {
+        return;
+    }
+    let mut absent = Confinement::full();
+    absent.root = Some(Root {
+        files: vec!["/nowhere/rules".into()],
+    });
+    let rules = error(&absent, &hostile("nothing"));
+    assert!(rules.starts_with("/nowhere/rules: "), "{rules}");
+    let mut core = hostile("nothing");
+    core.core = Some(100_000);
+    let core = error(&full, &core);
+    assert!(core.contains("core 100000"), "{core}");
+}
