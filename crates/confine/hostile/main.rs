@@ -32,6 +32,11 @@ fn main() -> ExitCode {
         eprintln!("there is no attack `{name}`");
         return ExitCode::from(2);
     };
+    // Some agents are met at standard input: a copy of that is the first free descriptor.
+    if call(libc::SYS_fcntl, [AGENT, libc::F_GETFD as usize, 0, 0, 0, 0]).is_err() {
+        let copy = [0, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
+        let _ = call(libc::SYS_fcntl, copy);
+    }
     // From here on only calls that a function may make, until the attack's own.
     if write(b"r").is_err() || read_byte().is_err() {
         return ExitCode::FAILURE;

@@ -163,9 +163,11 @@ pub struct Program<'a> {
     pub arguments: Vec<OsString>,
     /// Its environment: nothing of the agent's.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its descriptors from 3 on. Connected sockets to the agent come first: with a filter it can talk over these, and
-    /// nothing else.
+    /// Its descriptors from 3 on. With a filter it can talk over these and its standard input, and nothing else: let
+    /// sockets among them be connected.
     pub descriptors: Vec<BorrowedFd<'a>>,
+    /// Standard input; none: nothing comes. A socket to the agent can be this, too; the program may copy it once.
+    pub input: Option<BorrowedFd<'a>>,
     /// Standard output; none: thrown away.
     pub output: Option<BorrowedFd<'a>>,
     /// Standard error; none: thrown away.
@@ -183,6 +185,7 @@ impl<'a> Program<'a> {
             arguments: Vec::new(),
             environment: Vec::new(),
             descriptors: Vec::new(),
+            input: None,
             output: None,
             errors: None,
             core: None,
@@ -193,6 +196,15 @@ impl<'a> Program<'a> {
     pub fn argument(mut self, argument: impl Into<OsString>) -> Program<'a> {
         self.arguments.push(argument.into());
         self
+    }
+
+    /// What it may talk over: what it was given, and the copy of its standard input, which is the next number.
+    pub(crate) fn talks_over(&self) -> Vec<u32> {
+        let behind = 3 + self.descriptors.len() as u32;
+        match self.input {
+            Some(_) => [0].into_iter().chain(3..=behind).collect(),
+            None => (3..behind).collect(),
+        }
     }
 
     /// With one more descriptor: the first is 3.

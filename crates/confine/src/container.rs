@@ -77,7 +77,9 @@ impl ContainerRuntime {
             })?;
         }
         let descriptors = program.descriptors.len() as u32;
-        let filter = confinement.filter.then(|| Filter::function(descriptors));
+        let filter = confinement
+            .filter
+            .then(|| Filter::function(&program.talks_over()));
         let listener = UnixListener::bind(&socket).map_err(|error| Error::File {
             path: socket.clone(),
             error,

@@ -9,9 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -19,9 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
 };
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use crate::cgroup::Group;
 use crate::child::{self, Plan, Report, Step};
@@ -29,7 +26,8 @@ use crate::error::Error;
 use crate::filter::{Filter, Listener, Notified, Syscall};
 use crate::instance::Instance;
 use crate::schedule;
-use crate::stopped::{End, Limit, Status, Stopped};
+use crate::shared::Shared;
+use crate::stopped::{End, Status, Stopped};
 use crate::sys::{self, Side};
 
 /// How long a start may take, on a machine that is busy.
@@ -68,98 +66,12 @@ pub(crate) struct Runtime {
     pub processes: Option<u32>,
 }
 
-/// What the keeper and the holder of a [`Child`](crate::Child) share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    ended: Condvar,
-    /// Whether the program has loaded.
-    sealed: AtomicBool,
-}
-
-#[derive(Debug)]
-struct State {
-    /// The child; none once it is buried, for its number is free then.
-    process: Option<OwnedFd>,
-    /// The program, where the child is its runtime: without a process namespace it would outlive that.
-    program: Option<OwnedFd>,
-    group: Option<Group>,
-    stopped: Option<Stopped>,
-    end: Option<End>,
-}
-
 /// A program that has begun.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub pid: Pid,
     pub process: OwnedFd,
     pub shared: Arc<Shared>,
-}
-
-impl Shared {
-    /// No step leaves it half-done, so what a panic left is as good.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn seal(&self) {
-        self.sealed.store(true, Ordering::SeqCst);
-    }
-
-    /// Kills it for this reason, unless there is one already.
-    pub(crate) fn stop(&self, why: Stopped) {
-        let mut state = self.lock();
-        // It may just have ended: then it ended by itself.
-        if let Some(process) = &state.process
-            && !has_ended(process)
-            && pidfd_send_signal(process, Signal::KILL).is_ok()
-        {
-            if let Some(program) = &state.program {
-                let _ = pidfd_send_signal(program, Signal::KILL);
-            }
-            state.stopped.get_or_insert(why);
-        }
-    }
-
-    /// Does something to the program while its number is its own; nothing if it has ended.
-    pub(crate) fn while_there(
-        &self,
-        act: impl FnOnce(Option<&Group>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let state = self.lock();
-        let program = state.program.as_ref().or(state.process.as_ref());
-        match program.is_some_and(|program| !has_ended(program)) {
-            true => act(state.group.as_ref()),
-            false => Ok(()),
-        }
-    }
-
-    /// Its end, waiting for it at most until then.
-    pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
-        let mut state = self.lock();
-        loop {
-            if let Some(end) = state.end {
-                return Some(end);
-            }
-            state = match deadline {
-                None => self
-                    .ended
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.checked_duration_since(Instant::now())?;
-                    let waited = self.ended.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-    }
-
-    /// Who is in its groups.
-    pub(crate) fn processes(&self) -> Vec<i32> {
-        let state = self.lock();
-        state.group.as_ref().map_or(Vec::new(), Group::processes)
-    }
 }
 
 /// The keeper's thread.
@@ -191,18 +103,7 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
         ..
     } = order;
     drop((childs, given));
-    let signals = process.try_clone();
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State {
-            process: signals.ok(),
-            program: None,
-            group: Some(group),
-            stopped: None,
-            end: None,
-        }),
-        ended: Condvar::new(),
-        sealed: AtomicBool::new(false),
-    });
+    let shared = Arc::new(Shared::new(process.try_clone().ok(), group));
     let mut keeper = Keeper {
         process,
         pid,
@@ -266,10 +167,9 @@ impl Keeper {
             }
         }
         // A runtime is not bound by the program's limits, and puts the program into a group below.
-        if self.container.is_none()
-            && let Some(group) = &self.shared.lock().group
-        {
-            group.add(self.pid)?;
+        if self.container.is_none() {
+            self.shared
+                .with_group(|group| group.map_or(Ok(()), |group| group.add(self.pid)))?;
         }
         if let (Some(core), Some(pid)) = (core, Pid::from_raw(self.pid)) {
             schedule::set_core(pid, core)?;
@@ -310,15 +210,14 @@ impl Keeper {
         let Some(runtime) = &self.container else {
             return Ok(());
         };
-        let (limit, mut state) = (runtime.processes, self.shared.lock());
         // What was only for the runtime ends.
-        if let (Some(limit), Some(group)) = (limit, &state.group) {
-            group.limit_processes(limit)?;
+        if let Some(limit) = runtime.processes {
+            self.shared
+                .with_group(|group| group.map_or(Ok(()), |group| group.limit_processes(limit)))?;
         }
         let number = Pid::from_raw(pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
         let process = pidfd_open(number, PidfdFlags::empty())?;
-        state.program = Some(process.try_clone()?);
-        drop(state);
+        self.shared.has_program(process.try_clone()?);
         self.has_started(pid, process);
         Ok(())
     }
@@ -482,7 +381,7 @@ impl Keeper {
             // What the runtime still does, and becoming the program, once.
             (None, _) | (_, Phase::Starting) => true,
             (Some(filter), Phase::Program) => {
-                !self.shared.sealed.load(Ordering::SeqCst)
+                !self.shared.is_sealed()
                     && filter.allows_loading(notified.call, &notified.arguments)
             }
         }
@@ -491,26 +390,13 @@ impl Keeper {
     /// Takes its status, and removes all that was made for it.
     fn bury(mut self, instance: Instance) {
         let status = self.reap();
-        let mut state = self.shared.lock();
-        state.process = None;
-        let group = state.group.take();
-        if state.stopped.is_none() {
-            state.stopped = Stopped::from_status(status);
-            let killed = status == Status::Signal(libc::SIGKILL);
-            if killed && group.as_ref().is_some_and(Group::ran_out_of_memory) {
-                state.stopped = Some(Stopped::Limit(Limit::Memory));
-            }
-        }
-        let stopped = state.stopped;
-        drop(state);
-        drop(group);
+        let stopped = self.shared.bury(status);
         if let Some(started) = self.started.take() {
             let _ = started.send(Err(self.why_not(status)));
         }
         // Nothing of it is left when its end is told.
         drop(instance);
-        self.shared.lock().end = Some(End { status, stopped });
-        self.shared.ended.notify_all();
+        self.shared.tell(End { status, stopped });
     }
 
     fn reap(&self) -> Status {
@@ -551,12 +437,6 @@ impl Keeper {
             reason: format!("{status}: {last}"),
         }
     }
-}
-
-/// Whether a process has ended, buried or not.
-fn has_ended(process: &OwnedFd) -> bool {
-    let mut waited = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut waited, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn is_execute(notified: &Notified) -> bool {

@@ -74,6 +74,7 @@ mod instance;
 mod keeper;
 mod root;
 mod schedule;
+mod shared;
 mod spawn;
 mod stopped;
 mod sys;

@@ -19,9 +19,10 @@ use crate::container::{ContainerRuntime, RUNTIME_PROCESSES};
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::instance::Instance;
-use crate::keeper::{self, Order, Shared, Started};
+use crate::keeper::{self, Order, Started};
 use crate::root::{self, Skeleton, c_path, c_text, inside};
 use crate::schedule;
+use crate::shared::Shared;
 use crate::stopped::{End, Stopped};
 
 /// A confined program. Dropped, it is killed, and what was made for it is removed.
@@ -96,7 +97,8 @@ impl Child {
 
     /// Its processes, by the numbers that the agent sees, as its control groups know them; none without groups.
     pub fn processes(&self) -> Vec<i32> {
-        self.shared.processes()
+        self.shared
+            .with_group(|group| group.map_or(Vec::new(), Group::processes))
     }
 }
 
@@ -127,10 +129,10 @@ impl Confinement {
     pub fn spawn(&self, program: &Program) -> Result<Child, Error> {
         self.check(program)?;
         let instance = Instance::take()?;
-        let descriptors = program.descriptors.len() as u32;
         let filter = self.filter.then(|| {
             // The child's own words before it is the program, over the descriptor behind those that it is given.
-            Filter::function(descriptors).and_on_descriptor(libc::SYS_sendmsg, 3 + descriptors)
+            let behind = 3 + program.descriptors.len() as u32;
+            Filter::function(&program.talks_over()).and_on_descriptor(libc::SYS_sendmsg, behind)
         });
         let mut mounts = Vec::new();
         let mut path = c_path(&program.path)?;
@@ -341,7 +343,7 @@ impl Prepared {
                 error,
             })?;
         let wanted: Vec<BorrowedFd> = [
-            nothing.as_fd(),
+            program.input.unwrap_or(nothing.as_fd()),
             program.output.unwrap_or(nothing.as_fd()),
             program.errors.unwrap_or(nothing.as_fd()),
         ]

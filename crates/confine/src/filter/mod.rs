@@ -64,8 +64,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// For a program with `descriptors` descriptors of the agent's, from 3 on.
-    pub(crate) fn function(descriptors: u32) -> Filter {
+    /// For a program that talks over these descriptors.
+    pub(crate) fn function(descriptors: &[u32]) -> Filter {
         Filter {
             always: rules::always(descriptors),
             loading: rules::loading(),

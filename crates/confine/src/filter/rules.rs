@@ -36,7 +36,7 @@ const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const WRITABLE: u64 = libc::PROT_WRITE as u64;
 
 /// What a function needs while it works.
-pub(super) fn always(descriptors: u32) -> Vec<Rule> {
+pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
     let mut rules = vec![
         // Giving the core to the next function: the most frequent by far, so it comes first.
         rule(libc::SYS_sched_yield, &[]),
@@ -92,7 +92,7 @@ pub(super) fn always(descriptors: u32) -> Vec<Rule> {
     }
     // Messages on what the agent gave it, connected sockets: an address of another receiver is refused, and
     // there is no other socket.
-    for given in 3..3 + descriptors {
+    for &given in descriptors {
         for call in [
             libc::SYS_recvmsg,
             libc::SYS_sendmsg,
@@ -124,6 +124,10 @@ pub(super) fn loading() -> Vec<Rule> {
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFD as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFL as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_SETFD as u32)]),
+        rule(
+            libc::SYS_fcntl,
+            &[descriptor(1, libc::F_DUPFD_CLOEXEC as u32)],
+        ),
     ];
     // Asks only, or changes nothing but the thread itself.
     for call in [

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -122,6 +125,24 @@ fn sealing_ends_the_loading() {
         stopped_at(attempt("set-user-id", path, false), "execve");
         stopped_at(attempt("write-code", "", false), "mmap");
         stopped_at(attempt("internet", "80", false), "socket");
+    }
+}
+
+#[test]
+fn an_agent_can_be_met_at_standard_input() {
+    for way in ways() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let mut program = hostile("nothing");
+        program.input = Some(theirs.as_fd());
+        let child = way.spawn(&Confinement::full(), &program);
+        drop(theirs);
+        ours.read_exact(&mut [0u8; 1]).unwrap();
+        child.seal();
+        ours.write_all(b"g").unwrap();
+        let mut said = String::new();
+        ours.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "done: ");
+        assert_eq!(child.wait().stopped, None);
     }
 }
 
