@@ -239,6 +239,15 @@ impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {
     }
 }
 
+/// Finds the hashes of packets whose device told none.
+fn hash(batch: &mut Batch, rss: &RssHasher) {
+    batch.for_each(|packet, frame| {
+        if packet.rss_hash == 0 {
+            packet.rss_hash = rss.hash_frame(frame);
+        }
+    });
+}
+
 impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
     /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
     #[inline]
@@ -255,22 +264,26 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let (rss, arrival) = (&*self.rss, self.arrived_after);
             let receiver = &mut self.receivers[number];
             let count = receiver.receive(pool, most);
-            let hash_of = |packet: &Arrived, pool: &BufferPool| match packet.hash {
-                Some(hash) => hash,
-                None => rss.hash_frame(packet.frame(pool.memory())),
-            };
             match &mut self.among {
                 None => {
+                    let mut missing = false;
                     let hashed = receiver.packets().map(|packet| {
-                        let hash = hash_of(&packet, pool);
+                        missing |= packet.hash.is_none();
+                        let hash = packet.hash.unwrap_or(0);
                         (packet, hash)
                     });
                     batch.receive_all(hashed, arrival);
+                    if missing {
+                        hash(batch, rss);
+                    }
                 }
                 Some(among) => {
                     let lost = &mut received.lost_ring_full;
                     for packet in receiver.packets() {
-                        let hash = hash_of(&packet, pool);
+                        let hash = packet.hash.unwrap_or_else(|| {
+                            let frame = packet.frame(pool.memory());
+                            rss.hash_frame(frame)
+                        });
                         let bucket = bucket_of(hash);
                         let own = among.sort(packet, bucket, (arrival, hash), pool, lost);
                         if let Some(packet) = own {

@@ -41,12 +41,30 @@ _Static_assert(sizeof(struct tw_port_info) == 64, "info");
 _Static_assert(sizeof(struct tw_port_config) == 24, "config");
 _Static_assert(sizeof(struct tw_link) == 8, "link");
 _Static_assert(sizeof(struct tw_stats) == 48, "stats");
-_Static_assert(sizeof(struct tw_received) == 16, "received");
 _Static_assert(sizeof(struct tw_refused) == 24, "refused");
-_Static_assert(sizeof(struct tw_sending) == 8, "sending");
 _Static_assert(sizeof(struct tw_copy) == 16, "copy");
-_Static_assert(sizeof(struct tw_frame) == 12, "frame");
+_Static_assert(sizeof(struct tw_frame) == 32, "frame");
 _Static_assert(sizeof(struct tw_queue) == 4, "queue");
+
+/* As crates/dpdk/src/mbuf.rs has it. */
+#define LIES_AT(field, offset, bytes)                                                                 \
+    _Static_assert(offsetof(struct rte_mbuf, field) == (offset) &&                                    \
+                       sizeof(((struct rte_mbuf *)0)->field) == (bytes),                              \
+                   #field)
+LIES_AT(data_off, 16, 2);
+LIES_AT(refcnt, 18, 2);
+LIES_AT(nb_segs, 20, 2);
+LIES_AT(port, 22, 2);
+LIES_AT(ol_flags, 24, 8);
+LIES_AT(packet_type, 32, 4);
+LIES_AT(pkt_len, 36, 4);
+LIES_AT(data_len, 40, 2);
+LIES_AT(vlan_tci, 42, 2);
+LIES_AT(hash.rss, 44, 4);
+_Static_assert(sizeof(struct rte_mbuf) == 128, "mbuf");
+_Static_assert(RTE_MBUF_F_RX_RSS_HASH == 1 << 1, "hash");
+_Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1 << 3, "bad checksum");
+_Static_assert(RTE_MBUF_F_RX_IP_CKSUM_BAD == 1 << 4, "bad checksum");
 
 /* The newest of what DPDK and its drivers said: they tell causes nowhere else. */
 static char said[4096];
@@ -449,12 +467,11 @@ static inline uint32_t index_of(const struct tw_pool *pool, uint64_t offset)
     return (unsigned __int128)offset * pool->reciprocal >> 64;
 }
 
-/* Whether a chain could work on it: in one piece, of this pool, without other users. `offset` is where its
- * buffer lies. */
-static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf, uint64_t *offset)
+/* Whether a chain could work on it: in one piece, of this pool, without other users. */
+static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf)
 {
-    *offset = (const uint8_t *)(mbuf + 1) - pool->base;
-    return likely(mbuf->nb_segs == 1 && *offset < pool->count * pool->stride &&
+    uint64_t offset = (const uint8_t *)(mbuf + 1) - pool->base;
+    return likely(mbuf->nb_segs == 1 && offset < pool->count * pool->stride &&
                   rte_mbuf_refcnt_read(mbuf) == 1);
 }
 
@@ -465,10 +482,11 @@ static inline int is_bad(uint64_t flags, uint64_t mask, uint64_t bad)
 }
 
 /* Makes a packet one that a chain can work on, or gives it back and counts it. Returns whether it did. */
-static int mend(const struct tw_pool *pool, struct rte_mbuf *mbuf, struct tw_refused *refused)
+int tw_mend(const struct tw_pool *pool, void *of, struct tw_refused *refused)
 {
-    uint64_t flags = mbuf->ol_flags, offset;
-    if (rte_pktmbuf_linearize(mbuf) != 0 || !usable(pool, mbuf, &offset)) {
+    struct rte_mbuf *mbuf = of;
+    uint64_t flags = mbuf->ol_flags;
+    if (rte_pktmbuf_linearize(mbuf) != 0 || !usable(pool, mbuf)) {
         refused->in_pieces++;
     } else if (refused->damage_counts &&
                (is_bad(flags, RTE_MBUF_F_RX_IP_CKSUM_MASK, RTE_MBUF_F_RX_IP_CKSUM_BAD) ||
@@ -481,64 +499,9 @@ static int mend(const struct tw_pool *pool, struct rte_mbuf *mbuf, struct tw_ref
     return 0;
 }
 
-/* One of these is set where a checksum is bad. */
-#define PERHAPS_BAD (RTE_MBUF_F_RX_IP_CKSUM_BAD | RTE_MBUF_F_RX_L4_CKSUM_BAD)
-
-uint16_t tw_receive(const struct tw_pool *shared, uint16_t port, uint16_t queue,
-                    struct tw_received *into, uint16_t most, struct tw_refused *refused)
+uint16_t tw_receive(uint16_t port, uint16_t queue, void **mbufs, uint16_t most)
 {
-    /* In registers: what is written below might be the pool, for all that the compiler knows. */
-    const struct tw_pool pool = *shared;
-    struct rte_mbuf *mbufs[MOST];
-    unsigned count = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, MOST));
-    struct tw_received *next = into;
-    for (unsigned i = 0; i < count; i++) {
-        struct rte_mbuf *mbuf = mbufs[i];
-        uint64_t offset;
-        int ordinary = usable(&pool, mbuf, &offset) && !(mbuf->ol_flags & PERHAPS_BAD);
-        if (unlikely(!ordinary) && !mend(&pool, mbuf, refused))
-            continue;
-        mbuf->port = port;
-        next->index = index_of(&pool, offset);
-        next->hash = mbuf->hash.rss;
-        next->start = mbuf->data_off;
-        next->length = mbuf->data_len;
-        next->has_hash = mbuf->ol_flags & RTE_MBUF_F_RX_RSS_HASH;
-        rte_prefetch0((uint8_t *)(mbuf + 1) + next->start);
-        next++;
-    }
-    return next - into;
-}
-
-/* Says of a packet what a device is to know. */
-static inline struct rte_mbuf *prepare(const struct tw_pool *pool, const struct tw_sending *packet)
-{
-    struct rte_mbuf *mbuf = mbuf_of(pool, packet->index);
-    mbuf->data_off = packet->start;
-    mbuf->data_len = packet->length;
-    mbuf->pkt_len = packet->length;
-    mbuf->ol_flags = 0;
-    return mbuf;
-}
-
-void tw_prepare(const struct tw_pool *shared, const struct tw_sending *packets, uint16_t count,
-                void **mbufs, uint16_t *ports)
-{
-    const struct tw_pool pool = *shared;
-    for (uint16_t i = 0; i < count; i++) {
-        struct rte_mbuf *mbuf = prepare(&pool, &packets[i]);
-        ports[i] = mbuf->port;
-        mbufs[i] = mbuf;
-    }
-}
-
-uint16_t tw_transmit(const struct tw_pool *shared, uint16_t port, uint16_t queue,
-                     const struct tw_sending *packets, uint16_t count, void **mbufs)
-{
-    const struct tw_pool pool = *shared;
-    for (uint16_t i = 0; i < count; i++)
-        mbufs[i] = prepare(&pool, &packets[i]);
-    return rte_eth_tx_burst(port, queue, (struct rte_mbuf **)mbufs, count);
+    return rte_eth_rx_burst(port, queue, (struct rte_mbuf **)mbufs, most);
 }
 
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count)
@@ -575,37 +538,34 @@ static inline uint16_t send_all(struct tw_queue to, struct rte_mbuf **mbufs, uin
     return sent;
 }
 
-uint16_t tw_refill(const struct tw_pool *shared, struct tw_queue from, struct tw_queue to,
+uint16_t tw_refill(const struct tw_pool *pool, struct tw_queue from, struct tw_queue to,
                    const uint8_t *lines, const struct tw_frame *frames, uint16_t count)
 {
-    const struct tw_pool pool = *shared;
     struct rte_mbuf *mbufs[MOST];
     count = RTE_MIN(count, MOST);
-    uint16_t came = rte_eth_rx_burst(from.port, from.queue, mbufs, count), kept = 0;
-    for (uint16_t i = 0; i < came; i++) {
-        uint64_t offset;
-        if (usable(&pool, mbufs[i], &offset))
-            mbufs[kept++] = mbufs[i];
-        else
-            rte_pktmbuf_free(mbufs[i]);
-    }
-    if (kept < count && rte_pktmbuf_alloc_bulk(pool.mempool, mbufs + kept, count - kept) != 0)
-        count = kept;
-    for (uint16_t i = 0; i < count; i++) {
+    unsigned came = rte_eth_rx_burst(from.port, from.queue, mbufs, count), kept = 0;
+    for (unsigned i = 0; i < came; i++) {
+        /* What is another pool's, in several pieces or has other users is no room for a frame. */
         struct rte_mbuf *mbuf = mbufs[i];
-        const uint8_t *frame = lines + (uint64_t)frames[i].line * LINE;
-        uint32_t length = frames[i].length;
+        if (usable(pool, mbuf))
+            mbufs[kept++] = mbuf;
+        else
+            rte_pktmbuf_free(mbuf);
+    }
+    if (kept < count && rte_pktmbuf_alloc_bulk(pool->mempool, mbufs + kept, count - kept) != 0)
+        count = kept;
+    for (unsigned i = 0; i < count; i++) {
+        struct rte_mbuf *mbuf = mbufs[i];
+        const struct tw_frame *frame = &frames[i];
+        const uint8_t *bytes = lines + (uint64_t)frame->line * LINE;
         uint8_t *room = (uint8_t *)(mbuf + 1) + RTE_PKTMBUF_HEADROOM;
         /* In whole lines: there is room for them, and most frames are of one. */
-        memcpy(room, frame, LINE);
-        if (length > LINE)
-            memcpy(room + LINE, frame + LINE,
-                   RTE_ALIGN_CEIL(length, LINE) - LINE);
+        memcpy(room, bytes, LINE);
+        if (frame->lines > 1)
+            memcpy(room + LINE, bytes + LINE, (frame->lines - 1) * (size_t)LINE);
         mbuf->data_off = RTE_PKTMBUF_HEADROOM;
-        mbuf->data_len = length;
-        mbuf->pkt_len = length;
-        mbuf->hash.rss = frames[i].hash;
         mbuf->ol_flags = RTE_MBUF_F_RX_RSS_HASH;
+        memcpy((uint8_t *)mbuf + offsetof(struct rte_mbuf, packet_type), &frame->packet_type, 16);
     }
     return send_all(to, mbufs, count);
 }

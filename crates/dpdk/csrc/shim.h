@@ -63,15 +63,6 @@ struct tw_stats {
     uint64_t send_errors;
 };
 
-/* A packet that came. */
-struct tw_received {
-    uint32_t index;
-    uint32_t hash;
-    uint16_t start;
-    uint16_t length;
-    uint32_t has_hash;
-};
-
 /* Packets that came, and that no chain gets to see. */
 struct tw_refused {
     /* In several buffers, and too long for one. */
@@ -82,13 +73,6 @@ struct tw_refused {
     uint64_t damage_counts;
 };
 
-/* A packet that is to go. */
-struct tw_sending {
-    uint32_t index;
-    uint16_t start;
-    uint16_t length;
-};
-
 /* A packet that is to be copied. */
 struct tw_copy {
     const uint8_t *frame;
@@ -96,10 +80,16 @@ struct tw_copy {
     uint32_t hash;
 };
 
-/* A frame among others, which start at multiples of a cache line. */
+/* A frame among others, which start at multiples of a cache line, and what a device would say of it: as it
+ * lies in an mbuf. */
 struct tw_frame {
     uint32_t line;
-    uint32_t length;
+    uint32_t lines;
+    uint64_t unused;
+    uint32_t packet_type;
+    uint32_t packet_length;
+    uint16_t length;
+    uint16_t vlan;
     uint32_t hash;
 };
 
@@ -138,12 +128,8 @@ int tw_port_xstat(uint16_t port, const char *name, uint64_t *value);
 int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size);
 int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size);
 
-uint16_t tw_receive(const struct tw_pool *pool, uint16_t port, uint16_t queue,
-                    struct tw_received *into, uint16_t most, struct tw_refused *refused);
-void tw_prepare(const struct tw_pool *pool, const struct tw_sending *packets, uint16_t count,
-                void **mbufs, uint16_t *ports);
-uint16_t tw_transmit(const struct tw_pool *pool, uint16_t port, uint16_t queue,
-                     const struct tw_sending *packets, uint16_t count, void **mbufs);
+uint16_t tw_receive(uint16_t port, uint16_t queue, void **mbufs, uint16_t most);
+int tw_mend(const struct tw_pool *pool, void *mbuf, struct tw_refused *refused);
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
                    const struct tw_copy *copies, uint16_t count);

@@ -1,5 +1,6 @@
 //! The shim's functions and structs, as `csrc/shim.h` has them.
 
+use crate::mbuf::Mbuf;
 use std::ffi::{c_char, c_int, c_void};
 
 /// Buffers in one piece of memory.
@@ -60,17 +61,6 @@ pub(crate) struct Stats {
     pub(crate) send_errors: u64,
 }
 
-/// A packet that came.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Received {
-    pub(crate) index: u32,
-    pub(crate) hash: u32,
-    pub(crate) start: u16,
-    pub(crate) length: u16,
-    pub(crate) has_hash: u32,
-}
-
 /// Packets that came, and that no chain gets to see.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,15 +68,6 @@ pub(crate) struct Refused {
     pub(crate) in_pieces: u64,
     pub(crate) damaged: u64,
     pub(crate) damage_counts: u64,
-}
-
-/// A packet that is to go.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sending {
-    pub(crate) index: u32,
-    pub(crate) start: u16,
-    pub(crate) length: u16,
 }
 
 /// A packet that is to be copied.
@@ -98,12 +79,17 @@ pub(crate) struct Copied {
     pub(crate) hash: u32,
 }
 
-/// A frame among others, which start at multiples of a cache line.
+/// A frame among others, which start at multiples of a cache line, and what a device would say of it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) line: u32,
-    pub(crate) length: u32,
+    pub(crate) lines: u32,
+    pub(crate) unused: u64,
+    pub(crate) packet_type: u32,
+    pub(crate) packet_length: u32,
+    pub(crate) length: u16,
+    pub(crate) vlan: u16,
     pub(crate) hash: u32,
 }
 
@@ -120,8 +106,7 @@ const _: () = {
     assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
     assert!(size_of::<Config>() == 24 && size_of::<Link>() == 8);
     assert!(size_of::<Stats>() == 48);
-    assert!(size_of::<Received>() == 16 && size_of::<Sending>() == 8);
-    assert!(size_of::<Copied>() == 16 && size_of::<Frame>() == 12);
+    assert!(size_of::<Copied>() == 16 && size_of::<Frame>() == 32);
     assert!(size_of::<Queue>() == 4 && size_of::<Refused>() == 24);
 };
 
@@ -160,30 +145,9 @@ unsafe extern "C" {
     pub(crate) fn tw_port_set_reta(port: u16, queues: *const u16, size: u16) -> c_int;
     pub(crate) fn tw_port_reta(port: u16, queues: *mut u16, size: u16) -> c_int;
 
-    pub(crate) fn tw_receive(
-        pool: *const Pool,
-        port: u16,
-        queue: u16,
-        into: *mut Received,
-        most: u16,
-        refused: *mut Refused,
-    ) -> u16;
-    pub(crate) fn tw_prepare(
-        pool: *const Pool,
-        packets: *const Sending,
-        count: u16,
-        mbufs: *mut *mut c_void,
-        ports: *mut u16,
-    );
-    pub(crate) fn tw_transmit(
-        pool: *const Pool,
-        port: u16,
-        queue: u16,
-        packets: *const Sending,
-        count: u16,
-        mbufs: *mut *mut c_void,
-    ) -> u16;
-    pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut c_void, count: u16) -> u16;
+    pub(crate) fn tw_receive(port: u16, queue: u16, mbufs: *mut *mut Mbuf, most: u16) -> u16;
+    pub(crate) fn tw_mend(pool: *const Pool, mbuf: *mut Mbuf, refused: *mut Refused) -> c_int;
+    pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut Mbuf, count: u16) -> u16;
     pub(crate) fn tw_inject(
         pool: *const Pool,
         port: u16,
@@ -208,7 +172,7 @@ unsafe extern "C" {
         length: u16,
         first: u16,
     ) -> c_int;
-    pub(crate) fn tw_give_up(mbufs: *mut *mut c_void, count: u16);
+    pub(crate) fn tw_give_up(mbufs: *mut *mut Mbuf, count: u16);
     pub(crate) fn tw_give_back(pool: *const Pool, indexes: *const u32, count: u32);
     pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;
 }

@@ -20,6 +20,7 @@ mod eal;
 mod error;
 mod ffi;
 mod gate;
+mod mbuf;
 mod mempool;
 mod peer;
 mod port;

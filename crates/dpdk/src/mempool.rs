@@ -9,6 +9,7 @@
 use crate::eal::Eal;
 use crate::error::{DpdkError, last_lines};
 use crate::ffi;
+use crate::mbuf::{MBUF, Mbuf};
 use std::any::Any;
 use std::ffi::CString;
 use std::io;
@@ -131,6 +132,25 @@ impl Mempool {
         &self.shared.pool
     }
 
+    /// Where mbufs and buffers are, in registers: a compiler that must assume that every mbuf written might be the
+    /// pool reads that anew for each packet.
+    #[inline]
+    pub(crate) fn view(&self) -> View {
+        let ffi::Pool {
+            base,
+            stride,
+            reciprocal,
+            count,
+            ..
+        } = self.shared.pool;
+        View {
+            first: base.wrapping_sub(MBUF),
+            stride,
+            bytes: u64::from(count) * stride,
+            reciprocal,
+        }
+    }
+
     /// Gives DPDK the buffers back that `part` got back. To be called before each burst, so that
     /// they can be received into.
     #[inline]
@@ -171,6 +191,44 @@ impl Mempool {
             filled += wanted;
         }
         filled
+    }
+}
+
+/// Where a pool's mbufs are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    first: *mut u8,
+    stride: u64,
+    /// From the first one to behind the last.
+    bytes: u64,
+    reciprocal: u64,
+}
+
+impl View {
+    /// The mbuf of the buffer of this number, if there is one.
+    #[inline]
+    pub(crate) fn mbuf(self, index: u32) -> *mut Mbuf {
+        let offset = u64::from(index) * self.stride;
+        self.first.wrapping_add(offset as usize).cast()
+    }
+
+    /// Whether an mbuf is of the pool.
+    #[inline]
+    pub(crate) fn owns(self, mbuf: *const Mbuf) -> bool {
+        self.offset(mbuf) < self.bytes
+    }
+
+    /// The number of the buffer behind an mbuf of the pool.
+    #[inline]
+    pub(crate) fn index(self, mbuf: *const Mbuf) -> u32 {
+        // Exact: with offsets below 2^47 and strides of up to 2^15 the product is too large by less than
+        // 2^64 / stride.
+        ((u128::from(self.offset(mbuf)) * u128::from(self.reciprocal)) >> 64) as u32
+    }
+
+    #[inline]
+    fn offset(self, mbuf: *const Mbuf) -> u64 {
+        mbuf.addr().wrapping_sub(self.first.addr()) as u64
     }
 }
 

@@ -28,7 +28,7 @@ impl Frames {
     /// Copies of these frames, with the hashes that a NIC would tell.
     ///
     /// # Panics
-    /// If they are more than 256 GiB.
+    /// If one is longer than 65,535 bytes, or they are more than 256 GiB.
     pub fn new<'f>(frames: impl IntoIterator<Item = (&'f [u8], u32)>) -> Frames {
         let mut all = Frames {
             lines: Vec::new(),
@@ -38,7 +38,11 @@ impl Frames {
         for (frame, hash) in frames {
             let (Ok(line), Ok(length)) = (all.lines.len().try_into(), frame.len().try_into())
             else {
-                panic!("more than 2^32 cache lines of frames");
+                panic!(
+                    "a frame of {} bytes behind {} lines",
+                    frame.len(),
+                    all.lines.len()
+                );
             };
             // An empty frame, too, has a line: copies are of whole lines.
             let parts = frame.chunks(CACHE_LINE);
@@ -48,7 +52,14 @@ impl Frames {
                 line.0[..part.len()].copy_from_slice(part);
                 line
             }));
-            all.frames.push(ffi::Frame { line, length, hash });
+            all.frames.push(ffi::Frame {
+                line,
+                lines: all.lines.len() as u32 - line,
+                packet_length: u32::from(length),
+                length,
+                hash,
+                ..ffi::Frame::default()
+            });
             all.longest = all.longest.max(frame.len());
         }
         all

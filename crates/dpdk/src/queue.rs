@@ -7,14 +7,15 @@
 use crate::eal::enter_thread;
 use crate::ffi;
 use crate::gate::{Burst, Pass};
+use crate::mbuf::{MBUF, Mbuf};
 use crate::mempool::Mempool;
 use crate::port::{Port, Shared};
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
 use tailwater_nf::buffer::{BufferPool, Claims, HEADROOM};
+use tailwater_nf::region::prefetch;
 
 /// A receive queue.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub struct RxQueue {
     queue: u16,
     ring: usize,
     mempool: Mempool,
-    received: Box<[ffi::Received; MAX_BATCH]>,
-    /// How many of these nobody has taken yet.
+    mbufs: Box<[*mut Mbuf; MAX_BATCH]>,
+    /// How many of these came and nobody has taken yet.
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     refused: ffi::Refused,
@@ -33,6 +34,11 @@ pub struct RxQueue {
     /// Whether DPDK knows the thread.
     entered: bool,
 }
+
+// SAFETY: the pointers are to mbufs that are this queue's alone.
+unsafe impl Send for RxQueue {}
+// SAFETY: nothing of them is read or written through a shared reference.
+unsafe impl Sync for RxQueue {}
 
 impl RxQueue {
     pub(crate) fn new(
@@ -49,7 +55,7 @@ impl RxQueue {
             ring,
             returned: Vec::with_capacity(mempool.capacity() as usize),
             mempool,
-            received: Box::new([ffi::Received::default(); MAX_BATCH]),
+            mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             there: None,
             refused: ffi::Refused {
                 damage_counts: u64::from(checksums),
@@ -76,27 +82,33 @@ impl RxQueue {
         if most == 0 {
             return 0;
         }
-        let before = self.refused.in_pieces + self.refused.damaged;
         let burst = self.pass.as_ref().map(Pass::burst);
-        // SAFETY: the port runs and has this queue, of which this is the only user; `received` has room for
+        // SAFETY: the port runs and has this queue, of which this is the only user; there is room for
         // `MAX_BATCH`, and `most` is no more.
         let count = unsafe {
-            ffi::tw_receive(
-                self.mempool.as_ptr(),
-                self.port.id(),
-                self.queue,
-                self.received.as_mut_ptr(),
-                most as u16,
-                &mut self.refused,
-            )
+            let mbufs = self.mbufs.as_mut_ptr();
+            ffi::tw_receive(self.port.id(), self.queue, mbufs, most as u16)
         };
         drop(burst);
-        let count = usize::from(count);
-        if count > 0 {
-            self.there = Some((count, part.claims(count)));
+        let count = usize::from(count).min(MAX_BATCH);
+        let (view, mut usable) = (self.mempool.view(), 0);
+        let mbufs = &mut self.mbufs[..count];
+        for place in 0..count {
+            let mbuf = mbufs[place];
+            // SAFETY: the device has handed it over.
+            let ordinary = unsafe { Mbuf::is_ordinary(mbuf) } && view.owns(mbuf);
+            if ordinary || mended(&self.mempool, mbuf, &mut self.refused) {
+                mbufs[usable] = mbuf;
+                usable += 1;
+                // SAFETY: as above, and it has no other user.
+                let start = usize::from(unsafe { (*mbuf).start() });
+                prefetch(mbuf.cast::<u8>().wrapping_add(MBUF + start));
+            }
         }
-        let refused = self.refused.in_pieces + self.refused.damaged - before;
-        count + refused as usize
+        if usable > 0 {
+            self.there = Some((usable, part.claims(usable)));
+        }
+        count
     }
 
     /// The packets received last, in order, once. What is not taken of them now is lost, with its buffer.
@@ -104,17 +116,21 @@ impl RxQueue {
     pub fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> + use<'_> {
         let (count, claims) = self.there.take().unzip();
         let claims = claims.unwrap_or_default();
-        let received = &self.received[..count.unwrap_or(0)];
-        received.iter().map(move |packet| {
-            // SAFETY: the device has handed this buffer over, with nobody else using it: the shim
-            // has looked at its count of users, and at whose it is. Each packet received is given once, for
-            // `there` says so once.
-            let buffer = unsafe { claims.buffer(packet.index) };
+        let (view, port) = (self.mempool.view(), self.port.id());
+        self.mbufs[..count.unwrap_or(0)].iter().map(move |&mbuf| {
+            // SAFETY: the device has handed the mbuf over, with nobody else using it: `receive` has looked
+            // at its count of users, and at whose it is. Each packet is given once, for `there` says so once; what
+            // is behind the mbuf is the buffer of the number.
+            let (mbuf, buffer) = unsafe {
+                let index = view.index(mbuf);
+                (&mut *mbuf, claims.buffer(index))
+            };
+            mbuf.set_port(port);
             Arrived {
                 buffer,
-                start: packet.start,
-                length: packet.length,
-                hash: (packet.has_hash != 0).then_some(packet.hash),
+                start: mbuf.start(),
+                length: mbuf.length(),
+                hash: mbuf.hash(),
             }
         })
     }
@@ -206,6 +222,13 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Makes a packet one that a chain can work on, or gives it back and counts it. Returns whether it did.
+#[cold]
+fn mended(mempool: &Mempool, mbuf: *mut Mbuf, refused: &mut ffi::Refused) -> bool {
+    // SAFETY: the device has handed the packet over, and nobody else of this program has it.
+    unsafe { ffi::tw_mend(mempool.as_ptr(), mbuf, refused) != 0 }
+}
+
 /// Where packets go that came from a port.
 #[derive(Debug)]
 struct Way {
@@ -216,7 +239,7 @@ struct Way {
     pass: Option<Pass>,
     turns: Turns,
     places: Vec<u16>,
-    mbufs: Vec<*mut c_void>,
+    mbufs: Vec<*mut Mbuf>,
 }
 
 /// Transmit queues, one a port: packets go where the port that they came from says.
@@ -224,9 +247,7 @@ struct Way {
 pub struct TxQueue {
     mempool: Mempool,
     ways: Vec<Way>,
-    packets: Box<[ffi::Sending; MAX_BATCH]>,
-    mbufs: Box<[*mut c_void; MAX_BATCH]>,
-    ports: Box<[u16; MAX_BATCH]>,
+    mbufs: Box<[*mut Mbuf; MAX_BATCH]>,
     unsent: Vec<u16>,
     /// Whether DPDK knows the thread.
     entered: bool,
@@ -251,9 +272,7 @@ impl TxQueue {
         TxQueue {
             mempool,
             ways: vec![Way::new(None, to, queue, exit)],
-            packets: Box::new([ffi::Sending::default(); MAX_BATCH]),
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
-            ports: Box::new([0; MAX_BATCH]),
             unsent: Vec::with_capacity(MAX_BATCH),
             entered: false,
         }
@@ -322,45 +341,19 @@ impl TxQueue {
             "a batch of another pool"
         );
         let count = batch.len();
-        let mut packets = self.packets.iter_mut();
-        batch.hand_over(|buffer, start, length| {
-            if let Some(packet) = packets.next() {
-                *packet = ffi::Sending {
-                    index: buffer.index(),
-                    start,
-                    length,
-                };
-            }
-        });
+        let view = self.mempool.view();
+        for (place, (buffer, start, length)) in self.mbufs.iter_mut().zip(batch.hand_over()) {
+            *place = view.mbuf(buffer.index());
+            // SAFETY: the buffer is of this pool, and its handle is gone, so that its mbuf is ours alone; the
+            // frame lies in it, as the batch says.
+            unsafe { (**place).prepare(start, length) };
+        }
         self.unsent.clear();
-        let (pool, packets) = (self.mempool.as_ptr(), self.packets.as_ptr());
-        let mbufs = self.mbufs.as_mut_ptr();
         if let [way] = &*self.ways {
-            let turn = way.turns.take();
-            let burst = way.pass.as_ref().map(Pass::burst);
-            // SAFETY: the numbers are of buffers of this pool, whose handles are gone, so that their mbufs
-            // are ours alone; frames lie in their buffers, as the batch says. A batch has no more than
-            // `MAX_BATCH` packets, for which there is room. The port runs and has this queue, whose only user
-            // this is, or who has the turn of several.
-            let sent = unsafe {
-                ffi::tw_transmit(pool, way.to.id(), way.queue, packets, count as u16, mbufs)
-            };
-            drop(burst);
-            drop(turn);
-            let sent = usize::from(sent);
-            if sent < count {
-                let sent = sent
-                    + way.to.send(
-                        (way.queue, &way.pass, &way.turns),
-                        &mut self.mbufs[sent..count],
-                    );
-                self.unsent.extend(sent as u16..count as u16);
-            }
+            let by = (way.queue, &way.pass, &way.turns);
+            let sent = way.to.send(by, &mut self.mbufs[..count]);
+            self.unsent.extend(sent as u16..count as u16);
         } else {
-            // SAFETY: as above.
-            unsafe {
-                ffi::tw_prepare(pool, packets, count as u16, mbufs, self.ports.as_mut_ptr());
-            }
             self.divide(count);
         }
         if !self.unsent.is_empty() {
@@ -430,7 +423,9 @@ impl TxQueue {
     /// Sends each packet its way.
     fn divide(&mut self, count: usize) {
         for place in 0..count {
-            let from = self.ports[place];
+            let mbuf = self.mbufs[place];
+            // SAFETY: it is ours until it is sent.
+            let from = unsafe { (*mbuf).port() };
             let way = self
                 .ways
                 .iter_mut()
@@ -439,7 +434,7 @@ impl TxQueue {
                 unreachable!("the last way is for all others");
             };
             way.places.push(place as u16);
-            way.mbufs.push(self.mbufs[place]);
+            way.mbufs.push(mbuf);
         }
         for way in &mut self.ways {
             let by = (way.queue, &way.pass, &way.turns);
@@ -477,7 +472,7 @@ impl Shared {
     fn send(
         &self,
         (queue, pass, turns): (u16, &Option<Pass>, &Turns),
-        mbufs: &mut [*mut c_void],
+        mbufs: &mut [*mut Mbuf],
     ) -> usize {
         let (mut sent, mut tries) = (0, 0);
         while sent < mbufs.len() && tries < TRIES {

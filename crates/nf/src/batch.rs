@@ -294,10 +294,9 @@ impl Batch {
             } = packet;
             assert!(buffer.is_of(pool), "a buffer of another pool");
             let length = usize::from(length);
-            assert!(
-                usize::from(start) + length <= bytes,
-                "a frame of {length} bytes from {start} on in a buffer of {bytes}"
-            );
+            if usize::from(start) + length > bytes {
+                beyond(start, length, bytes);
+            }
             let incoming = Incoming {
                 length,
                 arrival,
@@ -311,19 +310,19 @@ impl Batch {
         }));
     }
 
-    /// Takes every packet's buffer away, for a device that is to send it: `to` gets the buffer, and where
+    /// Takes every packet's buffer away, for a device that is to send it: tells, in order, each buffer, and where
     /// in it the frame starts and how long it is. What is known of the packets stays; frames are beyond
     /// reach.
     ///
     /// # Panics
     /// If it has been done before.
     #[inline]
-    pub fn hand_over(&mut self, mut to: impl FnMut(Buffer, u16, u16)) {
+    pub fn hand_over(&mut self) -> impl ExactSizeIterator<Item = (Buffer, u16, u16)> {
         let pool = self.memory.pool();
-        for Slot { packet, buffer } in &mut self.packets {
+        self.packets.iter_mut().map(move |Slot { packet, buffer }| {
             assert!(buffer.is_of(pool), "a buffer of another pool");
-            to(buffer.take_away(), packet.start, packet.length);
-        }
+            (buffer.take_away(), packet.start, packet.length)
+        })
     }
 
     /// Takes the packets at these places, which rise, out of the batch: a device did not send them.
@@ -618,12 +617,25 @@ impl Batch {
     /// If `pool` is not the batch's.
     #[inline]
     pub fn release(&mut self, pool: &mut BufferPool) {
-        pool.give_all(self.packets.drain(..).map(|slot| slot.buffer));
+        let sent = self.packets.iter().all(|slot| slot.buffer.is_away());
+        if sent {
+            // The usual end where buffers are a device's.
+            pool.let_go(self.packets.len());
+            self.packets.clear();
+        } else {
+            pool.give_all(self.packets.drain(..).map(|slot| slot.buffer));
+        }
         if !self.bypass.is_empty() || !self.dropped.is_empty() {
             pool.give_all(self.bypass.drain(..).map(|slot| slot.buffer));
             pool.give_all(self.dropped.drain(..).map(|(buffer, _)| buffer));
         }
     }
+}
+
+/// Apart, so that the loop that finds it out keeps its numbers in registers.
+#[cold]
+fn beyond(start: u16, length: usize, bytes: usize) -> ! {
+    panic!("a frame of {length} bytes from {start} on in a buffer of {bytes}")
 }
 
 /// Everything in the headers that counts from the frame's start.
@@ -663,8 +675,7 @@ mod tests {
     #[test]
     fn a_device_takes_buffers_away_and_sends_some() {
         let (mut pool, mut batch) = batch(&[b"a", b"bb", b"ccc"]);
-        let mut taken = Vec::new();
-        batch.hand_over(|buffer, start, length| taken.push((buffer, start, length)));
+        let taken: Vec<_> = batch.hand_over().collect();
         assert_eq!(taken.iter().map(|t| t.2).collect::<Vec<_>>(), [1, 2, 3]);
         batch.take_out(&[0, 2]);
         assert_eq!((batch.len(), batch.packet(0).length()), (1, 2));

@@ -352,9 +352,7 @@ impl BufferPool {
     #[inline]
     pub fn dismiss(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
-        if let Some(lent) = &mut self.lent {
-            lent.held -= 1;
-        }
+        self.let_go(1);
     }
 
     /// Takes a buffer over that another pool of the same memory [let go](BufferPool::dismiss).
@@ -364,9 +362,7 @@ impl BufferPool {
     #[inline]
     pub fn admit(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
-        if let Some(lent) = &mut self.lent {
-            lent.held += 1;
-        }
+        self.hold(1);
     }
 
     /// The buffers that were given back, for the device: they are its own from now on.
@@ -450,6 +446,14 @@ impl BufferPool {
             assert!(memory.owns(&buffer), "a buffer of another pool");
             buffer.index
         }));
+    }
+
+    /// Counts that many fewer as held: they have been sent.
+    #[inline]
+    pub(crate) fn let_go(&mut self, buffers: usize) {
+        if let Some(lent) = &mut self.lent {
+            lent.held -= buffers;
+        }
     }
 
     /// How many buffers are free, or how many more of a device's a worker may hold.

@@ -95,7 +95,7 @@ impl Sender for FakeQueue {
         let mut sent = self.0.sent.lock().unwrap();
         sent.extend((0..batch.len()).map(number));
         let mut free = self.0.free.lock().unwrap();
-        batch.hand_over(|buffer, _, _| free.push(buffer.index()));
+        free.extend(batch.hand_over().map(|(buffer, ..)| buffer.index()));
         0
     }
 }

@@ -110,7 +110,8 @@ impl Receiver for Queue {
 impl Sender for Queue {
     fn transmit(&mut self, batch: &mut Batch) -> usize {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        batch.hand_over(|buffer, _, _| state.free.push(buffer.index()));
+        let free = batch.hand_over().map(|(buffer, ..)| buffer.index());
+        state.free.extend(free);
         0
     }
 }
