@@ -132,6 +132,9 @@ pub struct RunArgs {
     /// Ports receive only frames that are for their own MAC address, or for many
     #[arg(long)]
     pub no_promiscuous: bool,
+    /// On ports, cores without packets for so long sleep for so long at a time [default: they never do]
+    #[arg(long, value_name = "TIME", value_parser = values::nap)]
+    pub nap: Option<Nanos>,
     /// How long packets arrive [default: a capture once, or 3s; from ports until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,

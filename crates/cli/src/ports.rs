@@ -27,10 +27,17 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
         }),
     };
     let Some(mut ports) = ports else {
-        return match args.no_promiscuous {
-            true => wrong("--no-promiscuous is for ports: name one with --port, or in the spec"),
-            false => Ok(None),
+        let flag = match args {
+            RunArgs {
+                no_promiscuous: true,
+                ..
+            } => "--no-promiscuous",
+            RunArgs { nap: Some(_), .. } => "--nap",
+            _ => return Ok(None),
         };
+        return wrong(&format!(
+            "{flag} is for ports: name one with --port, or in the spec"
+        ));
     };
     if args.no_promiscuous {
         ports.set_up.promiscuous = false;
@@ -92,6 +99,7 @@ pub fn find(
         duration: args.duration,
         huge_pages: HugePages::IfThere,
         cores: cores.to_vec(),
+        naps: args.nap,
         checksums: spec.packets.malformed == Fate::Drop,
     };
     let ports = DpdkPorts::find(config, clock.clone());

@@ -185,7 +185,7 @@ fn machine(table: &mut Table, report: &RunReport) {
     table.line("throughput", &throughput);
     let cores = &report.cores;
     let mut text = format!("{} dedicated", cores.dedicated);
-    if report.server.is_some() {
+    if report.server.is_some() || cores.dedicated_avg < cores.dedicated as f64 {
         let _ = write!(text, ", {:.2} of them in use", cores.dedicated_avg);
     }
     if report.scaling.is_some() || cores.auxiliary_avg > 0.0 {

@@ -52,6 +52,11 @@ pub fn window(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(60))
 }
 
+/// How long an idle core sleeps.
+pub fn nap(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_micros(1)..=Nanos::from_millis(10))
+}
+
 /// How long cores are watched.
 pub fn watch(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(10)..=Nanos::from_secs(600))

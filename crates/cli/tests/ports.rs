@@ -205,6 +205,9 @@ mod with_dpdk {
         }
         refused(&forward, &["--both-ways"], "--port");
         refused(&forward, &["--no-promiscuous"], "name one with --port");
+        refused(&forward, &["--nap", "50us"], "--nap is for ports");
+        let nap = ["--port", "net_ring0", "--nap", "1s"];
+        refused(&forward, &nap, "--nap");
         refused(&matching, &["--port", "net_ring0"], "spec.match");
     }
 
@@ -343,6 +346,23 @@ mod with_dpdk {
             assert_eq!(report["interrupted"], true);
             assert!(count(&report, "delivered") > 0, "{report}");
         }
+    }
+
+    /// What is seen of it is that the core is left to others.
+    #[test]
+    fn an_idle_core_naps_if_it_may() {
+        let folder = Folder::new();
+        let traffic = folder.capture("in.pcap", &mixture(1000));
+        let port = pcap(0, &traffic, &folder.path("out.pcap"));
+        let naps: [&[&str]; 2] = [&[], &["--nap", "200us"]];
+        let used = naps.map(|naps| {
+            let report = on_ports(&folder.acl_nat(), &[&port], naps);
+            assert_eq!(count(&report, "offered"), 1000);
+            assert_eq!(count(&report, "delivered"), 900);
+            assert_eq!(report["cores"]["dedicated"], 1);
+            report["cores"]["dedicated_avg"].as_f64().unwrap()
+        });
+        assert!(used[0] == 1.0 && used[1] < 1.0, "{used:?}");
     }
 
     /// Longer than the device's buffers, in pieces: lost, and counted.

@@ -47,6 +47,8 @@ pub struct DpdkConfig {
     pub huge_pages: HugePages,
     /// The workers' cores, which DPDK's own threads leave alone if there are others.
     pub cores: Vec<usize>,
+    /// For how long idle workers sleep at a time, if they may.
+    pub naps: Option<Nanos>,
     /// Whether packets whose checksums a device finds wrong are dropped.
     pub checksums: bool,
 }
@@ -391,6 +393,10 @@ impl Port for DpdkPorts {
         Some(Nanos::ZERO)
     }
 
+    fn naps(&self) -> Option<Nanos> {
+        self.config.naps
+    }
+
     fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
         let Some(steering) = &self.steering else {
             return Err(RetaError::NotPaced);
@@ -439,6 +445,7 @@ mod tests {
             huge_pages: HugePages::No,
             cores: vec![0, 1],
             checksums: true,
+            naps: None,
         };
         let mut ports = DpdkPorts::find(config, Clock::start()).unwrap();
         let need = Need {

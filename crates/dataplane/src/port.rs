@@ -102,6 +102,12 @@ pub trait Port: Sync {
     /// How long a new bucket table takes to be in force, if it can change.
     fn reta_delay(&self) -> Option<Nanos>;
 
+    /// For how long workers may sleep at a time when they have had nothing to do for as long; not at all without
+    /// it. What comes meanwhile must find room.
+    fn naps(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Installs a bucket table. It holds for packets that arrive from the returned time on, some
     /// way ahead; earlier ones still go where they went.
     ///

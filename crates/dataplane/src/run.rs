@@ -351,6 +351,7 @@ fn on_port(
             worker_config.clone(),
             sender,
         );
+        let worker = worker.napping(port.naps());
         let worker = match dispatches.next() {
             Some(dispatch) => worker.dispatching(dispatch),
             None => worker,

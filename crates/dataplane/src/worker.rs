@@ -11,6 +11,7 @@ use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
@@ -67,6 +68,10 @@ pub struct Worker {
     book: Option<Box<Book>>,
     /// Without it, flow state stays here.
     kept: Option<Box<Kept>>,
+    /// For how long it sleeps at a time once it has had nothing to do for as long; without it, it never does.
+    naps: Option<Nanos>,
+    /// When it last had something to do.
+    busy_at: Nanos,
 }
 
 impl Worker {
@@ -93,6 +98,8 @@ impl Worker {
             from_queue: false,
             book: None,
             kept: None,
+            naps: None,
+            busy_at: Nanos::ZERO,
         }
     }
 
@@ -100,6 +107,12 @@ impl Worker {
     pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
         let kept = Kept::new(keeper, &self.pool, self.config.batch);
         self.kept = Some(Box::new(kept));
+        self
+    }
+
+    /// Lets the worker sleep for so long at a time, once it has had nothing to do for as long.
+    pub fn napping(mut self, naps: Option<Nanos>) -> Worker {
+        self.naps = naps;
         self
     }
 
@@ -198,7 +211,9 @@ impl Worker {
                     true
                 }
             };
-            if !busy {
+            if busy {
+                self.busy_at = last;
+            } else {
                 if let Some(book) = &mut self.book {
                     book.idle();
                 }
@@ -274,13 +289,21 @@ impl Worker {
     }
 
     /// What a worker does that has nothing to do: it looks again; or, if no packet can come for some time
-    /// since it has no RSS bucket, leaves its core to others for so long. Returns the time after.
+    /// since it has no RSS bucket, or none has come for so long that it may nap, leaves its core to others for a
+    /// while. Returns the time after.
     #[inline]
     fn rest(&mut self, received: Received, now: Nanos) -> Nanos {
+        let runs = !received.ended && now >= self.config.start;
         let rest = match &self.buckets {
-            Some(buckets) if !received.ended && now >= self.config.start => buckets.rest(),
+            Some(buckets) if runs => buckets.rest(),
             _ => None,
         };
+        let idle = now.saturating_sub(self.busy_at.max(self.config.start));
+        let nap = self.naps.filter(|nap| runs && idle >= *nap);
+        let rest = rest.or_else(|| {
+            let nap = nap.filter(|_| received.waiting == 0)?;
+            Some(Duration::from_nanos(nap.0))
+        });
         let Some(rest) = rest else {
             std::hint::spin_loop();
             return now;
