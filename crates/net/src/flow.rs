@@ -19,6 +19,18 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The key as words, to be read back by [`from_words`](FlowKey::from_words) of the same version.
+    #[inline]
+    pub const fn words(&self) -> [u64; 5] {
+        self.words
+    }
+
+    /// The key of these words. Any are one, if not always that of a packet.
+    #[inline]
+    pub const fn from_words(words: [u64; 5]) -> Self {
+        FlowKey { words }
+    }
+
     /// The key of an IPv4 flow. Ports in host byte order.
     #[inline]
     pub const fn v4(

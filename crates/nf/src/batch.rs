@@ -143,7 +143,7 @@ impl Packet {
 
     /// Where in its buffer the frame starts.
     #[inline]
-    pub(crate) fn start(&self) -> usize {
+    pub fn start(&self) -> usize {
         usize::from(self.start)
     }
 
@@ -171,6 +171,16 @@ impl Packet {
     }
 }
 
+/// What is left of a dropped packet.
+#[derive(Debug)]
+struct Dropped {
+    buffer: Buffer,
+    /// Its flow's number.
+    number: u16,
+    /// Why, as [`Verdict::Drop`] says; 0 if the device did not send it.
+    reason: u8,
+}
+
 /// Up to [`MAX_BATCH`] packets of one buffer pool, in order of arrival.
 #[derive(Debug)]
 pub struct Batch {
@@ -178,8 +188,8 @@ pub struct Batch {
     capacity: usize,
     packets: Vec<Slot>,
     bypass: Vec<Slot>,
-    /// Buffers of dropped packets, with their flows' numbers, until the pool takes them back.
-    dropped: Vec<(Buffer, u16)>,
+    /// Buffers of dropped packets until the pool takes them back.
+    dropped: Vec<Dropped>,
 }
 
 impl Batch {
@@ -338,8 +348,11 @@ impl Batch {
             place += 1;
             out
         });
-        self.dropped
-            .extend(gone.map(|slot| (slot.buffer, slot.packet.number)));
+        self.dropped.extend(gone.map(|slot| Dropped {
+            buffer: slot.buffer,
+            number: slot.packet.number,
+            reason: 0,
+        }));
     }
 
     /// Adds a packet with a copy of `frame`; `false` if the batch is full or the pool empty.
@@ -526,6 +539,52 @@ impl Batch {
         }
     }
 
+    /// Has the frame of packet `i` be one of `length` bytes from `start` on in its buffer, which `write` puts
+    /// there. The packet's headers stay as they were: for a packet that no function looks at any more.
+    ///
+    /// # Panics
+    /// If the frame is beyond the buffer, or longer than [`MAX_FRAME`].
+    #[inline]
+    pub fn replace_frame(
+        &mut self,
+        i: usize,
+        [start, length]: [usize; 2],
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        assert!(start.max(length) <= MAX_FRAME, "a frame of {length} bytes");
+        let Slot { packet, buffer } = &mut self.packets[i];
+        write(&mut self.memory.bytes_mut(buffer)[start..start + length]);
+        packet.set_place(start as u16, length as u16);
+    }
+
+    /// Adds a packet that a function is to see, in a buffer of the batch's memory.
+    ///
+    /// # Panics
+    /// If the buffer is of other memory, or the frame beyond it.
+    #[inline]
+    pub(crate) fn put(&mut self, buffer: Buffer, incoming: &Incoming, start: u16) -> &mut Packet {
+        let end = usize::from(start) + incoming.length;
+        assert!(
+            end <= self.memory.bytes(&buffer).len(),
+            "a frame beyond its buffer"
+        );
+        let packet = Packet::new(incoming, start);
+        let at = self.packets.len();
+        self.packets.push(Slot { packet, buffer });
+        &mut self.packets[at].packet
+    }
+
+    /// Empties the batch: every buffer, with the packet if it was not dropped, or else its number and why.
+    #[inline]
+    pub(crate) fn take_all(&mut self, mut each: impl FnMut(Buffer, Result<Packet, (u16, u8)>)) {
+        for slot in self.packets.drain(..).chain(self.bypass.drain(..)) {
+            each(slot.buffer, Ok(slot.packet));
+        }
+        for gone in self.dropped.drain(..) {
+            each(gone.buffer, Err((gone.number, gone.reason)));
+        }
+    }
+
     /// Has `copy` write the rest of every frame that is not whole yet, given its number, before
     /// functions see it.
     #[inline]
@@ -553,7 +612,11 @@ impl Batch {
             match slot.packet.verdict {
                 Verdict::Drop(reason) => {
                     on_drop(&slot.packet, reason);
-                    dropped.push((slot.buffer, slot.packet.number));
+                    dropped.push(Dropped {
+                        buffer: slot.buffer,
+                        number: slot.packet.number,
+                        reason,
+                    });
                 }
                 Verdict::Bypass | Verdict::Forward => bypass.push(slot),
             }
@@ -607,7 +670,8 @@ impl Batch {
     pub fn send_back(&mut self) -> impl Iterator<Item = Receipt> {
         let kept = self.packets.drain(..).chain(self.bypass.drain(..));
         let kept = kept.map(|slot| (slot.buffer, slot.packet.number));
-        kept.chain(self.dropped.drain(..))
+        let dropped = self.dropped.drain(..);
+        kept.chain(dropped.map(|packet| (packet.buffer, packet.number)))
             .map(|(buffer, number)| Receipt::new(buffer, number))
     }
 
@@ -627,7 +691,7 @@ impl Batch {
         }
         if !self.bypass.is_empty() || !self.dropped.is_empty() {
             pool.give_all(self.bypass.drain(..).map(|slot| slot.buffer));
-            pool.give_all(self.dropped.drain(..).map(|(buffer, _)| buffer));
+            pool.give_all(self.dropped.drain(..).map(|packet| packet.buffer));
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::library::LibraryFunction;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
-use crate::spec::{ChainSpec, Fate, FunctionConfig, OwnFunction};
+use crate::spec::{ChainSpec, Fate, FunctionConfig, FunctionSpec, OwnFunction};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
 use crate::url_filter::{FilterTable, UrlFilter};
 use std::io;
@@ -274,6 +274,46 @@ fn now_of_the_world() -> Nanos {
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
+/// Where the flow records of a function [by itself](by_itself) go, if it writes any.
+pub struct Records(Option<Arc<AccountingTable>>);
+
+impl Records {
+    /// Waits until all are in their file. The function must have been dropped, or this waits for ever.
+    ///
+    /// # Errors
+    /// The file is not complete.
+    pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
+        match &self.0 {
+            Some(table) => table.finish(),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Prepares a function of a chain and makes its instance, for a process of its own. There are `of` such
+/// processes, which share nothing, and this is `part`, below `of`. `rss` is the hash of the port that the chain
+/// runs on.
+///
+/// # Errors
+/// As [`ChainBuilder::new`].
+pub fn by_itself(
+    function: &FunctionSpec,
+    rss: &RssHasher,
+    [part, of]: [u16; 2],
+) -> Result<(Box<dyn NetworkFunction>, Records), BuildError> {
+    let shared = match Shared::new(&function.name, &function.config, rss)? {
+        Shared::Encrypt(rules, _) => {
+            Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of)))
+        }
+        shared => shared,
+    };
+    let function = shared.instance();
+    Ok(match shared {
+        Shared::Accounting(table) => (function, Records(Some(table))),
+        _ => (function, Records(None)),
+    })
+}
+
 /// Every address of a prefix: a NAT may use the first and the last, too.
 fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr> + use<> {
     let (first, last) = (prefix.network().to_bits(), prefix.broadcast().to_bits());
@@ -320,13 +360,12 @@ impl ChainBuilder {
                 Ok((function.name.clone(), shared))
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
-        let input = InputPolicy {
-            malformed: spec.packets.malformed,
-            non_ip: spec.packets.non_ip,
-        };
         let mut builder = ChainBuilder {
             functions,
-            input,
+            input: InputPolicy {
+                malformed: spec.packets.malformed,
+                non_ip: spec.packets.non_ip,
+            },
             cuts,
             origin: None,
             flows: None,
@@ -341,6 +380,42 @@ impl ChainBuilder {
             _ => state_bytes_with_cuts(&instances, cuts),
         };
         drop(instances);
+        builder.make_flows(spec, state_bytes, seed)?;
+        Ok(builder)
+    }
+
+    /// As [`new`](ChainBuilder::new), for a chain whose functions are made elsewhere, and given with each
+    /// [instance](ChainBuilder::instance_of). These are like them.
+    ///
+    /// # Errors
+    /// As [`new`](ChainBuilder::new).
+    pub fn of_others(
+        spec: &ChainSpec,
+        functions: &[(String, Box<dyn NetworkFunction>)],
+        seed: u64,
+    ) -> Result<ChainBuilder, BuildError> {
+        check_mixed_flows(functions)?;
+        let mut builder = ChainBuilder {
+            functions: Vec::new(),
+            input: InputPolicy {
+                malformed: spec.packets.malformed,
+                non_ip: spec.packets.non_ip,
+            },
+            cuts: Cuts::NONE,
+            origin: None,
+            flows: None,
+        };
+        builder.make_flows(spec, state_bytes_with_cuts(functions, Cuts::NONE), seed)?;
+        Ok(builder)
+    }
+
+    /// Makes the flow table, if the chain needs one.
+    fn make_flows(
+        &mut self,
+        spec: &ChainSpec,
+        state_bytes: usize,
+        seed: u64,
+    ) -> Result<(), BuildError> {
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
                 capacity: spec.flows.capacity as usize,
@@ -349,15 +424,13 @@ impl ChainBuilder {
                 state_bytes,
                 seed,
             };
-            builder.flows =
-                Some(
-                    FlowTable::create(&config).map_err(|source| BuildError::FlowTable {
-                        capacity: config.capacity,
-                        source,
-                    })?,
-                );
+            let flows = FlowTable::create(&config).map_err(|source| BuildError::FlowTable {
+                capacity: config.capacity,
+                source,
+            })?;
+            self.flows = Some(flows);
         }
-        Ok(builder)
+        Ok(())
     }
 
     fn instances(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
@@ -411,6 +484,11 @@ impl ChainBuilder {
         self.origin = self.origin.map(|_| origin);
     }
 
+    /// Whether the chain looks flows up.
+    pub fn has_flows(&self) -> bool {
+        self.flows.is_some()
+    }
+
     /// Bytes of the flow table, all workers' together; 0 if there is none.
     pub fn flow_memory_bytes(&self) -> usize {
         self.flows
@@ -421,7 +499,18 @@ impl ChainBuilder {
     /// An instance for the worker that owns the buckets for which `owns` says so. No bucket may be
     /// given twice: the second worker would not get it.
     pub fn instance(&mut self, owns: impl Fn(u16) -> bool) -> Chain {
-        let functions = self.instances();
+        self.instance_of(self.instances(), owns)
+    }
+
+    /// As [`instance`](ChainBuilder::instance), of functions that were made elsewhere.
+    ///
+    /// # Panics
+    /// If they have more state than those that the builder was [told of](ChainBuilder::of_others).
+    pub fn instance_of(
+        &mut self,
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        owns: impl Fn(u16) -> bool,
+    ) -> Chain {
         let Some((table, free)) = &mut self.flows else {
             return Chain::with_cuts(functions, None, self.input, self.cuts);
         };

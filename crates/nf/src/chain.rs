@@ -1,10 +1,12 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
+mod alone;
 mod keep;
 mod opening;
 mod segment;
 mod stage;
 
+pub use alone::{Alone, AlonePacket, Made};
 pub use keep::{KeptFlow, KeptFunction, Standing, kept_state_bytes};
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
@@ -66,6 +68,8 @@ pub struct Chain {
     unseen: Vec<u16>,
     /// Without it, flow state stays here.
     keep: Option<Box<Keep>>,
+    /// Whether the chain's other functions are in other processes.
+    alone: bool,
 }
 
 /// A flow with packets in the system, as [`Chain::activate`] gives it.
@@ -100,16 +104,26 @@ impl Chain {
     /// As [`new`](Chain::new).
     pub fn with_cuts(
         functions: Vec<(String, Box<dyn NetworkFunction>)>,
-        mut table: Option<FlowTable>,
+        table: Option<FlowTable>,
         input: InputPolicy,
         cuts: Cuts,
+    ) -> Chain {
+        let layout = Layout::new(&functions, cuts);
+        Chain::with_layout(functions, table, input, layout)
+    }
+
+    fn with_layout(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        mut table: Option<FlowTable>,
+        input: InputPolicy,
+        layout: Layout,
     ) -> Chain {
         let Layout {
             segments,
             slots,
             bytes,
             connections,
-        } = Layout::new(&functions, cuts);
+        } = layout;
         let room = table.as_ref().map_or(0, FlowTable::state_bytes);
         assert!(
             bytes <= room,
@@ -153,6 +167,7 @@ impl Chain {
             lost: 0,
             unseen: Vec::with_capacity(MAX_BATCH),
             keep: None,
+            alone: false,
         }
     }
 
@@ -314,6 +329,9 @@ impl Chain {
             let stage = &mut self.stages[i];
             let slot = stage.slot.as_ref();
             let mut flows = FlowStates {
+                ends: &mut self.ends,
+                now,
+                version: stage.function.version(),
                 table: if slot.is_some() {
                     self.table.as_mut()
                 } else {
@@ -332,6 +350,9 @@ impl Chain {
             };
             stage.function.process(batch, &mut flows);
             self.lost += stage.compact(batch);
+            if self.segments[segment].opens_companions {
+                tell_ends(&mut self.stages, &mut self.ends);
+            }
         }
         if unsettled {
             self.settle(segment, batch);
@@ -401,6 +422,9 @@ impl Chain {
     pub fn finish(mut self) -> Vec<u64> {
         let before: Vec<u64> = self.reason_counts().collect();
         self.end_flows();
+        for stage in &mut self.stages {
+            stage.function.finished();
+        }
         let counted = self.reason_counts().zip(before);
         counted.map(|(after, before)| after - before).collect()
     }

@@ -5,6 +5,7 @@
 //! [`flow_table`](crate::flow_table), the only caller.
 
 use crate::region::{CACHE_LINE, Region, prefetch};
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -95,6 +96,32 @@ impl FlowMemory {
         };
         Ok(FlowMemory {
             entries: Region::zeroed(places * CACHE_LINE)?,
+            states,
+            places,
+            state_bytes,
+        })
+    }
+
+    /// Bytes of a file for so many flows, for [`in_file`](FlowMemory::in_file).
+    pub(crate) fn file_bytes(places: usize, state_lines: usize) -> usize {
+        places * (1 + state_lines) * CACHE_LINE
+    }
+
+    /// As [`new`](FlowMemory::new), in a file in memory: so it outlives a process. Whoever else maps the file is
+    /// the caller's obligation, as for any other part of it.
+    pub(crate) fn in_file(
+        file: &File,
+        places: usize,
+        state_lines: usize,
+    ) -> io::Result<FlowMemory> {
+        let state_bytes = state_lines * CACHE_LINE;
+        let entries = places * CACHE_LINE;
+        let states = match state_bytes {
+            0 => None,
+            _ => Some(Region::shared(file, entries, places * state_bytes)?),
+        };
+        Ok(FlowMemory {
+            entries: Region::shared(file, 0, entries)?,
             states,
             places,
             state_bytes,

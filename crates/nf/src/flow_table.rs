@@ -16,10 +16,12 @@
 
 mod config;
 mod ended;
+mod mirror;
 mod partition;
 
 pub use config::{FlowTableConfig, IdleTimeouts, WhenFull};
 pub(crate) use ended::EndedFlows;
+pub use mirror::{Companions, Mirror, MirrorConfig};
 pub use partition::Partition;
 
 use crate::batch::{MAX_BATCH, Slot};
@@ -49,6 +51,12 @@ pub(crate) struct FlowIndex(u32);
 impl FlowIndex {
     /// No flow.
     pub(crate) const NONE: FlowIndex = FlowIndex(u32::MAX);
+
+    /// A flow of a table that is in another process.
+    #[inline]
+    pub(crate) fn of_another(place: u32) -> FlowIndex {
+        FlowIndex(place)
+    }
 
     #[inline]
     pub(crate) fn get(self) -> Option<u32> {
@@ -121,6 +129,8 @@ pub struct FlowTable {
     connections: bool,
     /// Who says how long flows are kept, and the bytes of their state that it is told.
     lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>,
+    /// Who opens companions, if the flows are another process's.
+    companions: Option<Box<dyn Companions>>,
 }
 
 impl FlowTable {
@@ -130,11 +140,7 @@ impl FlowTable {
     /// # Errors
     /// If there is not that much memory.
     pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Partition>)> {
-        let shift = (2 * config.capacity)
-            .div_ceil(BUCKETS)
-            .max(64)
-            .next_power_of_two()
-            .ilog2();
+        let shift = shift_for(config.capacity);
         let places = BUCKETS << shift;
         let state_lines = config.state_bytes.div_ceil(CACHE_LINE);
         let fetched = 0..state_lines * CACHE_LINE;
@@ -164,6 +170,7 @@ impl FlowTable {
             fetched,
             connections: false,
             lifetimes: None,
+            companions: None,
         };
         Ok((table, partitions))
     }
@@ -183,6 +190,7 @@ impl FlowTable {
             fetched: self.fetched.clone(),
             connections: self.connections,
             lifetimes: self.lifetimes.clone(),
+            companions: None,
         }
     }
 
@@ -754,6 +762,15 @@ impl FlowTable {
             partition.live -= 1;
         }
     }
+}
+
+/// `log2` of the places in a partition of a table for so many flows.
+fn shift_for(capacity: usize) -> u32 {
+    (2 * capacity)
+        .div_ceil(BUCKETS)
+        .max(64)
+        .next_power_of_two()
+        .ilog2()
 }
 
 /// A span as whole ticks, at least one.

@@ -52,6 +52,7 @@ impl NetworkFunction for Forward {
 mod tests {
     use super::*;
     use crate::buffer::BufferPool;
+    use crate::flow_table::EndedFlows;
     use crate::function::StateSlot;
     use tailwater_net::Nanos;
 
@@ -67,7 +68,11 @@ mod tests {
             let mut pool = BufferPool::new(1, 64).unwrap();
             let mut batch = Batch::new(&pool, 1);
             assert!(batch.push(&mut pool, &frame, Nanos::ZERO, 0));
+            let mut ends = EndedFlows::default();
             let mut flows = FlowStates {
+                ends: &mut ends,
+                now: Nanos::ZERO,
+                version: 1,
                 table: None,
                 slot: &StateSlot::default(),
             };

@@ -149,6 +149,9 @@ pub trait NetworkFunction: Send {
         let _ = (key, state);
     }
 
+    /// The flows that were still there at the end of the run have ended, too.
+    fn finished(&mut self) {}
+
     /// The last packet has passed. The ends of all flows that are still there follow, away from the
     /// data path: from now on the function may wait.
     fn finish(&mut self) {}
@@ -201,7 +204,7 @@ pub trait Lifetimes: Debug + Send + Sync {
 }
 
 /// The most reasons to drop that one function can have.
-pub const MAX_DROP_REASONS: usize = 16;
+pub const MAX_DROP_REASONS: usize = 17;
 
 /// The most keys that a function asks about for one flow.
 pub const MAX_WISHES: usize = 4;
@@ -290,6 +293,10 @@ impl StateSlot {
 pub struct FlowStates<'a> {
     pub(crate) table: Option<&'a mut FlowTable>,
     pub(crate) slot: &'a StateSlot,
+    pub(crate) ends: &'a mut EndedFlows,
+    pub(crate) now: Nanos,
+    /// The function's version.
+    pub(crate) version: u32,
 }
 
 impl FlowStates<'_> {
@@ -319,6 +326,41 @@ impl FlowStates<'_> {
         table
             .expect("only functions with state ask for it")
             .state_address(packet.flow, &self.slot.state_of(packet.reversed))
+    }
+
+    /// When the batch was taken, since the run's start.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Opens a companion of the packet's flow, as [`NewFlow::open_companion`] does, for a function that
+    /// [does so](NetworkFunction::opens_companions) only when it processes. Gives the companion's place, and
+    /// the function's state of it. If the flow has a companion of this key already, that is it.
+    ///
+    /// # Errors
+    /// As there; a flow that has another companion says that the key is taken.
+    ///
+    /// # Panics
+    /// If the packet has no flow, or `T` is larger than the
+    /// [declared state](NetworkFunction::state_bytes).
+    pub fn open_companion<T: Pod>(
+        &mut self,
+        packet: &Packet,
+        key: &FlowKey,
+        rss_hash: u32,
+    ) -> Result<(u32, &mut T), NoCompanion> {
+        let table = self.table.as_mut();
+        let table = table.expect("only functions with state ask for it");
+        let bucket = bucket_of(rss_hash);
+        let (companion, new) =
+            table.open_companion_again(packet.flow, key, bucket, self.now, self.ends)?;
+        if new {
+            *table.word(companion, self.slot.version) = self.version;
+        }
+        Ok((
+            companion.place() as u32,
+            self.slot.typed(table, companion, false),
+        ))
     }
 
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
@@ -398,13 +440,19 @@ impl NewFlow<'_> {
         key: &FlowKey,
         rss_hash: u32,
     ) -> Result<&mut T, NoCompanion> {
-        let companion = self.table.open_companion(
-            self.packet.flow,
-            key,
-            bucket_of(rss_hash),
-            self.now,
-            self.ends,
-        )?;
+        let elsewhere = self
+            .table
+            .ask_for_companion(self.packet.number, key, rss_hash);
+        let companion = match elsewhere {
+            Some(opened) => opened?,
+            None => self.table.open_companion(
+                self.packet.flow,
+                key,
+                bucket_of(rss_hash),
+                self.now,
+                self.ends,
+            )?,
+        };
         *self.table.word(companion, self.slot.version) = self.version;
         Ok(self.slot.typed(self.table, companion, false))
     }

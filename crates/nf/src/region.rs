@@ -4,7 +4,8 @@
 //! (packet buffers, flow entries, flow state) is addressed by index, never by address, so that a
 //! region can be mapped elsewhere in another process.
 
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use std::fs::File;
 use std::io;
 
 /// The size of a cache line, in bytes.
@@ -42,6 +43,20 @@ impl Region {
         Ok(Region {
             map: MmapRaw::from(map),
         })
+    }
+
+    /// So many bytes of a file in memory (`memfd`), from `offset` on, a multiple of a page. Other processes may
+    /// map it, too: what they write is seen here.
+    ///
+    /// # Errors
+    /// What the kernel says, or the file is shorter.
+    pub fn shared(file: &File, offset: usize, bytes: usize) -> io::Result<Region> {
+        if file.metadata()?.len() < (offset + bytes) as u64 {
+            return Err(io::Error::other("the file is too short"));
+        }
+        let mut options = MmapOptions::new();
+        let map = options.offset(offset as u64).len(bytes).map_raw(file)?;
+        Ok(Region { map })
     }
 
     /// The first byte.

@@ -27,7 +27,7 @@ impl Chain {
         if !self.segments[segment].has_state() {
             return false;
         }
-        if segment > 0 && batch.iter().any(|packet| packet.rekeyed) {
+        if (segment > 0 || self.alone) && batch.iter().any(|packet| packet.rekeyed) {
             self.learn_of_rekeyed(segment, batch);
         }
         let version = self.settled_version(segment);

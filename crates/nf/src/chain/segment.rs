@@ -123,14 +123,31 @@ impl Layout {
             let begins = |i: &usize| cuts.begins(*i, functions.len());
             let end = (first + 1..functions.len()).find(begins);
             let stages = first..end.unwrap_or(functions.len());
-            layout.add(stages.clone(), functions);
+            let followed = stages.end < functions.len();
+            layout.add(stages.clone(), functions, followed);
             first = stages.end;
         }
         layout
     }
 
-    fn add(&mut self, stages: Range<usize>, functions: &[(String, Box<dyn NetworkFunction>)]) {
-        let followed = stages.end < functions.len();
+    /// One segment in the middle of a chain whose others are elsewhere.
+    pub(super) fn between_others(functions: &[(String, Box<dyn NetworkFunction>)]) -> Layout {
+        let mut layout = Layout {
+            segments: Vec::new(),
+            slots: Vec::new(),
+            bytes: 0,
+            connections: false,
+        };
+        layout.add(0..functions.len(), functions, true);
+        layout
+    }
+
+    fn add(
+        &mut self,
+        stages: Range<usize>,
+        functions: &[(String, Box<dyn NetworkFunction>)],
+        followed: bool,
+    ) {
         let functions = &functions[stages.clone()];
         let connections = self.connections;
         // How often a function's state is there.

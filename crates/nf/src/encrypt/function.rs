@@ -63,7 +63,13 @@ impl std::fmt::Debug for EncryptRules {
 /// nanoseconds since 1970, and packets take far longer than a nanosecond each: after a restart the
 /// numbers are above all that were given before.
 #[derive(Debug)]
-pub struct PacketNumbers(AtomicU64);
+pub struct PacketNumbers {
+    /// The next block's first; 0 before the first is taken.
+    next: AtomicU64,
+    /// Of so many processes with numbers of their own, which share nothing, this one is `part`.
+    part: u64,
+    of: u64,
+}
 
 /// Numbers that a worker takes at a time, so that workers seldom meet.
 const BLOCK: u64 = 1024;
@@ -71,14 +77,43 @@ const BLOCK: u64 = 1024;
 impl PacketNumbers {
     /// Numbers from now on.
     pub fn starting_now() -> PacketNumbers {
+        let numbers = PacketNumbers::among(0, 1);
+        numbers.next.store(numbers.now(), Ordering::Relaxed);
+        numbers
+    }
+
+    /// Numbers from the time on at which the first is taken: a process may wait for long until it follows
+    /// another one. It gives every `of`th block, so that as many processes that share nothing never give the same.
+    /// A packet must then take so many nanoseconds at least.
+    ///
+    /// # Panics
+    /// If `part` is not below `of`.
+    pub fn among(part: u16, of: u16) -> PacketNumbers {
+        assert!(part < of, "part {part} of {of}");
+        PacketNumbers {
+            next: AtomicU64::new(0),
+            part: part.into(),
+            of: of.into(),
+        }
+    }
+
+    /// The first block of this part from now on.
+    fn now(&self) -> u64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        PacketNumbers(AtomicU64::new(
-            since_epoch.map_or(0, |time| time.as_nanos() as u64),
-        ))
+        let now = since_epoch.map_or(0, |time| time.as_nanos() as u64);
+        now.next_multiple_of(BLOCK * self.of) + BLOCK * self.part
     }
 
     fn block(&self) -> Range<u64> {
-        let start = self.0.fetch_add(BLOCK, Ordering::Relaxed);
+        let step = BLOCK * self.of;
+        if self.next.load(Ordering::Relaxed) == 0 {
+            let (unset, relaxed) = (0, Ordering::Relaxed);
+            // Who comes second goes on from where the first began.
+            let _ = self
+                .next
+                .compare_exchange(unset, self.now(), relaxed, relaxed);
+        }
+        let start = self.next.fetch_add(step, Ordering::Relaxed);
         start..start + BLOCK
     }
 }
