@@ -1,0 +1,157 @@
+//! The server's side: processes of functions, their turns, and what becomes of those that fail.
+//!
+//! For each worker there is a *group*: one process for each function of the chain, on the worker's core, and a spare one
+//! of each that waits, detached. The worker has a [`NetworkFunction`](tailwater_nf::function::NetworkFunction) for each in its
+//! chain, which stand for them: the first has the processes take their turns, and all of them report what theirs
+//! did. A [watch](watch) ends processes that fail, and puts the spare ones in their places.
+//!
+//! What a process says is copied and then checked. It is a lie if
+//! - a place is none of this round's, or its frame reaches beyond its buffer,
+//! - a packet goes on, or is dropped, that a function in front had dropped, or is gone that had not been.
+
+mod area;
+mod error;
+mod group;
+mod process;
+mod report;
+mod round;
+mod schedule;
+mod status;
+mod substitute;
+mod watch;
+
+pub use error::IsolationError;
+pub use process::{Launch, Program};
+pub use report::{FunctionReport, IsolationReport, Restarts};
+pub use schedule::{PRIORITY, WATCH_PRIORITY};
+pub use substitute::FAILED;
+
+use area::{Area, Flows};
+use group::{Group, Seat};
+use process::Starting;
+use round::Round;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tailwater_nf::function::NetworkFunction;
+use watch::Watch;
+
+/// How functions are isolated.
+#[derive(Clone, Debug)]
+pub struct IsolationConfig {
+    /// The programs, in the chain's order.
+    pub programs: Vec<Program>,
+    /// How long a turn may take, in time on the core; or in any case ten times as long.
+    pub deadline: Duration,
+    /// How long a program may take to be ready.
+    pub patience: Duration,
+}
+
+impl IsolationConfig {
+    /// Usual bounds, for these programs.
+    pub fn new(programs: Vec<Program>) -> IsolationConfig {
+        IsolationConfig {
+            programs,
+            deadline: Duration::from_millis(10),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The processes of a chain's functions, of all workers. When it is dropped they are killed.
+pub struct Isolation {
+    config: Arc<IsolationConfig>,
+    groups: Vec<Group>,
+    /// From [`attach`](Isolation::attach) on.
+    watch: Option<Watch>,
+}
+
+impl Isolation {
+    /// Starts the functions' programs for workers on these cores, and waits until they are configured.
+    ///
+    /// # Errors
+    /// One cannot be started, or refuses its configuration.
+    pub fn start(config: IsolationConfig, cores: &[usize]) -> Result<Isolation, IsolationError> {
+        let config = Arc::new(config);
+        let of = cores.len() as u16;
+        // All at once; the spare ones follow when the chains run.
+        let launch = |part| {
+            let programs = config.programs.iter();
+            let launched = programs.map(move |program| Starting::launch(program, [part, of]));
+            launched.collect::<Result<Vec<Starting>, _>>()
+        };
+        let starting = (0..of).map(launch).collect::<Result<Vec<_>, _>>()?;
+        let until = Instant::now() + config.patience;
+        let mut groups = Vec::new();
+        for (part, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
+            let ready = starting.into_iter().map(|starting| starting.wait(until));
+            let ready = ready.collect::<Result<Vec<_>, _>>()?;
+            let seats = config.programs.iter().zip(ready);
+            let seats = seats.map(|(program, first)| Seat::new(program.clone(), first));
+            groups.push(Group::new(core, [part as u16, of], seats.collect()));
+        }
+        // All of a function's processes are of one program: they say the same of it.
+        let of_first = groups.first().map(Group::descriptions);
+        for group in &groups {
+            if of_first.as_ref() != Some(&group.descriptions()) {
+                return Err(IsolationError::Differ);
+            }
+        }
+        Ok(Isolation {
+            config,
+            groups,
+            watch: None,
+        })
+    }
+
+    /// Functions like those that workers are [given](Isolation::functions).
+    pub fn likenesses(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
+        let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
+        substitute::all(seats, &Arc::new(Mutex::new(None)))
+    }
+
+    /// Gives all processes their memory, and the real-time priority at which they take turns. Batches are of buffers
+    /// with so many bytes, and the flow table for so many flows, if there is one. From now on processes that fail
+    /// are replaced.
+    ///
+    /// # Errors
+    /// There is no memory, or a process does not take it.
+    pub fn attach(
+        &mut self,
+        buffer_bytes: usize,
+        flows: Option<usize>,
+    ) -> Result<(), IsolationError> {
+        let descriptions = self.groups.first().map(Group::descriptions);
+        let flows = Flows::create(&descriptions.unwrap_or_default(), flows.unwrap_or(0))?;
+        for group in &mut self.groups {
+            let area = Area::create(group.seats.len(), buffer_bytes, &flows)?;
+            group.attach(Arc::new(area))?;
+        }
+        let groups = std::mem::take(&mut self.groups);
+        self.watch = Some(Watch::start(groups, Arc::clone(&self.config))?);
+        Ok(())
+    }
+
+    /// The functions of one worker's chain, by the worker's number, once.
+    ///
+    /// # Panics
+    /// Before [`attach`](Isolation::attach), or if there is no such worker.
+    pub fn functions(&self, worker: usize) -> Vec<(String, Box<dyn NetworkFunction>)> {
+        let watch = self.watch.as_ref();
+        let watch = watch.unwrap_or_else(|| panic!("processes that are attached"));
+        watch.with_group(worker, |group| {
+            let round = Round::new(group, worker as u16);
+            substitute::all(&group.seats, &Arc::new(Mutex::new(round)))
+        })
+    }
+
+    /// Whether the processes have real-time priority. Without it, everything works, slower.
+    pub fn is_real_time(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_real_time)
+    }
+
+    /// Ends all processes, after their chains have been finished, and tells what they did.
+    pub fn finish(mut self) -> IsolationReport {
+        let watch = self.watch.take();
+        watch.map_or_else(IsolationReport::default, Watch::finish)
+    }
+}

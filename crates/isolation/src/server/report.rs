@@ -1,0 +1,51 @@
+//! What isolated functions did, for reports.
+
+use serde::Serialize;
+
+/// What isolated functions did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct IsolationReport {
+    /// How they were isolated.
+    pub mode: &'static str,
+    /// Whether they took turns at real-time priority.
+    pub real_time: bool,
+    /// The functions, in the chain's order, all workers' processes together.
+    pub functions: Vec<FunctionReport>,
+    /// What processes could not do at their ends.
+    pub failures: Vec<String>,
+}
+
+/// What the processes of one function did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FunctionReport {
+    /// The function's name.
+    pub name: String,
+    /// Batches processed.
+    pub turns: u64,
+    /// Processes that were replaced, by why.
+    pub restarts: Restarts,
+    /// The longest time that a process took to be attached, microseconds.
+    pub attach_us: f64,
+    /// The longest time that a process took from its start until it waited to be attached, milliseconds.
+    pub start_ms: f64,
+}
+
+/// Processes that were replaced, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Restarts {
+    /// Ended by themselves, or by a signal that was not the watch's.
+    pub ended: u64,
+    /// Did not yield in time.
+    pub overdue: u64,
+    /// Lied about packets.
+    pub lied: u64,
+    /// Were to be attached and did not answer.
+    pub not_attached: u64,
+}
+
+impl Restarts {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.ended + self.overdue + self.lied + self.not_attached
+    }
+}

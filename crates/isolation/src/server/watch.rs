@@ -1,0 +1,92 @@
+//! The thread that ends processes which fail, and puts others in their places.
+
+use super::IsolationConfig;
+use super::error::IsolationError;
+use super::group::Group;
+use super::report::IsolationReport;
+use super::schedule::WATCH_PRIORITY;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tailwater_handover::priority::Priority;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// The watch over all groups. When it is dropped, all processes are ended.
+pub(super) struct Watch {
+    groups: Arc<Mutex<Vec<Group>>>,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(
+        groups: Vec<Group>,
+        config: Arc<IsolationConfig>,
+    ) -> Result<Watch, IsolationError> {
+        let groups = Arc::new(Mutex::new(groups));
+        let over = Arc::new(AtomicBool::new(false));
+        let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));
+        let thread = thread::Builder::new()
+            .name("isolation".to_owned())
+            .spawn(move || {
+                // Above the functions: one that does not yield is not to keep it from its core.
+                let (_priority, _refused) = Priority::fifo_or_ordinary(WATCH_PRIORITY);
+                while !end.load(Ordering::Acquire) {
+                    let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                    for group in groups.iter_mut() {
+                        group.tend(config.deadline, config.patience, Instant::now());
+                    }
+                    drop(groups);
+                    thread::park_timeout(PERIOD);
+                }
+            })
+            .map_err(IsolationError::Thread)?;
+        Ok(Watch {
+            groups,
+            over,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn with_group<T>(&self, i: usize, look: impl FnOnce(&Group) -> T) -> T {
+        look(&self.groups.lock().unwrap_or_else(PoisonError::into_inner)[i])
+    }
+
+    pub(super) fn is_real_time(&self) -> bool {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().all(Group::is_real_time)
+    }
+
+    fn stop(&mut self) -> Vec<Group> {
+        self.over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // Should it have panicked, the processes are ended all the same.
+            let _ = thread.join();
+        }
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *groups)
+    }
+
+    pub(super) fn finish(mut self) -> IsolationReport {
+        let real_time = self.is_real_time();
+        let mut report = IsolationReport {
+            mode: "process",
+            real_time,
+            ..IsolationReport::default()
+        };
+        for group in self.stop() {
+            group.finish(&mut report.functions, &mut report.failures);
+        }
+        report
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop());
+    }
+}
