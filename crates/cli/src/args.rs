@@ -52,9 +52,21 @@ pub enum Command {
     /// Tell whether this machine is fit for packets, and what to do about it
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// One function of a chain, as a process: started by `tailwater run --isolation process`
+    #[command(hide = true)]
+    FunctionProcess(FunctionProcessArgs),
     /// Write a working function to begin with, in C or Rust
     #[command(after_help = NEW_FUNCTION_EXAMPLES)]
     NewFunction(NewFunctionArgs),
+}
+
+/// What `tailwater function-process` is told.
+#[derive(Debug, Args)]
+pub struct FunctionProcessArgs {
+    /// The chain spec
+    pub chain: PathBuf,
+    /// The function's place in it
+    pub place: usize,
 }
 
 const NEW_FUNCTION_EXAMPLES: &str = "\
@@ -184,6 +196,10 @@ pub struct RunArgs {
     /// Record the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
+    /// Run each function in a process of its own (docs/isolation.md)
+    #[arg(long, value_name = "none|process", default_value = "none")]
+    #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
+    pub isolation: Isolated,
     /// Serve Prometheus metrics while running; a port means 127.0.0.1
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     pub metrics: Option<SocketAddr>,
@@ -210,6 +226,13 @@ pub struct LoadArgs {
     /// The most memory for packets
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = values::bytes)]
     pub memory_limit: u64,
+}
+
+/// Where functions run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Isolated {
+    None,
+    Process,
 }
 
 /// How a report is printed.

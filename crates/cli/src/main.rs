@@ -6,6 +6,7 @@ mod error;
 mod explain;
 mod html;
 mod input;
+mod isolation;
 mod matching;
 mod metrics;
 mod new_function;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
+        Command::FunctionProcess(args) => isolation::function_process(&args),
         Command::NewFunction(args) => new_function::new_function(&args),
     };
     match outcome {

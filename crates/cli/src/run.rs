@@ -1,12 +1,12 @@
 //! `tailwater run`.
 
-use crate::args::{ReportOutput, RunArgs};
+use crate::args::{Isolated, ReportOutput, RunArgs};
 use crate::error::{CliError, SLO_MISSED};
 use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
 use crate::scaling::{Mappers, Placing};
-use crate::{complain, explain, html, ports, print, table};
+use crate::{complain, explain, html, isolation, ports, print, table};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -97,6 +97,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         server,
         recorder,
     } = placing.mappers(args, &spec, loaded.as_ref().map(|l| &l.trace), &stop)?;
+    let isolation = match args.isolation {
+        Isolated::None => None,
+        Isolated::Process => Some(isolation::processes(&args.chain, &spec, &dedicated)?),
+    };
     let config = RunConfig {
         cores: dedicated,
         nic: TraceNicConfig {
@@ -115,6 +119,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         seed: args.load.seed,
         scaling,
         server,
+        isolation,
     };
     let chain = Chain {
         name: spec.name.clone(),

@@ -142,6 +142,7 @@ fn run_chain(
         seed: 1,
         scaling,
         server: None,
+        isolation: None,
     };
     let mut first = Instant::now();
     let report = run(

@@ -155,6 +155,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
             buffers: 2048,
         }),
         server: None,
+        isolation: None,
     };
     let trace = whale(bytes, rate.unwrap_or(1e6));
     let report = run(spec, trace, &config, &AtomicBool::new(false), |_| {});

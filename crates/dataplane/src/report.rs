@@ -11,6 +11,7 @@ use crate::scaling::ScalingCounters;
 use crate::scaling::buckets::ServerReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tailwater_isolation::server::IsolationReport;
 
 /// A run's results.
 #[derive(Clone, Debug, Serialize)]
@@ -53,6 +54,9 @@ pub struct RunReport {
     /// Flow state outside, if it is kept there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<StateReport>,
+    /// What functions in processes of their own did, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationReport>,
     /// The run cut into windows, to tell the machine's hiccups from the chain's.
     pub windows: WindowsReport,
     /// The whole run over time, in at most 400 steps.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_handover::priority::Priority;
+use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, PRIORITY};
 use tailwater_net::Nanos;
 use tailwater_nf::accounting::ExportError;
 use tailwater_nf::batch::MAX_BATCH;
@@ -55,6 +56,8 @@ pub struct RunConfig {
     /// How RSS buckets move between `cores`. With one core or without pace they have nowhere to go or
     /// no time at which to move, and stay.
     pub server: Option<ServerConfig>,
+    /// How functions run in processes of their own; without it they run in this one. Not with `scaling`.
+    pub isolation: Option<IsolationConfig>,
 }
 
 /// Why a run cannot start, or ended without a report.
@@ -63,6 +66,14 @@ pub enum RunError {
     /// The chain cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// Functions cannot be isolated.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
+    /// Flows cannot be handed to auxiliary cores and have their functions isolated.
+    #[error(
+        "isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one"
+    )]
+    IsolatedAndHandedOver,
     /// A core cannot be used.
     #[error(transparent)]
     Core(#[from] CoreError),
@@ -81,6 +92,11 @@ pub enum RunError {
          policy static, without auxiliary cores"
     )]
     StateNeedsStatic,
+    /// Flow state is to be kept outside, but functions in processes of their own have it.
+    #[error(
+        "spec.state: flow state is kept outside only for functions of this process: --isolation none"
+    )]
+    StateIsolated,
     /// The bucket table is wrong.
     #[error(transparent)]
     Reta(#[from] RetaError),
@@ -236,34 +252,36 @@ fn on_port(
     // The threads that report and record get the other cores, if there are any.
     let _elsewhere = KeepOff::new(&config.cores);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
-    let mut builder = ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?;
     if spec.state.is_some() && (config.scaling.is_some() || config.server.is_some()) {
         return Err(RunError::StateNeedsStatic);
     }
+    if spec.state.is_some() && config.isolation.is_some() {
+        return Err(RunError::StateIsolated);
+    }
+    if config.isolation.is_some() && config.scaling.is_some() {
+        return Err(RunError::IsolatedAndHandedOver);
+    }
+    let isolation = config.isolation.clone();
+    let isolation = isolation.map(|isolation| Isolation::start(isolation, &config.cores));
+    let mut isolation = isolation.transpose()?;
+    let mut builder = match &isolation {
+        None => ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?,
+        Some(isolation) => ChainBuilder::of_others(spec, &isolation.likenesses(), config.seed)?,
+    };
     let origin = origin(clock.now());
     builder.set_origin(origin);
     let traffic = port.traffic().to_owned();
     let duration = port.duration();
-    let chains: Vec<Chain> = (0..queues)
-        .map(|queue| builder.instance(|bucket| reta[usize::from(bucket)] == queue))
-        .collect();
-    let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    let owns = |queue: u16| move |bucket: u16| reta[usize::from(bucket)] == queue;
+    let mut chains: Vec<Chain> = Vec::new();
+    if isolation.is_none() {
+        chains.extend((0..queues).map(|queue| builder.instance(owns(queue))));
+    }
     let mut kept = KeptRun::open(spec, chains.first(), origin)?;
     let auxiliary: &[usize] = match &config.scaling {
         Some(scaling) => &scaling.auxiliary,
         None => &[],
     };
-    let workers = chains.len() + auxiliary.len();
-    let (capture, mut taps) = match &config.capture_out {
-        Some(path) => {
-            let (file, taps) = CaptureFile::create(path, workers)?;
-            (Some(file), taps)
-        }
-        None => (None, Vec::new()),
-    };
-    taps.reverse();
-    let most = mappers.iter().map(|mapper| mapper.batch()).min();
-    let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
     let buffers = match &config.scaling {
         Some(scaling) => scaling.buffers.clamp(2 * MAX_BATCH as u32, MOST_BUFFERS),
         None => 2 * MAX_BATCH as u32,
@@ -281,6 +299,25 @@ fn on_port(
         buffers,
         rss_key: *rss.key(),
     })?;
+    if let (Some(isolation), Some(pool)) = (&mut isolation, pools.first()) {
+        let flows = builder.has_flows().then_some(spec.flows.capacity as usize);
+        isolation.attach(pool.memory().buffer_bytes(), flows)?;
+        chains.extend((0..queues).map(|queue| {
+            builder.instance_of(isolation.functions(usize::from(queue)), owns(queue))
+        }));
+    }
+    let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
+    let workers = chains.len() + auxiliary.len();
+    let (capture, mut taps) = match &config.capture_out {
+        Some(path) => {
+            let (file, taps) = CaptureFile::create(path, workers)?;
+            (Some(file), taps)
+        }
+        None => (None, Vec::new()),
+    };
+    taps.reverse();
+    let most = mappers.iter().map(|mapper| mapper.batch()).min();
+    let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
     let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let mut books: Vec<Book> = (0..workers).filter_map(|_| Some(notes?.book())).collect();
@@ -384,11 +421,14 @@ fn on_port(
         let mut error = None;
         for (core, worker) in workers {
             let (failed, stop) = (&failed, Both(stop, &failed));
+            let isolated = isolation.is_some();
             let name = format!("worker-{core}");
             let thread = std::thread::Builder::new().name(name.clone()).spawn_scoped(
                 scope,
                 move || -> Result<Finished, CoreError> {
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                    // As that of the processes with which it takes turns.
+                    let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
                     Ok(worker.run_among_others(|| stop.is_set(), failed))
                 },
             );
@@ -506,6 +546,7 @@ fn on_port(
             Err(message) => deaths.push((ENDS.to_owned(), message)),
         }
     }
+    let isolation = isolation.map(Isolation::finish);
     let recorded = recorded.and(builder.finish_exports().map_err(not_exported));
     let interrupted = stop.load(Ordering::Relaxed);
     let mut packets = collector.packets(&reasons, config.not_matched);
@@ -552,6 +593,7 @@ fn on_port(
             .map(|_| server_report(decisions, &collector.total.buckets)),
         flows,
         state,
+        isolation,
         windows: collector.windows(),
         timeline: collector.timeline(&reasons, lasted),
         arrivals: collector.arrivals(),

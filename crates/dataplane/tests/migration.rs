@@ -101,6 +101,7 @@ fn moved() -> RunReport {
         not_matched: 0,
         seed: 1,
         scaling: None,
+        isolation: None,
         server: Some(ServerConfig {
             mapper: Arc::new(|| Box::new(AllAtOnce { to: 0 })),
         }),

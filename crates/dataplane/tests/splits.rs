@@ -226,6 +226,7 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         seed: 1,
         scaling,
         server: None,
+        isolation: None,
     };
     let _alone = alone();
     let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();

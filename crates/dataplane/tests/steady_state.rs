@@ -220,6 +220,7 @@ fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
         seed: 1,
         scaling: None,
         server: None,
+        isolation: None,
     }
 }
 

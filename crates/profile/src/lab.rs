@@ -59,6 +59,7 @@ impl Lab<'_> {
             seed: self.seed,
             scaling,
             server: None,
+            isolation: None,
         };
         let report = run_noted(spec, trace, &config, self.stop, notes, |_| {})?;
         // A run that was cut short shows nothing.

@@ -103,6 +103,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         wake_us: None,
         server: None,
         state: None,
+        isolation: None,
         flows: Some(FlowReport {
             active: 1,
             opened: 2,

@@ -73,6 +73,7 @@ fn example() -> RunReport {
         wake_us: None,
         server: None,
         state: None,
+        isolation: None,
         flows: Some(FlowReport {
             active: 81_000,
             opened: 91_000,

@@ -160,6 +160,7 @@ fn run_chain(
         seed: 1,
         scaling: setup.scaling,
         server: setup.server,
+        isolation: None,
     };
     let trace = setup.traffic.trace();
     let _alone = alone();

@@ -139,6 +139,7 @@ impl Lab {
                 buffers: BUFFERS,
             }),
             server: None,
+            isolation: None,
         };
         let stop = AtomicBool::new(false);
         run_noted(&spec, trace, &config, &stop, Some(notes), |_| {}).expect("the run")

@@ -185,6 +185,7 @@ fn run_chain(
         seed: 1,
         scaling,
         server,
+        isolation: None,
     };
     run(spec, trace, &config, &AtomicBool::new(false), |_| {}).expect("the run")
 }

@@ -475,6 +475,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
                 buffers: 4096,
             }),
             server: None,
+            isolation: None,
         };
         let stop = AtomicBool::new(false);
         let report = run(&spec, trace.clone(), &config, &stop, |_| {}).unwrap();
