@@ -99,7 +99,20 @@ pub fn run(
         config,
         part: [part, of],
     };
-    let Configured { function, at_end } = match configure(&configuration) {
+    let configured = configure(&configuration).and_then(|configured| {
+        let function = &*configured.function;
+        match function.tracks_connections() || function.lifetimes().is_some() {
+            true => Err(Refusal {
+                field: String::new(),
+                message: format!(
+                    "{} decides about connections for the whole chain, which it cannot do from a process of its own",
+                    function.kind()
+                ),
+            }),
+            false => Ok(configured),
+        }
+    });
+    let Configured { function, at_end } = match configured {
         Ok(configured) => configured,
         Err(refusal) => {
             let Refusal { field, message } = refusal.clone();
