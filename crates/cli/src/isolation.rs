@@ -54,5 +54,5 @@ pub fn processes(
             writer.function
         ));
     }
-    Ok(IsolationConfig::new(programs))
+    Ok(IsolationConfig::new(programs, spec.slo.budget()))
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
+use tailwater_nf::batch::{Batch, MAX_BATCH};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::chain::Chain;
 use tailwater_state::counters::Counters;
@@ -64,6 +64,8 @@ pub struct Worker {
     from_queue: bool,
     /// What the chain had lost when that was last counted.
     lost: u64,
+    /// Whether a function says how large batches should be.
+    sized: bool,
     /// Where batches that go straight through are noted, if somebody wants to know.
     book: Option<Box<Book>>,
     /// Without it, flow state stays here.
@@ -84,8 +86,15 @@ impl Worker {
         config: WorkerConfig,
         telemetry: WindowSender,
     ) -> Worker {
+        let mut batch = Batch::new(&pool, config.batch);
+        let wanted = chain.wanted_batch();
+        if let Some(packets) = wanted {
+            batch = Batch::new(&pool, MAX_BATCH);
+            batch.limit(packets);
+        }
         Worker {
-            batch: Batch::new(&pool, config.batch),
+            batch,
+            sized: wanted.is_some(),
             meter: Meter::new(&config, telemetry),
             lost: chain.lost(),
             queue,
@@ -552,6 +561,11 @@ impl Worker {
             book.note(packets, backlog, start, [arrival, received, sent]);
         }
         self.batch.release(&mut self.pool);
+        if self.sized
+            && let Some(packets) = self.chain.wanted_batch()
+        {
+            self.batch.limit(packets);
+        }
         self.chain.expire(sent);
         sent
     }

@@ -210,6 +210,13 @@ impl Batch {
         }
     }
 
+    /// Has the batch take at most so many packets from now on, of those that it was made for.
+    #[inline]
+    pub fn limit(&mut self, packets: usize) {
+        // The lists have room for what the batch was made for, and so never grow.
+        self.capacity = packets.clamp(1, self.packets.capacity().min(MAX_BATCH));
+    }
+
     /// Where the packets' buffers lie.
     #[inline]
     pub fn memory(&self) -> &BufferMemory {

@@ -189,6 +189,12 @@ impl Chain {
         self.table.as_ref().map_or(0, FlowTable::buckets)
     }
 
+    /// The most packets that the next batch should have, if a function has a wish.
+    #[inline]
+    pub fn wanted_batch(&self) -> Option<usize> {
+        self.stages.first()?.function.wanted_batch()
+    }
+
     /// Whether the chain looks flows up.
     pub fn has_flows(&self) -> bool {
         self.table.is_some()

@@ -139,6 +139,12 @@ pub trait NetworkFunction: Send {
         true
     }
 
+    /// The most packets that batches should have from now on, if the function, which is the chain's first, has
+    /// a wish: it may change with every batch.
+    fn wanted_batch(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether [`flow_ended`](NetworkFunction::flow_ended) is to be called.
     fn wants_flow_ends(&self) -> bool {
         false

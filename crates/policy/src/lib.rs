@@ -15,6 +15,7 @@
 //!   ingress mappers;
 //! - [`flows`]: what is known of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places
 //!   them one by one;
+//! - [`isolation`]: how many packets isolated functions process in a turn;
 //! - [`baselines`]: the systems that others are compared with.
 //!
 //! The algorithms come from the papers named beside them, or are our own.
@@ -26,6 +27,7 @@ pub mod capacity;
 pub mod catalog;
 pub mod core;
 pub mod flows;
+pub mod isolation;
 pub mod netblaze;
 pub mod server;
 pub mod tailwater;

@@ -32,7 +32,10 @@ use process::Starting;
 use round::Round;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tailwater_net::Nanos;
+use tailwater_nf::batch::MAX_BATCH;
 use tailwater_nf::function::NetworkFunction;
+use tailwater_policy::isolation::BatchBounds;
 use watch::Watch;
 
 /// How functions are isolated.
@@ -44,15 +47,22 @@ pub struct IsolationConfig {
     pub deadline: Duration,
     /// How long a program may take to be ready.
     pub patience: Duration,
+    /// What bounds the size of batches.
+    pub batch: BatchBounds,
 }
 
 impl IsolationConfig {
-    /// Usual bounds, for these programs.
-    pub fn new(programs: Vec<Program>) -> IsolationConfig {
+    /// Usual bounds, for these programs and this latency objective.
+    pub fn new(programs: Vec<Program>, objective: Nanos) -> IsolationConfig {
         IsolationConfig {
             programs,
             deadline: Duration::from_millis(10),
             patience: Duration::from_secs(30),
+            batch: BatchBounds {
+                overhead: 0.03,
+                objective,
+                most: MAX_BATCH,
+            },
         }
     }
 }
@@ -139,7 +149,7 @@ impl Isolation {
         let watch = self.watch.as_ref();
         let watch = watch.unwrap_or_else(|| panic!("processes that are attached"));
         watch.with_group(worker, |group| {
-            let round = Round::new(group, worker as u16);
+            let round = Round::new(group, worker as u16, self.config.batch);
             substitute::all(&group.seats, &Arc::new(Mutex::new(round)))
         })
     }

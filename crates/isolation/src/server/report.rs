@@ -9,6 +9,12 @@ pub struct IsolationReport {
     pub mode: &'static str,
     /// Whether they took turns at real-time priority.
     pub real_time: bool,
+    /// Packets that a batch had at most, at the end, by the worker with the largest batches.
+    pub batch: u64,
+    /// What a batch of no packets took on average: a switch to each function and back to the worker, microseconds.
+    pub switches_us: f64,
+    /// What each packet added on average, microseconds.
+    pub packet_us: f64,
     /// The functions, in the chain's order, all workers' processes together.
     pub functions: Vec<FunctionReport>,
     /// What processes could not do at their ends.

@@ -2,14 +2,17 @@
 
 use super::area::Area;
 use super::group::Group;
-use super::status::Status;
+use super::status::{Measured, Status};
 use crate::layout::{ENDED, Ended, FINISHING, Known, OVER, Place, Wish};
 use crate::program::turns::number_of;
 use rustix::thread::sched_yield;
 use std::sync::Arc;
-use tailwater_nf::batch::{Batch, MAX_BATCH, Verdict};
+use std::time::Instant;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Verdict};
 use tailwater_nf::flow_table::NoCompanion;
 use tailwater_nf::function::FlowStates;
+use tailwater_policy::isolation::{BatchBounds, BatchSize};
 
 /// A flow's state with the worker: its birth, and its place.
 pub(super) type Opened = [u64; 2];
@@ -50,15 +53,21 @@ pub(super) struct Round {
     frames: Box<[[u16; 2]]>,
     /// The places of the packets that are left, in order.
     left: Vec<u16>,
+    size: BatchSize,
+    /// Rounds until one of no packets is measured.
+    until_empty: u32,
     /// What the processes before counted, and what the present ones do: for each function its notes.
     notes: Vec<Vec<[u64; 2]>>,
 }
+
+/// Of so many rounds, one is of no packets.
+const EMPTY_EVERY: u32 = 1024;
 
 /// The number of bits for a worker's births.
 const BIRTH_BITS: u32 = 48;
 
 impl Round {
-    pub(super) fn new(group: &Group, worker: u16) -> Option<Round> {
+    pub(super) fn new(group: &Group, worker: u16, bounds: BatchBounds) -> Option<Round> {
         let seats = group.seats.iter().map(|seat| &seat.description);
         let peers = seats.clone().map(|description| Peer {
             reasons: description.drop_reasons.len() as u8,
@@ -75,6 +84,8 @@ impl Round {
             fates: vec![Fate::Forward; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
             left: Vec::with_capacity(MAX_BATCH),
+            size: BatchSize::new(bounds, DEFAULT_BATCH),
+            until_empty: 0,
             notes: seats.map(|d| vec![[0; 2]; d.notes.len()]).collect(),
         })
     }
@@ -96,10 +107,15 @@ impl Round {
                 Some(down)
             }
             None => {
+                self.measure_switches();
+                let began = Instant::now();
                 self.describe(batch, flows, has_state);
                 let failed = self.go(count, flows.now().0, |round, wish| {
                     round.grant(wish, batch, flows)
                 });
+                if failed.is_none() {
+                    self.observe(count, began);
+                }
                 let liar = self.judge(count, failed);
                 if let Some(liar) = liar {
                     self.status.accuse(liar);
@@ -112,6 +128,46 @@ impl Round {
         if let Some(failed) = failed {
             self.lose(count, failed);
         }
+        self.copy_out(count, batch);
+    }
+
+    /// The most packets that a batch should have.
+    pub(super) fn wanted_batch(&self) -> usize {
+        self.size.size()
+    }
+
+    /// Now and then, has a batch of no packets go round: what that takes are the switches.
+    fn measure_switches(&mut self) {
+        if let Some(left) = self.until_empty.checked_sub(1) {
+            self.until_empty = left;
+            return;
+        }
+        // At first a few, since the first ones find nothing in the caches.
+        let known = self.size.costs().is_some();
+        self.until_empty = if known { EMPTY_EVERY } else { 0 };
+        let began = Instant::now();
+        if self
+            .go(0, 0, |_, _| Err(number_of(NoCompanion::NoPlace)))
+            .is_none()
+        {
+            self.observe(0, began);
+        }
+        if let Some(costs) = self.size.costs() {
+            self.status.measure(&Measured {
+                batch: self.size.size(),
+                switches: costs.switches,
+                packet: costs.packet,
+            });
+        }
+    }
+
+    fn observe(&mut self, packets: usize, began: Instant) {
+        let took = began.elapsed().as_nanos();
+        self.size.observe(packets, Nanos(took as u64));
+    }
+
+    /// Copies the frames of those packets out that go on.
+    fn copy_out(&self, count: usize, batch: &mut Batch) {
         let packets = &self.area.packets;
         let buffer_bytes = self.area.buffer_bytes;
         for i in 0..count {

@@ -10,6 +10,8 @@ pub(super) struct Status {
     busy: AtomicU64,
     /// Whether the round may take its time: the last, in which files are closed.
     patient: AtomicBool,
+    /// As the worker last wrote it down: the size, and two numbers' bits.
+    measured: [AtomicU64; 3],
 }
 
 #[derive(Debug, Default)]
@@ -20,12 +22,24 @@ struct Function {
     turns: AtomicU64,
 }
 
+/// What a worker measures of its rounds, for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Measured {
+    /// The size of batches.
+    pub(super) batch: usize,
+    /// Nanoseconds of a round of no packets.
+    pub(super) switches: f64,
+    /// Nanoseconds that each packet adds.
+    pub(super) packet: f64,
+}
+
 impl Status {
     pub(super) fn new(functions: usize) -> Status {
         Status {
             functions: (0..functions).map(|_| Function::default()).collect(),
             busy: AtomicU64::new(0),
             patient: AtomicBool::new(false),
+            measured: Default::default(),
         }
     }
 
@@ -79,6 +93,26 @@ impl Status {
         for function in &self.functions[..functions] {
             let turns = function.turns.load(Ordering::Relaxed);
             function.turns.store(turns + 1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn measure(&self, measured: &Measured) {
+        let words = [
+            measured.batch as u64,
+            measured.switches.to_bits(),
+            measured.packet.to_bits(),
+        ];
+        for (to, word) in self.measured.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn measured(&self) -> Measured {
+        let [batch, switches, packet] = [0, 1, 2].map(|i| self.measured[i].load(Ordering::Relaxed));
+        Measured {
+            batch: batch as usize,
+            switches: f64::from_bits(switches),
+            packet: f64::from_bits(packet),
         }
     }
 

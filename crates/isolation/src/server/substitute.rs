@@ -114,6 +114,11 @@ impl NetworkFunction for Substitute {
         }
     }
 
+    fn wanted_batch(&self) -> Option<usize> {
+        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_ref().map(Round::wanted_batch)
+    }
+
     fn opens_companions(&self) -> bool {
         self.opens_companions
     }

@@ -79,6 +79,10 @@ impl Watch {
             ..IsolationReport::default()
         };
         for group in self.stop() {
+            let measured = group.status.measured();
+            report.batch = report.batch.max(measured.batch as u64);
+            report.switches_us = report.switches_us.max(measured.switches / 1e3);
+            report.packet_us = report.packet_us.max(measured.packet / 1e3);
             group.finish(&mut report.functions, &mut report.failures);
         }
         report
