@@ -5,7 +5,7 @@
 # usage: tools/deps.sh [GROUP...]
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
-#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets
+#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers
 #   bench   valgrind: instruction counts; zstd: packed rule sets
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay: its tests end to end
 #
@@ -121,7 +121,7 @@ for group in "$@"; do
         build_packages
         rust
         ;;
-    test) optional tshark zstd ;;
+    test) optional tshark zstd crun ;;
     bench) optional valgrind zstd ;;
     ports) ports ;;
     *) fail "there is no group $group: the groups are build, test, bench, ports" ;;

@@ -8,6 +8,7 @@ mod calls;
 mod victim;
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use calls::{Outcome, call};
 
@@ -32,10 +33,12 @@ fn main() -> ExitCode {
         eprintln!("there is no attack `{name}`");
         return ExitCode::from(2);
     };
-    // Some agents are met at standard input: a copy of that is the first free descriptor.
-    if call(libc::SYS_fcntl, [AGENT, libc::F_GETFD as usize, 0, 0, 0, 0]).is_err() {
-        let copy = [0, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
-        let _ = call(libc::SYS_fcntl, copy);
+    // Some agents are met at standard input.
+    if stdin_is_a_socket() {
+        let copy = [0, libc::F_DUPFD_CLOEXEC as usize, 3, 0, 0, 0];
+        if let Ok(copy) = call(libc::SYS_fcntl, copy) {
+            AGENT.store(copy, Ordering::Relaxed);
+        }
     }
     // From here on only calls that a function may make, until the attack's own.
     if write(b"r").is_err() || read_byte().is_err() {
@@ -46,7 +49,19 @@ fn main() -> ExitCode {
 }
 
 /// The descriptor of the agent's.
-const AGENT: usize = 3;
+static AGENT: AtomicUsize = AtomicUsize::new(3);
+
+fn agent() -> usize {
+    AGENT.load(Ordering::Relaxed)
+}
+
+fn stdin_is_a_socket() -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileTypeExt;
+    let copy = std::io::stdin().as_fd().try_clone_to_owned();
+    let data = copy.and_then(|copy| std::fs::File::from(copy).metadata());
+    data.is_ok_and(|data| data.file_type().is_socket())
+}
 
 fn tell(outcome: &Outcome) {
     let text = match outcome {
@@ -57,13 +72,16 @@ fn tell(outcome: &Outcome) {
 }
 
 fn write(bytes: &[u8]) -> Result<usize, i32> {
-    let given = [AGENT, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    let given = [agent(), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
     call(libc::SYS_write, given)
 }
 
 fn read_byte() -> Result<usize, i32> {
     let mut byte = 0u8;
-    match call(libc::SYS_read, [AGENT, &raw mut byte as usize, 1, 0, 0, 0]) {
+    match call(
+        libc::SYS_read,
+        [agent(), &raw mut byte as usize, 1, 0, 0, 0],
+    ) {
         Ok(0) => Err(libc::EPIPE),
         other => other,
     }
