@@ -31,7 +31,8 @@ const RING: u32 = 1024;
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let spec = ChainSpec::read(&args.chain)?;
-    spec.warnings().for_each(|warning| complain("warning", warning));
+    spec.warnings()
+        .for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
     let ports = ports::wanted(args, &spec)?;
     let traffic = match (&ports, &args.traffic) {

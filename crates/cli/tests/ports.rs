@@ -24,6 +24,7 @@ fn without_the_feature_ports_are_refused_with_a_hint() {
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use super::*;
+    use crate::common::namespaces::{Program, wait_for};
     use crate::common::serving::Serving;
     use std::collections::BTreeMap;
     use tailwater_net::builder::FrameBuilder;
@@ -449,5 +450,66 @@ mod with_dpdk {
             fits || notice.contains("2 queues x 16384 descriptors x 24 lines"),
             "{notice}"
         );
+        // A spec that knows the cache better than the machine has the arithmetic shown, whatever comes of it.
+        for (ways, expected) in [
+            (
+                10,
+                "notice: packet buffers fit the cache: 2 queues x 512 descriptors",
+            ),
+            (1, "notice: packet buffers do not fit the cache"),
+        ] {
+            let ddio = format!("{{ways: {ways}, cacheWays: 10, cacheSize: 2MiB}}");
+            let ports = format!("  ports: {{entry: net_null0, ddio: {ddio}}}\n");
+            let chain = folder.spec("ddio.yaml", "[{forward: }]", &ports);
+            let args = ["--duration", "200ms", "--ring", "512"];
+            let output = tailwater().arg("run").arg(chain).args(args).output();
+            let output = output.unwrap();
+            let said = text(&output.stderr);
+            assert!(output.status.success(), "{said}");
+            let cache = format!("devices write to {ways} of 10 ways of 2.0 MiB");
+            assert!(said.contains(expected) && said.contains(&cache), "{said}");
+        }
+    }
+
+    /// Under load, so that the peer goes in the middle of bursts: what it shared is gone at once.
+    #[test]
+    fn a_peer_that_is_killed_takes_nobody_with_it() {
+        let folder = Folder::new();
+        for turn in 0..4 {
+            let socket = folder.path(&format!("memif{turn}"));
+            let start = |role: &str| {
+                let socket = socket.display();
+                let memif = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
+                let mut run = tailwater();
+                run.args(["run", "--output", "json", "--both-ways"])
+                    // It ends by itself if nobody is there any more to end it.
+                    .args(["--duration", "3m", "--port", "net_null0", "--port", &memif])
+                    .arg(folder.forward());
+                Program::start(&mut run)
+            };
+            let mut server = start("server");
+            wait_for(|| {
+                server.assert_runs();
+                server.said().contains("the link is down")
+            });
+            let mut client = start("client");
+            wait_for(|| {
+                client.assert_runs();
+                server.said().contains("the link is up")
+            });
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let (killed, mut left) = match turn % 2 {
+                0 => (server, client),
+                _ => (client, server),
+            };
+            drop(killed);
+            wait_for(|| {
+                left.assert_runs();
+                left.said().ends_with("the link is down\n")
+            });
+            let report = left.stop();
+            assert_identity(&report);
+            assert_eq!(report["ports"][1]["link"]["up"], false, "{report}");
+        }
     }
 }

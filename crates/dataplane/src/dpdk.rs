@@ -17,7 +17,7 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
 use tailwater_nf::batch::{Arrived, Batch};
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::spec::{DdioSpec, PortsSpec};
+use tailwater_nf::spec::{DdioSpec, PortName, PortsSpec};
 use tend::Tended;
 
 pub use tailwater_dpdk::HugePages;
@@ -202,18 +202,21 @@ fn device_table(reta: &Reta, size: u16, queues: u16) -> Option<Vec<u16>> {
     Some(entries.collect())
 }
 
-/// A line for the user if cores that work on a device's packets are on another NUMA node.
-fn far_cores(device: &Device, cores: &[usize]) -> Option<String> {
-    let node = usize::from(device.info().node?);
-    let far = cores.iter().copied();
-    let far: Vec<usize> = far
-        .filter(|&core| node_of(core).is_some_and(|n| n != node))
-        .collect();
+/// A line for the user if cores that work on the packets of a port, which is on this NUMA node, are on others, as
+/// `node_of` tells.
+fn far_cores(
+    port: &PortName,
+    node: Option<u16>,
+    cores: &[usize],
+    node_of: impl Fn(usize) -> Option<usize>,
+) -> Option<String> {
+    let node = usize::from(node?);
+    let far = |core: &usize| node_of(*core).is_some_and(|of_core| of_core != node);
+    let far: Vec<usize> = cores.iter().copied().filter(far).collect();
     (!far.is_empty()).then(|| {
         format!(
-            "port {} is on NUMA node {node}, cores {} are not: every packet crosses between processors; its node's \
+            "port {port} is on NUMA node {node}, cores {} are not: every packet crosses between processors; its node's \
              cores are in /sys/devices/system/node/node{node}/cpulist",
-            device.name(),
             format_list(&far)
         )
     })
@@ -292,6 +295,7 @@ impl Port for DpdkPorts {
         let node = node.map_or(-1, i32::from);
         let mempool = Mempool::new(self.eal, buffers, frame_bytes, node).map_err(refused)?;
         let (mut received, mut sent) = (Vec::new(), Vec::new());
+        let cores = &self.config.cores;
         let used: Vec<_> = (0..devices.len()).map(used).collect();
         for ((device, [rx_queues, tx_queues]), (receives, sends)) in
             devices.into_iter().zip(queues).zip(used)
@@ -308,7 +312,7 @@ impl Port for DpdkPorts {
                 checksums: self.config.checksums,
                 hash_key: need.rss_key,
             };
-            let far = far_cores(&device, &self.config.cores);
+            let far = far_cores(device.name(), device.info().node, cores, node_of);
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
             self.ports.push(Tended::new(port, receives));
             received.push(if receives { rx } else { Vec::new() });
@@ -430,6 +434,20 @@ impl Port for DpdkPorts {
 mod tests {
     use super::*;
     use tailwater_nf::spec::PortSetup;
+
+    #[test]
+    fn cores_of_other_nodes_are_told() {
+        let port = "0000:3b:00.0".parse().unwrap();
+        let node_of = |core| (core < 8).then_some(core % 2);
+        let told = |node, cores: &[usize]| far_cores(&port, node, cores, node_of);
+        assert_eq!(told(Some(1), &[1, 3, 5]), None);
+        assert_eq!(told(None, &[0, 1]), None);
+        // Of these the kernel tells nothing.
+        assert_eq!(told(Some(1), &[8, 9]), None);
+        let line = told(Some(1), &[1, 2, 3, 4]).unwrap();
+        let expected = "port 0000:3b:00.0 is on NUMA node 1, cores 2,4 are not: ";
+        assert!(line.starts_with(expected), "{line}");
+    }
 
     /// The one virtual device that takes a table.
     #[test]

@@ -371,6 +371,10 @@ impl Port {
 
     /// Its link; `None` if the device does not say.
     pub fn link(&self) -> Option<Link> {
+        // Drivers of the kernel's interfaces say that all is well, whatever is.
+        if let Some(interface) = self.name().interface() {
+            return Some(link_of_interface(interface));
+        }
         let mut link = ffi::Link::default();
         // SAFETY: the port runs, and `link` is written.
         let code = unsafe { ffi::tw_port_link(self.shared.id, &mut link) };
@@ -464,6 +468,18 @@ fn answer(code: i32) -> io::Result<()> {
 /// The number of a kernel interface, which another one of the same name would not have.
 fn interface_number(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()
+}
+
+/// The link of a kernel interface, as the kernel tells. One that is set down has none.
+fn link_of_interface(name: &str) -> Link {
+    let told = |file: &str| {
+        let text = fs::read_to_string(Path::new("/sys/class/net").join(name).join(file)).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    Link {
+        up: told("carrier") == Some(1),
+        mbps: told("speed").filter(|mbps| *mbps > 0),
+    }
 }
 
 /// What can be seen to be wrong before DPDK is asked, which would not say it.

@@ -252,16 +252,11 @@ impl Hosts {
 
     /// Starts a program on a host, or in the middle.
     pub fn start(&self, host: usize, line: &[&str]) -> Program {
-        let folder = Folder::new();
-        let file = |name| File::create(folder.path(name)).unwrap();
-        let child = Command::new("ip")
+        let mut command = Command::new("ip");
+        command
             .args(["netns", "exec", &self.names[host]])
-            .args(line)
-            .stdout(file("printed"))
-            .stderr(file("said"))
-            .spawn()
-            .unwrap();
-        Program { child, folder }
+            .args(line);
+        Program::start(&mut command)
     }
 
     /// Waits until somebody listens on a port of a host.
@@ -340,13 +335,24 @@ impl Drop for Hosts {
     }
 }
 
-/// A program that runs on a host, and ends with the test.
+/// A program that runs, on a host or not, and ends with the test.
 pub struct Program {
     child: Child,
     folder: Folder,
 }
 
 impl Program {
+    pub fn start(command: &mut Command) -> Program {
+        let folder = Folder::new();
+        let file = |name| File::create(folder.path(name)).unwrap();
+        let child = command
+            .stdout(file("printed"))
+            .stderr(file("said"))
+            .spawn()
+            .unwrap();
+        Program { child, folder }
+    }
+
     /// What it printed so far.
     pub fn printed(&self) -> String {
         text(&fs::read(self.folder.path("printed")).unwrap())

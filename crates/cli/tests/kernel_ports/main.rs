@@ -7,6 +7,9 @@ mod services;
 
 use common::namespaces::{HOSTS, Hosts, skipped, wait_for};
 use common::*;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::vlan::VlanTag;
+use tailwater_net::{FlowKey, protocol};
 
 const PACKET: &str = "net_af_packet";
 const XDP: &str = "net_af_xdp";
@@ -133,6 +136,77 @@ fn ports_need_not_be_promiscuous() {
     let report = between.stop();
     assert_identity(&report);
     assert_eq!(report["ports"][0]["link"]["up"], true, "{report}");
+}
+
+/// As when a cable is pulled and plugged in again.
+#[test]
+fn a_link_that_goes_and_comes_back_is_told() {
+    if skipped(&[]) {
+        return;
+    }
+    for driver in [PACKET, XDP] {
+        let (hosts, folder) = (Hosts::new(false), Folder::new());
+        let mut between = hosts.run(driver, &folder.forward(), &[]);
+        hosts.assert_pings(0, HOSTS[1], 2);
+        for (state, number) in [("down", 1), ("up", 2)] {
+            let set = hosts.on(0, &format!("ip link set dev eth0 {state}"));
+            assert!(set.status.success());
+            let expected = format!("port {driver}0,iface=port0: the link is {state}\n");
+            wait_for(|| {
+                between.assert_runs();
+                between.said().ends_with(&expected)
+            });
+            assert_eq!(between.said().matches("the link is").count(), number);
+        }
+        hosts.assert_pings(0, HOSTS[1], 2);
+        let report = between.stop();
+        assert_identity(&report);
+        let link = |number: usize| &report["ports"][number]["link"];
+        assert_eq!(
+            (&link(0)["up"], &link(0)["changes"]),
+            (&true.into(), &2.into())
+        );
+        assert_eq!(
+            (&link(1)["up"], &link(1)["changes"]),
+            (&true.into(), &0.into())
+        );
+    }
+}
+
+/// The kernel takes them out of the frames that it gives to packet sockets.
+#[test]
+fn tags_stay_in_the_frames() {
+    if skipped(&["tcpreplay"]) {
+        return;
+    }
+    let packets: Vec<_> = (0..20u16)
+        .map(|i| {
+            let flow = FlowKey::v4(client(1), SERVER, protocol::UDP, 1000 + i, 53);
+            let frame = FrameBuilder::new(&flow).vlan(VlanTag::customer(100 + i));
+            (
+                u64::from(i) * 1000,
+                frame.payload(b"tagged").to_vec().unwrap(),
+            )
+        })
+        .collect();
+    for driver in [PACKET, XDP] {
+        let (hosts, folder) = (Hosts::new(false), Folder::new());
+        for host in 0..2 {
+            hosts.on(host, "ethtool -K eth0 txvlan off rxvlan off");
+            hosts.on(2, &format!("ethtool -K port{host} txvlan off rxvlan off"));
+        }
+        let capture = folder.capture("in.pcap", &packets);
+        let out = folder.path("out.pcap");
+        let more = ["--capture-out", out.to_str().unwrap()];
+        let mut between = hosts.run(driver, &folder.forward(), &more);
+        let replay = format!("tcpreplay -q -i eth0 --pps=1000 {}", capture.display());
+        let replay = hosts.on(0, &replay);
+        assert!(replay.status.success(), "{}", text(&replay.stderr));
+        wait_for(|| hosts.counted(1)[1] >= 20);
+        assert_all_went_through(&between.stop());
+        let sent: Vec<_> = packets.iter().map(|(_, frame)| frame.clone()).collect();
+        assert!(frames(&out) == sent, "{driver}: {:02x?}", frames(&out)[0]);
+    }
 }
 
 /// More than can be done comes, until after the end.
