@@ -350,6 +350,56 @@ fn queues_are_counted_by_themselves() {
     assert_eq!(ring.queue_stats(2), Default::default());
 }
 
+/// The driver takes the shared memory away while a worker sends: in the middle of its bursts, which are long, as likely as
+/// not.
+#[test]
+fn a_peer_may_go_in_the_middle_of_a_burst() {
+    let _alone = alone();
+    let pool = Mempool::new(eal(), 2048, 1518, -1).unwrap();
+    let folder = std::env::temp_dir().join(format!("tailwater-memif-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for turn in 0..5 {
+        let socket = folder.join(format!("socket{turn}"));
+        // So many descriptors that they last for a while with nobody at the other end.
+        let name = |number, role: &str| {
+            let socket = socket.display();
+            format!("net_memif{number},role={role},socket={socket},socket-abstract=no,rsize=14")
+        };
+        let (server, server_rx, server_tx) = port(&name(2 * turn, "server"), 1, &pool);
+        let (client, mut rx, mut tx) = port(&name(2 * turn + 1, "client"), 1, &pool);
+        let mut part = pool.part(1024);
+        let is = |up: bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while client.link().unwrap().up != up {
+                assert!(std::time::Instant::now() < deadline, "the link is not {up}");
+                std::thread::yield_now();
+            }
+        };
+        is(true);
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let frame = [7; 1500];
+                let mut last = 0;
+                // On after the end, too.
+                while last < 10 {
+                    last += usize::from(over.load(std::sync::atomic::Ordering::Relaxed));
+                    tx[0].inject(256, || (&frame, 0));
+                    rx[0].receive(&mut part, 32);
+                    rx[0].packets().for_each(|packet| part.give(packet.buffer));
+                }
+            });
+            while client.stats().unwrap().sent == 0 {
+                std::thread::yield_now();
+            }
+            drop((server, server_rx, server_tx));
+            is(false);
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let _alone = alone();
