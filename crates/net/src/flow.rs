@@ -163,6 +163,20 @@ impl FlowKey {
         self
     }
 
+    /// The key of the flow's whole packets: the opposite of [`FlowKey::of_fragment`].
+    #[inline]
+    pub const fn of_whole(mut self) -> Self {
+        self.words[4] &= !FRAGMENT;
+        self
+    }
+
+    /// The same with both ports zero, as all fragments of a datagram but the first have them.
+    #[inline]
+    pub const fn without_ports(mut self) -> Self {
+        self.words[4] &= !0xffff_ffff;
+        self
+    }
+
     /// Whether this key was made by [`FlowKey::of_fragment`].
     #[inline]
     pub const fn is_fragment(&self) -> bool {

@@ -36,6 +36,8 @@ pub struct Packet {
     pub rss_hash: u32,
     /// What becomes of the packet.
     pub verdict: Verdict,
+    /// Which of the chain's two ports it came in by: 0 the entry port, 1 the exit port.
+    pub entry: u8,
     /// Where its headers lie, and its 5-tuple **as it stands now**: a function that rewrites the
     /// packet keeps this true.
     pub headers: Headers,
@@ -121,6 +123,7 @@ impl Packet {
             arrival: incoming.arrival,
             rss_hash: incoming.rss_hash,
             verdict: Verdict::Forward,
+            entry: 0,
             headers: Headers::default(),
             flow: FlowIndex::NONE,
             settled: false,

@@ -1,6 +1,7 @@
 //! Services and their backends, and the table that all workers share and control code replaces.
 
 use super::maglev::{Candidate, is_prime, populate};
+use crate::live::number_after;
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -378,14 +379,6 @@ impl LoadBalancerTable {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
-}
-
-/// The number of the version that follows: the first after the last that a function may have.
-pub(super) fn number_after(number: u32) -> u32 {
-    if number >= u32::MAX - 1 {
-        return 1;
-    }
-    number + 1
 }
 
 fn compile(

@@ -1,5 +1,4 @@
 use super::maglev::{Candidate, populate};
-use super::table::number_after;
 use super::*;
 use crate::accounting::{Accounting, AccountingTable};
 use crate::acl::{Acl, AclTable, Action, Rule};
@@ -521,11 +520,4 @@ fn accounting_behind_keeps_its_counts_when_flows_move() {
     rig.chain.finish();
     let totals = counts.totals();
     assert_eq!((totals.records, totals.packets), (1, 4));
-}
-
-#[test]
-fn versions_come_round_without_those_that_stand_for_no_version() {
-    assert_eq!(number_after(1), 2);
-    assert_eq!(number_after(u32::MAX - 2), u32::MAX - 1);
-    assert_eq!(number_after(u32::MAX - 1), 1);
 }

@@ -23,6 +23,7 @@ mod yaml;
 pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
+pub(crate) use error::{nearest, quoted};
 pub use functions::{
     AclConfig, Changes, ExternalConfig, ForwardConfig, FunctionConfig, LibraryConfig, Missing,
     NatConfig, OwnFunction,
@@ -30,6 +31,7 @@ pub use functions::{
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
+pub(crate) use values::{Expected, ports_of, prefix_of, protocol_of};
 pub use values::{Fate, Throughput};
 
 #[cfg(test)]

@@ -134,32 +134,59 @@ pub(super) fn number_and_unit(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
+/// What a text should have been.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) what: String,
+    pub(crate) suggestion: Option<String>,
+}
+
+impl From<&str> for Expected {
+    fn from(what: &str) -> Expected {
+        Expected {
+            what: what.to_owned(),
+            suggestion: None,
+        }
+    }
+}
+
+impl Expected {
+    fn at(self, node: &Located<'_>) -> SpecError {
+        node.expected(&self.what).suggest(self.suggestion)
+    }
+}
+
 /// An IPv4 or IPv6 prefix, or an address, which is a prefix of its full length.
 pub(crate) fn prefix(node: &Located<'_>) -> Result<IpNet, SpecError> {
-    const WHAT: &str = "an IP prefix such as 10.0.0.0/8 or 2001:db8::/32";
-    let text = node.text(WHAT)?;
+    prefix_of(node.text(PREFIX)?).map_err(|expected| expected.at(node))
+}
+
+const PREFIX: &str = "an IP prefix such as 10.0.0.0/8 or 2001:db8::/32";
+
+/// As [`prefix`], of a text.
+pub(crate) fn prefix_of(text: &str) -> Result<IpNet, Expected> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
     };
     let Ok(address) = address.parse::<IpAddr>() else {
-        return Err(node.expected(WHAT));
+        return Err(PREFIX.into());
     };
     let most = if address.is_ipv4() { 32 } else { 128 };
     let length = match length {
         None => most,
         Some(length) => match digits(length) {
             Some(length) if length <= u64::from(most) => length as u8,
-            _ => return Err(node.expected(&format!("a prefix length from 0 to {most}"))),
+            _ => return Err(format!("a prefix length from 0 to {most}").as_str().into()),
         },
     };
-    let prefix = IpNet::new(address, length).map_err(|_| node.expected(WHAT))?;
+    let prefix = IpNet::new(address, length).map_err(|_| PREFIX)?;
     // 10.1.2.3/8 is as likely a mistyped length as a careless address: ask.
     if prefix.trunc() != prefix {
-        let what = format!("no address bits beyond the prefix length {length}");
-        return Err(node
-            .expected(&what)
-            .suggest(Some(prefix.trunc().to_string())));
+        return Err(Expected {
+            what: format!("no address bits beyond the prefix length {length}"),
+            suggestion: Some(prefix.trunc().to_string()),
+        });
     }
     Ok(prefix)
 }
@@ -174,8 +201,13 @@ pub(crate) fn prefix_v4(node: &Located<'_>) -> Result<Ipv4Net, SpecError> {
 
 /// A port, a range of ports, or `any`, which is the full range.
 pub(crate) fn ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> {
-    const WHAT: &str = "a port from 0 to 65535, a range such as 80-443, or any";
-    let text = node.text(WHAT)?;
+    ports_of(node.text(PORTS)?).map_err(|expected| expected.at(node))
+}
+
+const PORTS: &str = "a port from 0 to 65535, a range such as 80-443, or any";
+
+/// As [`ports`], of a text.
+pub(crate) fn ports_of(text: &str) -> Result<RangeInclusive<u16>, Expected> {
     if text == "any" {
         return Ok(0..=u16::MAX);
     }
@@ -183,24 +215,36 @@ pub(crate) fn ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     match (port(low.trim_end()), port(high.trim_start())) {
         (Some(low), Some(high)) if low <= high => Ok(low..=high),
-        (Some(low), Some(high)) => Err(node
-            .expected("a range of ports from low to high")
-            .suggest(Some(format!("{high}-{low}")))),
-        _ => Err(node.expected(WHAT).suggest(nearest(text, ["any"]))),
+        (Some(low), Some(high)) => Err(Expected {
+            what: "a range of ports from low to high".to_owned(),
+            suggestion: Some(format!("{high}-{low}")),
+        }),
+        _ => Err(Expected {
+            what: PORTS.to_owned(),
+            suggestion: nearest(text, ["any"]).map(str::to_owned),
+        }),
     }
 }
 
 /// An IP protocol by name or number.
 pub(crate) fn protocol(node: &Located<'_>) -> Result<u8, SpecError> {
-    const WHAT: &str = "a protocol such as tcp, udp or icmp, or a number from 0 to 255";
-    let text = node.text(WHAT)?;
+    protocol_of(node.text(PROTOCOL)?).map_err(|expected| expected.at(node))
+}
+
+const PROTOCOL: &str = "a protocol such as tcp, udp or icmp, or a number from 0 to 255";
+
+/// As [`protocol`], of a text.
+pub(crate) fn protocol_of(text: &str) -> Result<u8, Expected> {
     if let Some(&(_, number)) = PROTOCOLS.iter().find(|&&(name, _)| name == text) {
         return Ok(number);
     }
     let number = digits(text).and_then(|number| u8::try_from(number).ok());
     number.ok_or_else(|| {
         let names = PROTOCOLS.iter().map(|&(name, _)| name);
-        node.expected(WHAT).suggest(nearest(text, names))
+        Expected {
+            what: PROTOCOL.to_owned(),
+            suggestion: nearest(text, names).map(str::to_owned),
+        }
     })
 }
 

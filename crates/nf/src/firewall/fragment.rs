@@ -1,0 +1,46 @@
+//! Where in its datagram a fragment belongs.
+
+use tailwater_net::ipv4::Ipv4View;
+use tailwater_net::ipv6::Ipv6View;
+use tailwater_net::parse::{Headers, Network};
+
+/// A fragment's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The datagram's number, among those between the same addresses.
+    pub(super) identification: u32,
+    /// Where its data belongs, in bytes.
+    pub(super) offset: usize,
+    /// Bytes of data.
+    pub(super) length: usize,
+}
+
+impl Place {
+    /// The place of a packet that is a fragment.
+    pub(super) fn of(frame: &[u8], headers: &Headers) -> Option<Place> {
+        let datagram = headers.datagram(frame);
+        if headers.network == Network::V4 {
+            let view = Ipv4View::new(datagram).ok()?;
+            return Some(Place {
+                identification: view.identification().into(),
+                offset: view.fragment_offset(),
+                length: datagram.len().checked_sub(view.header_length())?,
+            });
+        }
+        let view = Ipv6View::new(datagram).ok()?;
+        let mut before = tailwater_net::ipv6::HEADER;
+        for extension in view.extensions() {
+            let extension = extension.ok()?;
+            before += extension.bytes.len();
+            if let Some((offset, _)) = extension.fragment() {
+                let identification = extension.bytes.get(4..8)?;
+                return Some(Place {
+                    identification: u32::from_be_bytes(identification.try_into().ok()?),
+                    offset,
+                    length: datagram.len().checked_sub(before)?,
+                });
+            }
+        }
+        None
+    }
+}

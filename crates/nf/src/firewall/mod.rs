@@ -1,0 +1,21 @@
+//! `Firewall`: rules from zone to zone about connections, whose packets it tells from all others.
+
+mod connection;
+mod fragment;
+mod function;
+mod known;
+pub mod language;
+mod overlap;
+mod rule_set;
+mod rules;
+mod table;
+mod tcp;
+
+pub use function::Firewall;
+pub use overlap::{Shadowed, shadowed};
+pub use rule_set::RuleSetError;
+pub use rules::{Action, MAX_RULES, MAX_ZONES, Rule, State, States, Zone, ZonePort};
+pub use table::{FirewallTable, Fragments, HalfOpen, Options, Timeouts};
+
+#[cfg(test)]
+mod tests;
