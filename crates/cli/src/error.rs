@@ -58,10 +58,14 @@ impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{Build, Core, Open, Recording};
+            use RunError::{Build, Core, External, Open, Recording};
             matches!(
                 error,
-                Build(_) | Core(_) | Open(OpenError::Device(_)) | Recording { .. }
+                Build(_)
+                    | Core(_)
+                    | External { .. }
+                    | Open(OpenError::Device(_))
+                    | Recording { .. }
             )
         };
         let input = match self {

@@ -3,8 +3,10 @@
 use crate::args::RunArgs;
 use crate::error::CliError;
 use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::external::Functions;
 use tailwater_dataplane::port::Port;
-use tailwater_nf::spec::{ChainSpec, Match, PortSetup, PortsSpec};
+use tailwater_dataplane::trace_nic::TraceNic;
+use tailwater_nf::spec::{ChainSpec, Match, PortName, PortSetup, PortsSpec};
 
 /// The ports that the command line names, or else the spec, if no traffic is named; checked as far as that
 /// takes no time.
@@ -67,15 +69,79 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
         );
     }
     if cfg!(not(feature = "dpdk")) {
-        return wrong(
-            "this program was built without ports: cargo build --release --features dpdk (which needs DPDK: \
-             make deps)",
-        );
+        return wrong(WITHOUT);
     }
     Ok(Some(ports))
 }
 
-/// Finds the ports.
+/// What a program says that was built without the feature.
+const WITHOUT: &str = "this program was built without ports: cargo build --release --features dpdk (which needs \
+                       DPDK: make deps)";
+
+/// Refuses external functions where they cannot be, before anything takes time. `own` are the chain's ports.
+pub fn check_external(
+    args: &RunArgs,
+    spec: &ChainSpec,
+    own: Option<&PortsSpec>,
+) -> Result<(), CliError> {
+    let Some((function, _)) = spec.externals().next() else {
+        return Ok(());
+    };
+    let wrong = |message: String| Err(CliError::Input(message));
+    if args.auxiliary.is_some() || args.cores.as_ref().is_some_and(|cores| cores.0.len() > 1) {
+        return wrong(format!(
+            "function {function} is external: such a chain runs on one core; name one with --cores, and leave \
+             --auxiliary out"
+        ));
+    }
+    if args.nap.is_some() {
+        return wrong(format!(
+            "--nap: function {function} is external, and what it gives back is not waited for asleep"
+        ));
+    }
+    for port in own.iter().flat_map(|own| names(own)) {
+        if let Some(user) = spec.external_at(port) {
+            return wrong(format!(
+                "--port {port}: function {user} uses that device or interface; number devices of one driver \
+                 differently"
+            ));
+        }
+    }
+    match cfg!(feature = "dpdk") {
+        true => Ok(()),
+        false => wrong(format!("function {function} is external: {WITHOUT}")),
+    }
+}
+
+/// The chain's own ports.
+fn names(ports: &PortsSpec) -> impl Iterator<Item = &PortName> {
+    [Some(&ports.entry), ports.exit.as_ref()]
+        .into_iter()
+        .flatten()
+}
+
+/// Finds the ports of external functions beside a trace; `None` if there are none.
+pub fn find_external(spec: &ChainSpec) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
+    if spec.externals().next().is_none() {
+        return Ok(None);
+    }
+    #[cfg(feature = "dpdk")]
+    return Ok(Some(Box::new(external_ports(spec, &[])?)));
+    #[cfg(not(feature = "dpdk"))]
+    unreachable!("external functions are refused before they are looked for")
+}
+
+#[cfg(feature = "dpdk")]
+fn external_ports(
+    spec: &ChainSpec,
+    own: &[PortName],
+) -> Result<tailwater_dataplane::dpdk::ExternalPorts, CliError> {
+    use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
+    let ports = ExternalPorts::find(spec, own, HugePages::IfThere);
+    ports.map_err(|error| CliError::Input(error.to_string()))
+}
+
+/// Finds the ports, and those of external functions.
 #[cfg(feature = "dpdk")]
 pub fn find(
     ports: PortsSpec,
@@ -84,6 +150,7 @@ pub fn find(
     clock: &Clock,
 ) -> Result<Box<dyn Port>, CliError> {
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
+    use tailwater_dataplane::external::Beside;
     use tailwater_nf::spec::Fate;
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
@@ -93,6 +160,14 @@ pub fn find(
             ))
         })
     });
+    let functions = match spec.externals().next() {
+        // First: DPDK is started with what all of them need.
+        Some(_) => {
+            let own: Vec<PortName> = names(&ports).cloned().collect();
+            Some(external_ports(spec, &own)?)
+        }
+        None => None,
+    };
     let config = DpdkConfig {
         ports,
         ring: ring.transpose()?,
@@ -104,7 +179,10 @@ pub fn find(
     };
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
-    Ok(Box::new(ports))
+    Ok(match functions {
+        Some(functions) => Box::new(Beside::new(ports, functions)),
+        None => Box::new(ports),
+    })
 }
 
 /// There are none: [`wanted`] has said so.

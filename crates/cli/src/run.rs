@@ -20,7 +20,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::KeepOff;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run as run_chain, run_on};
+use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
 
@@ -35,6 +35,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         .for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
     let ports = ports::wanted(args, &spec)?;
+    ports::check_external(args, &spec, ports.as_ref())?;
     let traffic = match (&ports, &args.traffic) {
         (Some(_), _) => None,
         (None, None) => Some(Traffic::named("bursty".as_ref())?),
@@ -92,6 +93,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let port = ports
         .map(|ports| ports::find(ports, args, (&spec, &placing.dedicated), &clock))
         .transpose()?;
+    let functions = match port {
+        Some(_) => None,
+        None => ports::find_external(&spec)?,
+    };
     let dedicated = placing.dedicated.clone();
     let Mappers {
         scaling,
@@ -149,7 +154,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     };
     let report = match (port, loaded) {
         (Some(mut port), _) => run_on(&spec, &mut *port, clock, &config, &stop, &mut show),
-        (None, Some(loaded)) => run_chain(&spec, loaded.trace, &config, &stop, &mut show),
+        (None, Some(loaded)) => match functions {
+            None => run_chain(&spec, loaded.trace, &config, &stop, &mut show),
+            Some(functions) => {
+                run_attached(&spec, loaded.trace, functions, &config, &stop, &mut show)
+            }
+        },
         (None, None) => unreachable!("packets come from ports or from traffic"),
     };
     drop(live);

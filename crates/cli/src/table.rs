@@ -20,7 +20,7 @@ const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
 /// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
-pub const CAUSES: [(&str, &str); 8] = [
+pub const CAUSES: [(&str, &str); 9] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
@@ -32,6 +32,7 @@ pub const CAUSES: [(&str, &str); 8] = [
     ("migration", "kept back until their RSS bucket had moved"),
     ("nic-ring-full", "lost: the NIC's queue was full"),
     ("no-place", "lost: the chain had no room for the flow"),
+    ("external", "an external function had them for too long"),
 ];
 
 /// The report as text of at most 90 columns (names of functions may make it wider).
@@ -42,6 +43,7 @@ pub fn report(report: &RunReport) -> String {
     packets(&mut table, report);
     late(&mut table, report);
     machine(&mut table, report);
+    externals(&mut table, report);
     ports(&mut table, report);
     table.0
 }
@@ -242,6 +244,40 @@ fn machine(table: &mut Table, report: &RunReport) {
 }
 
 /// What devices counted.
+fn externals(table: &mut Table, report: &RunReport) {
+    let mut name = "external";
+    for external in &report.externals {
+        let mut text = format!(
+            "{}: {} sent, {} returned, {} not",
+            external.function,
+            thousands(external.sent),
+            thousands(external.returned),
+            thousands(external.not_returned)
+        );
+        for (count, what) in [
+            (external.late, "late"),
+            (external.own, "its own"),
+            (external.refused, "refused"),
+            (external.no_way_back, "without a way back"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, ", {} {what}", thousands(count));
+            }
+        }
+        table.line(name, &text);
+        name = "";
+        let delay = &external.delay_us;
+        let text = format!(
+            "delay, us: p50 {}, p99 {}, max {}; at most {} outside",
+            fixed(delay.p50),
+            fixed(delay.p99),
+            fixed(delay.max),
+            thousands(external.most_outside)
+        );
+        table.line(name, &text);
+    }
+}
+
 fn ports(table: &mut Table, report: &RunReport) {
     let mut name = "ports";
     for port in &report.ports {

@@ -52,6 +52,11 @@ pub trait Receiver: Send {
 pub trait Sender: Send {
     /// Sends the packets of the batch, as [`PortSender::transmit`] does.
     fn transmit(&mut self, batch: &mut Batch) -> usize;
+
+    /// As [`PortSender::transmit_back`].
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.transmit(batch)
+    }
 }
 
 /// The most device queues of a worker: one of each port.
@@ -121,6 +126,7 @@ impl Steering {
                 over: Arc::clone(&self.over),
                 receivers,
                 sender: self.sender(sender),
+                tells_ways: false,
                 rss: Arc::clone(&self.rss),
                 among,
                 missed: missed.take(),
@@ -196,6 +202,8 @@ pub struct DeviceQueue<R, S> {
     state: State,
     over: Arc<AtomicBool>,
     sender: DeviceSender<S>,
+    /// Whether packets of the second device are marked.
+    tells_ways: bool,
     rss: Arc<RssHasher>,
     /// The other workers; nothing if there are none.
     among: Option<Box<Among>>,
@@ -213,14 +221,26 @@ pub struct DeviceSender<S> {
     clock: Clock,
 }
 
-impl<S: Sender> PortSender for DeviceSender<S> {
+impl<S: Sender> DeviceSender<S> {
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch) -> usize {
+    fn record(&mut self, batch: &Batch) {
         if let Some(capture) = &mut self.capture {
             let now = self.clock.now();
             (0..batch.len()).for_each(|i| capture.record(now, batch.frame(i)));
         }
+    }
+}
+
+impl<S: Sender> PortSender for DeviceSender<S> {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch) -> usize {
+        self.record(batch);
         self.sender.transmit(batch)
+    }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.record(batch);
+        self.sender.transmit_back(batch)
     }
 
     fn capture(&mut self, tap: CaptureTap) {
@@ -232,6 +252,10 @@ impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {
     #[inline]
     fn transmit(&mut self, batch: &mut Batch) -> usize {
         self.sender.transmit(batch)
+    }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.sender.transmit_back(batch)
     }
 
     fn capture(&mut self, tap: CaptureTap) {
@@ -262,6 +286,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                 continue;
             }
             let (rss, arrival) = (&*self.rss, self.arrived_after);
+            let before = batch.len();
             let receiver = &mut self.receivers[number];
             let count = receiver.receive(pool, most);
             match &mut self.among {
@@ -295,6 +320,10 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let Refused { in_pieces, damaged } = receiver.refused();
             received.refused.in_pieces += in_pieces;
             received.refused.damaged += damaged;
+            if self.tells_ways && number > 0 {
+                let received = batch.iter_mut().skip(before);
+                received.for_each(|packet| packet.set_number(1));
+            }
             self.totals[number] += count as u64;
             received.offered += count as u64;
             if count < most {
@@ -400,6 +429,10 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
             None => own,
             Some(among) => own.min(among.received_before()),
         }
+    }
+
+    fn tell_ways(&mut self) {
+        self.tells_ways = true;
     }
 
     fn stop(&mut self) {

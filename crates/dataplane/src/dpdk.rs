@@ -1,5 +1,6 @@
 //! Ports of DPDK's: NICs, their virtual functions, virtual devices.
 
+mod external;
 mod tend;
 
 use crate::clock::Clock;
@@ -10,6 +11,7 @@ use crate::port::{
     Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin,
 };
 use crate::report::PortReport;
+pub use external::ExternalPorts;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
@@ -80,6 +82,10 @@ impl Sender for TxQueue {
     fn transmit(&mut self, batch: &mut Batch) -> usize {
         TxQueue::transmit(self, batch)
     }
+
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        TxQueue::transmit_back(self, batch)
+    }
 }
 
 /// An entry port and an exit port, or one that is both.
@@ -92,6 +98,8 @@ pub struct DpdkPorts {
     /// Until they are opened.
     devices: Vec<Device>,
     ports: Vec<Tended>,
+    /// Once they are open.
+    mempool: Option<Mempool>,
     steering: Option<Steering>,
     /// By worker.
     queues: Vec<(Vec<RxQueue>, TxQueue)>,
@@ -137,11 +145,17 @@ impl DpdkPorts {
             traffic,
             devices,
             ports: Vec::new(),
+            mempool: None,
             steering: None,
             queues: Vec::new(),
             senders: Vec::new(),
             notices: Mutex::default(),
         })
+    }
+
+    /// The buffers, once the ports are open.
+    pub(crate) fn mempool(&self) -> Option<&Mempool> {
+        self.mempool.as_ref()
     }
 
     /// Descriptors of each queue, and a line for the user about how they fit the cache.
@@ -254,6 +268,10 @@ impl Port for DpdkPorts {
         self.config.duration
     }
 
+    fn goes_back(&self) -> bool {
+        self.config.ports.set_up.both_ways || self.config.ports.exit.is_none()
+    }
+
     fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
         let refused = |error: DpdkError| OpenError::Device(error.to_string());
         let devices = std::mem::take(&mut self.devices);
@@ -294,6 +312,7 @@ impl Port for DpdkPorts {
         let node = devices.iter().find_map(|device| device.info().node);
         let node = node.map_or(-1, i32::from);
         let mempool = Mempool::new(self.eal, buffers, frame_bytes, node).map_err(refused)?;
+        self.mempool = Some(mempool.clone());
         let (mut received, mut sent) = (Vec::new(), Vec::new());
         let cores = &self.config.cores;
         let used: Vec<_> = (0..devices.len()).map(used).collect();

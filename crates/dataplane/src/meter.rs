@@ -2,6 +2,7 @@
 
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
+use crate::external::DETAINED;
 use crate::port::{Received, Refused};
 use crate::scaling::buckets::KeptBack;
 use crate::telemetry::{Window, WindowSender};
@@ -27,6 +28,8 @@ pub(crate) struct Meter {
     kept_back: Option<Arc<KeptBack>>,
     bins: BinClock,
     pace: Pace,
+    /// Whether packets' numbers say where they were.
+    external: bool,
     slo: Nanos,
     start: Nanos,
     window: Nanos,
@@ -41,6 +44,7 @@ impl Meter {
             telemetry,
             attribution: Attribution::new(config.slo),
             kept_back: None,
+            external: false,
             bins: BinClock::new(config.start, config.window),
             pace: Pace::default(),
             slo: config.slo,
@@ -54,6 +58,11 @@ impl Meter {
     /// Buckets move: says which packets were kept back.
     pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
         self.kept_back = Some(kept_back);
+    }
+
+    /// Packets go to external functions, and their numbers tell which were there for long.
+    pub(crate) fn know_external(&mut self) {
+        self.external = true;
     }
 
     /// The window being filled.
@@ -164,11 +173,16 @@ impl Meter {
         (lost, unsent): (u64, usize),
         span: [Nanos; 2],
     ) {
-        let [received, sent] = span;
         if unsent > 0 {
             self.note_unsent(unsent);
         }
         self.note_processed(packets, packets - unsent - batch.len(), lost, span);
+        self.note_delivered(batch, span);
+    }
+
+    /// Counts the packets of a batch as sent, which was received and sent at these times.
+    #[inline]
+    pub(crate) fn note_delivered(&mut self, batch: &Batch, [received, sent]: [Nanos; 2]) {
         self.record(batch, received, sent);
         let window = &mut self.telemetry.window;
         window.delivered += batch.len() as u64;
@@ -177,7 +191,7 @@ impl Meter {
 
     /// Counts packets that the port did not take.
     #[cold]
-    fn note_unsent(&mut self, unsent: usize) {
+    pub(crate) fn note_unsent(&mut self, unsent: usize) {
         let window = &mut self.telemetry.window;
         window.lost_unsent += unsent as u64;
         window.late[Cause::NoPlace as usize] += unsent as u64;
@@ -202,6 +216,26 @@ impl Meter {
         window.lost_in_chain += lost;
         window.late[Cause::NoPlace as usize] += lost;
         window.busy += took;
+    }
+
+    /// Counts packets that an external function has not given back: as lost, or as dropped by it.
+    pub(crate) fn note_missing(&mut self, packets: u64, lost: bool) {
+        let window = &mut self.telemetry.window;
+        if lost {
+            window.lost_in_chain += packets;
+            window.late[Cause::External as usize] += packets;
+        } else {
+            window.dropped += packets;
+        }
+    }
+
+    /// Counts packets that an external function has made, which begin to be the chain's now, and those
+    /// that come from it and go nowhere.
+    pub(crate) fn note_made(&mut self, made: u64, dropped: u64, now: Nanos) {
+        (0..made).for_each(|_| self.note_arrival(now));
+        let window = &mut self.telemetry.window;
+        window.offered += made;
+        window.dropped += dropped;
     }
 
     /// Records every sent packet's latency.
@@ -232,7 +266,12 @@ impl Meter {
                     rss_hash,
                     kept_back: self.kept_back(rss_hash, arrival, sent),
                 };
-                self.telemetry.window.late[self.attribution.cause(late) as usize] += 1;
+                let cause = match self.attribution.cause(late) {
+                    cause @ Cause::Descheduled => cause,
+                    _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
+                    cause => cause,
+                };
+                self.telemetry.window.late[cause as usize] += 1;
             }
         }
     }
@@ -291,30 +330,42 @@ impl Meter {
 
     /// Ends the window if it is over.
     #[inline]
-    pub(crate) fn roll(&mut self, now: Nanos, chain: &Chain) {
+    pub(crate) fn roll(&mut self, now: Nanos, chain: &impl Counting) {
         if now >= self.window_end {
             self.roll_window(now, chain);
         }
     }
 
     #[cold]
-    fn roll_window(&mut self, now: Nanos, chain: &Chain) {
+    fn roll_window(&mut self, now: Nanos, chain: &impl Counting) {
         self.save_reasons(chain);
         let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
         self.telemetry.roll(index);
         self.window_end = self.start + Nanos((index + 1) * self.window.0);
     }
 
-    fn save_reasons(&mut self, chain: &Chain) {
+    fn save_reasons(&mut self, chain: &impl Counting) {
         let reasons = &mut self.telemetry.window.reasons;
         reasons.clear();
-        reasons.extend(chain.reason_counts());
+        chain.count(reasons);
     }
 
     /// Hands the last window over.
-    pub(crate) fn finish(mut self, chain: &Chain) {
+    pub(crate) fn finish(mut self, chain: &impl Counting) {
         self.save_reasons(chain);
         self.telemetry.finish();
+    }
+}
+
+/// What counts packets by reason.
+pub(crate) trait Counting {
+    /// Adds the counts so far, always of the same reasons.
+    fn count(&self, counts: &mut Vec<u64>);
+}
+
+impl Counting for Chain {
+    fn count(&self, counts: &mut Vec<u64>) {
+        counts.extend(self.reason_counts());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a run and its workers know of a port: queues that give and take batches.
 
 use crate::capture::CaptureTap;
+use crate::external::Attached;
 use crate::report::PortReport;
 use std::io;
 use tailwater_net::Nanos;
@@ -46,6 +47,12 @@ pub trait PortSender: Send {
     /// the batch, and is lost. Returns how many.
     fn transmit(&mut self, batch: &mut Batch) -> usize;
 
+    /// Sends the packets of the batch back, to where packets of the entry port come from; else as
+    /// [`transmit`](PortSender::transmit).
+    fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.transmit(batch)
+    }
+
     /// Also records what is sent.
     fn capture(&mut self, tap: CaptureTap);
 }
@@ -58,6 +65,10 @@ pub trait PortQueue: PortSender {
     /// Every packet for this queue that arrives before then has been received; [`Nanos::MAX`] once nothing
     /// is left.
     fn received_before(&self) -> Nanos;
+
+    /// From now on, packets that come by the exit port are given the [number](tailwater_nf::batch::Packet::number)
+    /// 1.
+    fn tell_ways(&mut self) {}
 
     /// Lets nothing more arrive; what is in the ring can still be received.
     fn stop(&mut self);
@@ -87,6 +98,11 @@ pub trait Port: Sync {
     /// For how long packets arrive, if that is known.
     fn duration(&self) -> Option<Nanos>;
 
+    /// Whether packets can be sent back where those of the entry port come from.
+    fn goes_back(&self) -> bool {
+        false
+    }
+
     /// Readies the port, and gives each worker its buffers.
     ///
     /// # Errors
@@ -114,6 +130,12 @@ pub trait Port: Sync {
     /// # Errors
     /// If the table names a queue that is not there, or cannot change.
     fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError>;
+
+    /// The external functions' ports, in the order of the functions, once the port is open; `None` if there are
+    /// none.
+    fn attached(&mut self) -> Option<Attached> {
+        None
+    }
 
     /// Looks after the port, a few times a second: tells what is new of it in lines for a user. Once nothing
     /// can arrive any more, it ends the run by its queues.

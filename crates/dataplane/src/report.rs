@@ -68,6 +68,34 @@ pub struct RunReport {
     /// What the devices counted, where packets came from devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortReport>,
+    /// What became of packets at external functions, where there are any, in the chain's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub externals: Vec<ExternalReport>,
+}
+
+/// What became of packets at an external function: `sent = returned + not_returned`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ExternalReport {
+    /// Its name.
+    pub function: String,
+    /// Packets sent to it.
+    pub sent: u64,
+    /// Of those, came back in time.
+    pub returned: u64,
+    /// Of those, did not.
+    pub not_returned: u64,
+    /// Packets that came back when they had been given up. They go no further.
+    pub late: u64,
+    /// Packets that came from it and had not been sent to it.
+    pub own: u64,
+    /// Packets that were to be sent and were not: too many outside, too long, not taken.
+    pub refused: u64,
+    /// Packets that came back towards the entry port, where the chain goes one way only.
+    pub no_way_back: u64,
+    /// The most packets outside at a time.
+    pub most_outside: u64,
+    /// How long packets that came back had been outside, in microseconds.
+    pub delay_us: LatencyReport,
 }
 
 /// What a device counted, the packets among them that never reached the chain.

@@ -5,6 +5,7 @@ use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::death::survive;
+use crate::external::{Beside, ExternalWorker, Functions, Parts, Station};
 use crate::kept::{KeptRun, StateProgress, origin};
 use crate::port::{Need, OpenError, Port, RetaError, round_robin};
 use crate::report::{
@@ -77,6 +78,14 @@ pub enum RunError {
     /// A core cannot be used.
     #[error(transparent)]
     Core(#[from] CoreError),
+    /// The run is not one for external functions.
+    #[error("function {function} is external: {problem}")]
+    External {
+        /// The first one.
+        function: String,
+        /// What it would need.
+        problem: &'static str,
+    },
     /// The port cannot be readied.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -209,7 +218,35 @@ pub fn run_noted(
     progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     let clock = Clock::start();
-    let rss = spec.rss();
+    let mut nic = trace_nic(spec, trace, config, &clock)?;
+    on_port(spec, (&mut nic, clock), config, stop, notes, progress)
+}
+
+/// As [`run`], for a chain with external functions, which are attached so.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_attached(
+    spec: &ChainSpec,
+    trace: Trace,
+    functions: impl Functions<TraceNic>,
+    config: &RunConfig,
+    stop: &AtomicBool,
+    progress: impl FnMut(&Progress),
+) -> Result<RunReport, RunError> {
+    let clock = Clock::start();
+    let nic = trace_nic(spec, trace, config, &clock)?;
+    let mut port = Beside::new(nic, functions);
+    on_port(spec, (&mut port, clock), config, stop, None, progress)
+}
+
+/// The trace NIC of a run.
+fn trace_nic(
+    spec: &ChainSpec,
+    trace: Trace,
+    config: &RunConfig,
+    clock: &Clock,
+) -> Result<TraceNic, RetaError> {
     let queues = config.cores.len() as u16;
     let nic_config = TraceNicConfig {
         // What is handed over is copied by who processes it.
@@ -217,8 +254,7 @@ pub fn run_noted(
         ..config.nic.clone()
     };
     let reta = round_robin(queues);
-    let mut nic = TraceNic::new(trace, rss, queues, &reta, nic_config, clock.clone())?;
-    on_port(spec, (&mut nic, clock), config, stop, notes, progress)
+    TraceNic::new(trace, spec.rss(), queues, &reta, nic_config, clock.clone())
 }
 
 /// Runs the chain of `spec` on what comes from `port`, whose times are on `clock`, as [`run`] does on
@@ -252,6 +288,7 @@ fn on_port(
     // The threads that report and record get the other cores, if there are any.
     let _elsewhere = KeepOff::new(&config.cores);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
+    check_external(spec, config)?;
     if spec.state.is_some() && (config.scaling.is_some() || config.server.is_some()) {
         return Err(RunError::StateNeedsStatic);
     }
@@ -264,10 +301,18 @@ fn on_port(
     let isolation = config.isolation.clone();
     let isolation = isolation.map(|isolation| Isolation::start(isolation, &config.cores));
     let mut isolation = isolation.transpose()?;
+    // At external functions the chain is cut; what is in front of the first one, or all of it:
+    let parts = spec.parts();
+    let (front, behind) = parts
+        .split_first()
+        .unwrap_or_else(|| unreachable!("a chain has a part"));
     let mut builder = match &isolation {
-        None => ChainBuilder::with_cuts(spec, &rss, config.seed, cuts)?,
-        Some(isolation) => ChainBuilder::of_others(spec, &isolation.likenesses(), config.seed)?,
+        None => ChainBuilder::with_cuts(front, &rss, config.seed, cuts)?,
+        Some(isolation) => ChainBuilder::of_others(front, &isolation.likenesses(), config.seed)?,
     };
+    let behind = behind.iter();
+    let behind = behind.map(|part| ChainBuilder::with_cuts(part, &rss, config.seed, cuts));
+    let mut behind = behind.collect::<Result<Vec<_>, _>>()?;
     let origin = origin(clock.now());
     builder.set_origin(origin);
     let traffic = port.traffic().to_owned();
@@ -277,6 +322,10 @@ fn on_port(
     if isolation.is_none() {
         chains.extend((0..queues).map(|queue| builder.instance(owns(queue))));
     }
+    let chains_behind: Vec<Chain> = behind
+        .iter_mut()
+        .map(|builder| builder.instance(|_| true))
+        .collect();
     let mut kept = KeptRun::open(spec, chains.first(), origin)?;
     let auxiliary: &[usize] = match &config.scaling {
         Some(scaling) => &scaling.auxiliary,
@@ -306,7 +355,6 @@ fn on_port(
             builder.instance_of(isolation.functions(usize::from(queue)), owns(queue))
         }));
     }
-    let reasons = chains.first().map(Chain::reasons).unwrap_or_default();
     let workers = chains.len() + auxiliary.len();
     let (capture, mut taps) = match &config.capture_out {
         Some(path) => {
@@ -318,6 +366,19 @@ fn on_port(
     taps.reverse();
     let most = mappers.iter().map(|mapper| mapper.batch()).min();
     let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
+    let attached = port.attached();
+    if let Some((function, _)) = spec.externals().next()
+        && attached.is_none()
+    {
+        return Err(RunError::External {
+            function: function.to_owned(),
+            problem: "this run has no ports for it",
+        });
+    }
+    let reasons = match (&attached, &chains[..]) {
+        (Some(_), [chain]) => Parts::reasons(spec, std::iter::once(chain).chain(&chains_behind)),
+        _ => chains.first().map(Chain::reasons).unwrap_or_default(),
+    };
     let (mut senders, receiver) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let mut books: Vec<Book> = (0..workers).filter_map(|_| Some(notes?.book())).collect();
@@ -367,6 +428,8 @@ fn on_port(
         }
         auxiliaries.push((*core, worker));
     }
+    let goes_back = port.goes_back();
+    let mut attached = attached.map(|attached| (attached, chains_behind));
     let parts = port
         .queues(start)
         .into_iter()
@@ -376,18 +439,22 @@ fn on_port(
     let mut workers = Vec::new();
     // Those of workers that never start end with them.
     let mut servers = Vec::new();
+    let cores = &config.cores;
     for (i, (((mut queue, chain), pool), sender)) in parts.enumerate() {
         if let Some(tap) = taps.pop() {
             queue.capture(tap);
         }
-        let worker = Worker::new(
-            queue,
-            chain,
-            pool,
-            clock.clone(),
-            worker_config.clone(),
-            sender,
-        );
+        let (clock, worker_config) = (clock.clone(), worker_config.clone());
+        if let Some((attached, behind)) = attached.take() {
+            let chains = std::iter::once(chain).chain(behind).collect();
+            let parts = Parts::new(spec, chains, attached, config.seed);
+            let (config, back) = (worker_config, goes_back);
+            let worker = ExternalWorker::new(queue, parts, back, pool, clock, config, sender);
+            let worker = AnyWorker::External(Box::new(worker));
+            workers.push((cores[i], worker));
+            continue;
+        }
+        let worker = Worker::new(queue, chain, pool, clock, worker_config, sender);
         let worker = worker.napping(port.naps());
         let worker = match dispatches.next() {
             Some(dispatch) => worker.dispatching(dispatch),
@@ -410,7 +477,7 @@ fn on_port(
             }
             None => worker,
         };
-        workers.push((config.cores[i], worker));
+        workers.push((cores[i], AnyWorker::Ordinary(Box::new(worker))));
     }
     // Set when a worker cannot start, so that those that did end.
     let failed = AtomicBool::new(false);
@@ -429,7 +496,12 @@ fn on_port(
                     pin_to(core).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                     // As that of the processes with which it takes turns.
                     let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
-                    Ok(worker.run_among_others(|| stop.is_set(), failed))
+                    Ok(match worker {
+                        AnyWorker::Ordinary(worker) => {
+                            worker.run_among_others(|| stop.is_set(), failed)
+                        }
+                        AnyWorker::External(worker) => worker.run(|| stop.is_set(), failed),
+                    })
                 },
             );
             match thread {
@@ -513,19 +585,22 @@ fn on_port(
         [0; 2]
     });
     let mut keepers = Vec::new();
-    let chains = finished.into_iter().map(|(thread, finished)| {
+    let mut externals = Vec::new();
+    let chains = finished.into_iter().flat_map(|(thread, finished)| {
         let Finished {
-            mut chain,
+            mut chains,
+            externals: of_worker,
             buckets,
             died,
             kept,
         } = finished;
         keepers.extend(kept);
-        if let Some(buckets) = buckets {
-            buckets.finish(&mut chain);
+        if let (Some(buckets), [chain]) = (buckets, &mut chains[..]) {
+            buckets.finish(chain);
         }
+        externals.extend(of_worker);
         deaths.extend(died.map(|message| (thread, message)));
-        chain
+        chains
     });
     let chains: Vec<Chain> = chains.collect();
     for server in servers {
@@ -536,18 +611,31 @@ fn on_port(
     let state = kept.map(|kept| kept.report(keepers));
     let elapsed = clock.now().saturating_sub(start);
     let recorded = capture.map(CaptureFile::finish).transpose();
-    let flows = flow_report(&chains, builder.flow_memory_bytes() as u64);
+    let builders = || std::iter::once(&builder).chain(&behind);
+    let memory = builders()
+        .map(ChainBuilder::flow_memory_bytes)
+        .sum::<usize>();
+    let flows = flow_report(&chains, memory as u64);
     // Ends all flows: after they have been counted.
     let mut last_counts = vec![0; reasons.len()];
+    // Instances of the whole chain count the same reasons, parts of it one after another.
+    let mut before = Vec::new();
     for chain in chains {
+        let own = before.len() + chain.reasons().len();
         // A function of a worker that died may do so again: it goes without its last words.
         match survive(|| chain.finish()) {
-            Ok(counts) => add_reasons(&mut last_counts, &counts),
+            Ok(counts) => add_reasons(&mut last_counts, &[&before[..], &counts].concat()),
             Err(message) => deaths.push((ENDS.to_owned(), message)),
+        }
+        if !externals.is_empty() {
+            before.resize(own + Station::REASONS, 0);
         }
     }
     let isolation = isolation.map(Isolation::finish);
-    let recorded = recorded.and(builder.finish_exports().map_err(not_exported));
+    // All of them, also after an error: no thread stays behind.
+    let exported: Vec<_> = builders().map(ChainBuilder::finish_exports).collect();
+    let exported: Result<Vec<_>, _> = exported.into_iter().collect();
+    let recorded = recorded.and(exported.map(|_| ()).map_err(not_exported));
     let interrupted = stop.load(Ordering::Relaxed);
     let mut packets = collector.packets(&reasons, config.not_matched);
     let named = reasons.iter().map(|reason| &reason.name);
@@ -599,6 +687,7 @@ fn on_port(
         arrivals: collector.arrivals(),
         interrupted,
         ports: port.report(),
+        externals,
         packets,
     };
     if let Some((thread, message)) = deaths.into_iter().next() {
@@ -615,6 +704,35 @@ fn on_port(
             report: Box::new(report),
         }),
     }
+}
+
+/// Refuses external functions where one core does not do it all: each would need queues of its own to each
+/// function, and a function spreads what it gives back as it likes.
+fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    let Some((function, _)) = spec.externals().next() else {
+        return Ok(());
+    };
+    let problem = if config.cores.len() > 1 {
+        "it runs on one core; name one with --cores"
+    } else if config.scaling.is_some() {
+        "its packets cannot be handed to auxiliary cores; leave --auxiliary out"
+    } else if spec.state.is_some() {
+        "what flows are behind it is not known, so that their state cannot be kept; leave spec.state out"
+    } else if config.isolation.is_some() {
+        "it is a process of its own already, and the others cannot be isolated beside it; leave --isolation out"
+    } else {
+        return Ok(());
+    };
+    Err(RunError::External {
+        function: function.to_owned(),
+        problem,
+    })
+}
+
+/// A worker, with or without external functions.
+enum AnyWorker {
+    Ordinary(Box<Worker>),
+    External(Box<ExternalWorker>),
 }
 
 /// Cores in use in a run of `seconds`.

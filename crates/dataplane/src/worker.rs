@@ -7,6 +7,7 @@ use crate::death::survive;
 use crate::kept::{Kept, Turn};
 use crate::meter::Meter;
 use crate::port::{PortQueue, Received};
+use crate::report::ExternalReport;
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
@@ -34,11 +35,14 @@ pub struct WorkerConfig {
 
 /// How long after the end queued packets are still processed: twice the SLO, but never so long that
 /// a user who pressed Ctrl-C waits.
-const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
+pub(crate) const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
 
 /// What is left of a worker.
 pub(crate) struct Finished {
-    pub(crate) chain: Chain,
+    /// Its instance of the chain, or of each of its parts.
+    pub(crate) chains: Vec<Chain>,
+    /// What became of packets at external functions.
+    pub(crate) externals: Vec<ExternalReport>,
     /// Where buckets that arrive after the end can still be taken over.
     pub(crate) buckets: Option<Box<Buckets>>,
     /// What its panic said, if it died.
@@ -150,8 +154,11 @@ impl Worker {
     /// # Panics
     /// If a function does.
     pub fn run(self, stop: impl Fn() -> bool) -> Chain {
-        let Finished { chain, died, .. } = self.run_among_others(stop, &AtomicBool::new(false));
-        died.map_or(chain, |message| panic!("{message}"))
+        let Finished { chains, died, .. } = self.run_among_others(stop, &AtomicBool::new(false));
+        let chain = chains.into_iter().next();
+        chain
+            .filter(|_| died.is_none())
+            .unwrap_or_else(|| panic!("{}", died.unwrap_or_default()))
     }
 
     /// As [`run`](Worker::run). Should it die, `failed` is set, and what it has is counted as lost.
@@ -176,7 +183,8 @@ impl Worker {
         }
         self.meter.finish(&self.chain);
         Finished {
-            chain: self.chain,
+            chains: vec![self.chain],
+            externals: Vec::new(),
             buckets: self.buckets,
             died,
             kept: self.kept.map(|kept| kept.finish(self.clock.now())),

@@ -330,6 +330,20 @@ impl TxQueue {
     /// If the batch is of another pool.
     #[inline]
     pub fn transmit(&mut self, batch: &mut Batch) -> usize {
+        self.send_all(batch, false)
+    }
+
+    /// As [`transmit`](TxQueue::transmit), but all packets go where those go that came from the port that was
+    /// [joined](TxQueue::join) last.
+    ///
+    /// # Panics
+    /// If the batch is of another pool.
+    pub fn transmit_back(&mut self, batch: &mut Batch) -> usize {
+        self.send_all(batch, true)
+    }
+
+    #[inline(always)]
+    fn send_all(&mut self, batch: &mut Batch, back: bool) -> usize {
         if batch.is_empty() {
             return 0;
         }
@@ -349,7 +363,7 @@ impl TxQueue {
             unsafe { (**place).prepare(start, length) };
         }
         self.unsent.clear();
-        if let [way] = &*self.ways {
+        if let ([way], _) | ([way, ..], true) = (&*self.ways, back) {
             let by = (way.queue, &way.pass, &way.turns);
             let sent = way.to.send(by, &mut self.mbufs[..count]);
             self.unsent.extend(sent as u16..count as u16);
@@ -363,7 +377,7 @@ impl TxQueue {
     }
 
     /// Sends copies of up to `count` frames (of [`MAX_BATCH`]), with their RSS hashes as a NIC would give them:
-    /// a source of packets, for tests and measurements. Returns how many were sent: fewer if buffers run out, or
+    /// for packets that are in other memory. Returns how many were sent: fewer if buffers run out, or
     /// the device is full.
     ///
     /// # Panics

@@ -23,11 +23,13 @@ pub enum Cause {
     RingFull,
     /// It was lost in the chain for want of room: in the flow table, among a NAT's ports.
     NoPlace,
+    /// An external function had it for more than half of the objective, or never gave it back.
+    External,
 }
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Service,
         Cause::Whale,
         Cause::Minnows,
@@ -36,6 +38,7 @@ impl Cause {
         Cause::Migration,
         Cause::RingFull,
         Cause::NoPlace,
+        Cause::External,
     ];
 
     /// The stable name in reports.
@@ -49,6 +52,7 @@ impl Cause {
             Cause::Migration => "migration",
             Cause::RingFull => "nic-ring-full",
             Cause::NoPlace => "no-place",
+            Cause::External => "external",
         }
     }
 }

@@ -161,10 +161,17 @@ impl Packet {
         self.opened
     }
 
-    /// The number that the flow's dispatcher gave it, if the packet went through a queue.
+    /// The number that the flow's dispatcher gave it, if the packet went through a queue; or that it was
+    /// [given](Packet::set_number) otherwise, or 0.
     #[inline]
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Gives the packet a number, where there is no dispatcher who does.
+    #[inline]
+    pub fn set_number(&mut self, number: u16) {
+        self.number = number;
     }
 
     /// The flow's place in the flow table; `None` in a chain without flow state.
@@ -633,6 +640,19 @@ impl Batch {
         }
     }
 
+    /// Moves packets to another batch, in order: those for which `aside` says so.
+    ///
+    /// # Panics
+    /// If the other batch is of other memory, or has too little room.
+    #[inline]
+    pub fn divide(&mut self, other: &mut Batch, mut aside: impl FnMut(&Packet) -> bool) {
+        assert!(self.memory.is(&other.memory), "a batch of another pool");
+        for slot in self.packets.extract_if(.., |slot| aside(&slot.packet)) {
+            assert!(other.room() > 0, "the batch is full");
+            other.packets.push(slot);
+        }
+    }
+
     /// Puts the packets that skipped the chain back, after the others.
     #[inline]
     pub fn rejoin_bypass(&mut self) {
@@ -801,6 +821,24 @@ mod tests {
         batch.rejoin_bypass();
         assert_eq!(batch.frame(2), b"c");
         batch.release(&mut pool);
+        assert_eq!(pool.available(), 8);
+    }
+
+    #[test]
+    fn a_batch_is_divided_in_order() {
+        let (mut pool, mut batch) = batch(&[b"a", b"b", b"c", b"d"]);
+        let mut other = Batch::new(&pool, 4);
+        batch.packet_mut(1).0.set_number(1);
+        batch.packet_mut(2).0.set_number(1);
+        batch.divide(&mut other, |packet| packet.number() == 1);
+        let frames = |batch: &Batch| -> Vec<Vec<u8>> {
+            let frames = (0..batch.len()).map(|i| batch.frame(i).to_vec());
+            frames.collect()
+        };
+        assert_eq!(frames(&batch), [b"a", b"d"]);
+        assert_eq!(frames(&other), [b"b", b"c"]);
+        batch.release(&mut pool);
+        other.release(&mut pool);
         assert_eq!(pool.available(), 8);
     }
 

@@ -78,6 +78,7 @@ impl Cause {
         Cause::Live(attribution::Cause::Waking),
         Cause::Live(attribution::Cause::RingFull),
         Cause::Live(attribution::Cause::NoPlace),
+        Cause::Live(attribution::Cause::External),
         Cause::Live(attribution::Cause::Migration),
         Cause::Network,
     ];

@@ -8,7 +8,7 @@ use tailwater_dataplane::report::{
     RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
-const CAUSES: [&str; 8] = [
+const CAUSES: [&str; 9] = [
     "service",
     "whale",
     "minnows",
@@ -17,6 +17,7 @@ const CAUSES: [&str; 8] = [
     "migration",
     "nic-ring-full",
     "no-place",
+    "external",
 ];
 
 fn latencies(us: f64) -> LatencyReport {
@@ -133,6 +134,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         },
         interrupted: true,
         ports: Vec::new(),
+        externals: Vec::new(),
     }
 }
 

@@ -95,6 +95,7 @@ fn example() -> RunReport {
         arrivals: ArrivalReport::default(),
         interrupted: false,
         ports: Vec::new(),
+        externals: Vec::new(),
     }
 }
 

@@ -14,8 +14,8 @@ pub struct Outside {
     pub arrival: Nanos,
     /// When it was sent out.
     pub sent: Nanos,
-    /// Whether it is on its way back through the chain: from the exit port to the entry port.
-    pub backward: bool,
+    /// Whatever else is to be known of it when it comes back.
+    pub number: u16,
 }
 
 /// What a packet is that came from outside.
@@ -51,15 +51,20 @@ impl Matcher {
         }
     }
 
+    /// How long a packet may be outside.
+    pub fn timeout(&self) -> Nanos {
+        self.timeout
+    }
+
     /// How many packets are outside.
     pub fn outside(&self) -> usize {
         self.outside.len()
     }
 
-    /// Whether another packet may be sent out.
+    /// Whether so many packets more may be sent out.
     #[inline]
-    pub fn has_room(&self) -> bool {
-        self.outside.has_room()
+    pub fn has_room_for(&self, packets: usize) -> bool {
+        self.outside.has_room_for(packets)
     }
 
     /// A packet is sent out. Whether there was room.
@@ -96,7 +101,7 @@ impl Matcher {
 
     fn give_up_oldest(&mut self, now: Nanos) {
         if let Some((fingerprint, _)) = self.outside.take_oldest() {
-            if !self.given_up.has_room() {
+            if !self.given_up.has_room_for(1) {
                 self.given_up.take_oldest();
             }
             self.given_up.add(fingerprint, now);
@@ -181,9 +186,9 @@ mod tests {
                 given_up += count;
                 let print = step % 6;
                 if step < 6 {
-                    let packet = Outside { arrival: Nanos(number as u64), sent: now, backward };
+                    let packet = Outside { arrival: Nanos(number as u64), sent: now, number: u16::from(backward) };
                     let room = naive.outside.len() < most;
-                    prop_assert_eq!(matcher.has_room(), room);
+                    prop_assert_eq!(matcher.has_room_for(1), room);
                     prop_assert_eq!(matcher.send(Fingerprint(print), packet), room);
                     if room {
                         naive.outside.push((print, packet));
@@ -212,7 +217,7 @@ mod tests {
         let packet = |sent| Outside {
             arrival: Nanos(sent),
             sent: Nanos(sent),
-            backward: false,
+            number: 0,
         };
         assert!(matcher.send(Fingerprint(1), packet(0)));
         assert_eq!(matcher.give_up(Nanos(10)), 1);
@@ -232,7 +237,7 @@ mod tests {
                 let packet = Outside {
                     arrival: now,
                     sent: now,
-                    backward: false,
+                    number: 0,
                 };
                 matcher.send(Fingerprint(number % 100), packet);
                 if number % 3 > 0 {

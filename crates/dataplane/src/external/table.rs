@@ -27,6 +27,7 @@ struct Entry<T> {
 /// share a bucket, of which there are as many as there is room for packets.
 #[derive(Debug)]
 pub(super) struct Table<T> {
+    most: usize,
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
     /// The first entry of one of the fingerprints there.
@@ -40,6 +41,7 @@ impl<T: Copy> Table<T> {
     pub(super) fn new(most: u32) -> Table<T> {
         let buckets = most.next_power_of_two() as usize;
         Table {
+            most: most as usize,
             entries: Vec::with_capacity(most as usize),
             free: Vec::with_capacity(most as usize),
             buckets: vec![NONE; buckets].into(),
@@ -53,9 +55,9 @@ impl<T: Copy> Table<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether there is room for another one.
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.entries.len() < self.entries.capacity()
+    /// Whether there is room for so many more.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.len() + more <= self.most
     }
 
     fn bucket(&self, fingerprint: Fingerprint) -> usize {
@@ -73,7 +75,7 @@ impl<T: Copy> Table<T> {
 
     /// Adds a packet as the newest. Whether there was room.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, value: T) -> bool {
-        if !self.has_room() {
+        if !self.has_room_for(1) {
             return false;
         }
         let bucket = self.bucket(fingerprint);
@@ -204,7 +206,7 @@ mod tests {
                 match step {
                     Step::Add(fingerprint) => {
                         let room = list.len() < most as usize;
-                        prop_assert_eq!(table.has_room(), room);
+                        prop_assert_eq!(table.has_room_for(1), room);
                         prop_assert_eq!(table.add(Fingerprint(fingerprint), number), room);
                         if room {
                             list.push((fingerprint, number));

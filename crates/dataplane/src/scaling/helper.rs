@@ -110,7 +110,8 @@ impl AuxiliaryWorker {
         }
         self.meter.finish(&self.chain);
         Finished {
-            chain: self.chain,
+            chains: vec![self.chain],
+            externals: Vec::new(),
             buckets: None,
             died,
             kept: None,

@@ -1,0 +1,262 @@
+//! External functions behind ports of DPDK's.
+
+use super::tend::Tended;
+use super::{BESIDES_MTU, DpdkPorts, HugePages, MOST_BUFFERS};
+use crate::external::{Attached, Attachment, Functions, Way};
+use crate::port::OpenError;
+use crate::report::PortReport;
+use crate::trace_nic::TraceNic;
+use std::fs;
+use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
+use tailwater_net::Nanos;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::batch::{Batch, MAX_BATCH};
+use tailwater_nf::buffer::{BufferPool, HEADROOM};
+use tailwater_nf::spec::{ChainSpec, PortName};
+
+/// Descriptors of a queue.
+const RING: u16 = 1024;
+
+/// What a frame has besides the MTU when it is sent: Ethernet header, one VLAN tag.
+const HEADERS: usize = 14 + 4;
+
+/// The ports of a chain's external functions.
+#[derive(Debug)]
+pub struct ExternalPorts {
+    eal: Eal,
+    /// The chain's.
+    rss: RssHasher,
+    /// Of each function, until they are opened: where packets go to it, and where they come back if that is
+    /// elsewhere.
+    devices: Vec<(Device, Option<Device>)>,
+    ports: Vec<Tended>,
+}
+
+impl ExternalPorts {
+    /// Starts DPDK and finds the ports. `own` are the chain's own ones, which DPDK must know of, too.
+    ///
+    /// # Errors
+    /// If a port cannot be used, with what to do about it.
+    pub fn find(
+        spec: &ChainSpec,
+        own: &[PortName],
+        huge_pages: HugePages,
+    ) -> Result<ExternalPorts, DpdkError> {
+        let externals = || spec.externals().map(|(_, external)| external);
+        let names = || externals().flat_map(|external| external.ports());
+        names().try_for_each(Device::check)?;
+        let all = || names().chain(own);
+        let pci = all().filter(|name| name.is_pci());
+        let mtu = all().filter_map(|name| mtu_of(name.interface()?));
+        let mtu = mtu.fold(1500, usize::max);
+        let eal = Eal::start(&EalConfig {
+            huge_pages,
+            // A pool for the chain's own ports, or for these, with as much again.
+            memory: 2 * Mempool::bytes(MOST_BUFFERS, mtu + BESIDES_MTU),
+            pci: pci.map(|name| name.device().to_owned()).collect(),
+            drivers: Vec::new(),
+        })?;
+        let devices = externals().map(|external| {
+            let port = Device::find(eal, &external.port)?;
+            let return_port = external.return_port.as_ref();
+            let return_port = return_port.map(|name| Device::find(eal, name));
+            Ok((port, return_port.transpose()?))
+        });
+        Ok(ExternalPorts {
+            eal,
+            rss: spec.rss(),
+            devices: devices.collect::<Result<_, DpdkError>>()?,
+            ports: Vec::new(),
+        })
+    }
+
+    /// The longest frame of any port.
+    fn frame_bytes(&self) -> usize {
+        let devices = self.devices.iter();
+        let devices = devices.flat_map(|(port, back)| [Some(port), back.as_ref()]);
+        let mtus = devices.flatten().map(|device| device.info().mtu);
+        usize::from(mtus.max().unwrap_or(1500)) + BESIDES_MTU
+    }
+
+    /// Opens them, with buffers of this pool.
+    fn attach(&mut self, mempool: &Mempool) -> Result<Attached, DpdkError> {
+        let config = PortConfig {
+            rx_queues: 1,
+            tx_queues: 1,
+            senders: 1,
+            rx_ring: RING,
+            tx_ring: RING,
+            mtu: None,
+            promiscuous: true,
+            // Functions may leave checksums to others, as the kernel does.
+            checksums: false,
+            hash_key: *self.rss.key(),
+        };
+        let mut attachments: Vec<Box<dyn Attachment>> = Vec::new();
+        for (device, back) in std::mem::take(&mut self.devices) {
+            let mut ends = Vec::new();
+            for device in [Some(device), back].into_iter().flatten() {
+                let longest = usize::from(device.info().mtu) + HEADERS;
+                let (port, mut received, mut sent) = device.start(&config, mempool)?;
+                let (Some(receives), Some(sends)) = (received.pop(), sent.pop()) else {
+                    unreachable!("a port has the queues that were asked for");
+                };
+                self.ports.push(Tended::new(port, false));
+                ends.push(End {
+                    receives,
+                    sends,
+                    longest,
+                });
+            }
+            attachments.push(Box::new(Ports {
+                ends,
+                mempool: mempool.clone(),
+                unsent: Vec::with_capacity(MAX_BATCH),
+            }));
+        }
+        Ok(Attached {
+            attachments,
+            pool: mempool.part(2 * MAX_BATCH),
+        })
+    }
+
+    /// Buffers that these ports and a worker's hands need.
+    fn needed(&self) -> u32 {
+        let ports = self
+            .devices
+            .iter()
+            .map(|(_, back)| 1 + u32::from(back.is_some()));
+        let descriptors = 2 * u32::from(RING) * ports.sum::<u32>();
+        descriptors + 2 * MAX_BATCH as u32 + Mempool::CACHED as u32
+    }
+}
+
+/// The longest frame that a pool's buffers hold.
+fn longest_in(mempool: &Mempool) -> usize {
+    mempool.memory().buffer_bytes() - HEADROOM
+}
+
+fn mtu_of(interface: &str) -> Option<usize> {
+    let mtu = fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?;
+    mtu.trim().parse().ok()
+}
+
+fn refused(error: DpdkError) -> OpenError {
+    OpenError::Device(error.to_string())
+}
+
+/// Beside a trace: packets are copied into buffers of DPDK's on their way to the first function.
+impl Functions<TraceNic> for ExternalPorts {
+    fn open(&mut self, _: &TraceNic) -> Result<Attached, OpenError> {
+        let (count, bytes) = (self.needed(), self.frame_bytes());
+        let mempool = Mempool::new(self.eal, count, bytes, -1).map_err(refused)?;
+        self.attach(&mempool).map_err(refused)
+    }
+
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        self.ports.iter().for_each(|port| {
+            port.tend(tell);
+        });
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        self.ports.iter().map(Tended::report).collect()
+    }
+}
+
+/// Beside ports of DPDK's: all use the same buffers, and nothing is copied.
+impl Functions<DpdkPorts> for ExternalPorts {
+    fn buffers(&self) -> u32 {
+        self.needed()
+    }
+
+    fn open(&mut self, own: &DpdkPorts) -> Result<Attached, OpenError> {
+        let Some(mempool) = own.mempool() else {
+            unreachable!("the chain's ports are open");
+        };
+        let (longest, room) = (self.frame_bytes(), longest_in(mempool));
+        if longest > room {
+            return Err(OpenError::Device(format!(
+                "frames of {longest} bytes may come from an external function, but the chain's ports have buffers \
+                 for {room}: give all of them the same MTU"
+            )));
+        }
+        self.attach(mempool).map_err(refused)
+    }
+
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        Functions::<TraceNic>::tend(self, tell);
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        Functions::<TraceNic>::report(self)
+    }
+}
+
+/// One of a function's ports.
+#[derive(Debug)]
+struct End {
+    receives: RxQueue,
+    sends: TxQueue,
+    longest: usize,
+}
+
+/// A function's ports: one or two.
+#[derive(Debug)]
+struct Ports {
+    ends: Vec<End>,
+    mempool: Mempool,
+    /// Places of packets that were not taken.
+    unsent: Vec<u16>,
+}
+
+impl Attachment for Ports {
+    fn has_two_ports(&self) -> bool {
+        self.ends.len() > 1
+    }
+
+    fn longest(&self) -> usize {
+        let longest = self.ends.iter().map(|end| end.longest).min();
+        longest.unwrap_or(0).min(longest_in(&self.mempool))
+    }
+
+    fn ring(&self) -> usize {
+        let rings = self.ends.iter().map(|end| end.receives.ring());
+        rings.max().unwrap_or(0)
+    }
+
+    fn send(&mut self, way: Way, batch: &mut Batch) -> usize {
+        let sends = match (way, &mut *self.ends) {
+            (Way::Forward, [first, ..]) => &mut first.sends,
+            (Way::Backward, [.., last]) => &mut last.sends,
+            (_, []) => unreachable!("a function has a port"),
+        };
+        if batch.memory().is(self.mempool.memory()) {
+            return sends.transmit(batch);
+        }
+        let (mut next, packets) = (0, batch.len());
+        let sent = sends.inject(packets, || {
+            next += 1;
+            (batch.frame(next - 1), 0)
+        });
+        if sent < packets {
+            self.unsent.clear();
+            self.unsent.extend(sent as u16..packets as u16);
+            batch.take_out(&self.unsent);
+        }
+        packets - sent
+    }
+
+    fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+        let receives = match (way, &mut *self.ends) {
+            (Way::Forward, [.., last]) => &mut last.receives,
+            (Way::Backward, [first, ..]) => &mut first.receives,
+            (_, []) => unreachable!("a function has a port"),
+        };
+        let most = batch.room().min(pool.available());
+        let count = receives.receive(pool, most);
+        let packets = receives.packets().map(|packet| (packet, 0));
+        batch.receive_all(packets, now);
+        count
+    }
+}

@@ -1,0 +1,123 @@
+//! External functions beside a port that knows nothing of them.
+
+use super::attachment::Attached;
+use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError};
+use crate::report::PortReport;
+use tailwater_net::Nanos;
+use tailwater_nf::buffer::BufferPool;
+
+/// Where the external functions of a chain are attached.
+pub trait Functions<P>: Sync {
+    /// Buffers that their ports need, besides those in the worker's hands.
+    fn buffers(&self) -> u32 {
+        0
+    }
+
+    /// Opens their ports, beside the chain's, which are open.
+    ///
+    /// # Errors
+    /// If one refuses.
+    fn open(&mut self, beside: &P) -> Result<Attached, OpenError>;
+
+    /// As [`Port::tend`]. What their ports do does not end the run.
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        let _ = tell;
+    }
+
+    /// As [`Port::report`].
+    fn report(&self) -> Vec<PortReport> {
+        Vec::new()
+    }
+}
+
+impl<P> Functions<P> for Box<dyn Functions<P>> {
+    fn buffers(&self) -> u32 {
+        (**self).buffers()
+    }
+
+    fn open(&mut self, beside: &P) -> Result<Attached, OpenError> {
+        (**self).open(beside)
+    }
+
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        (**self).tend(tell);
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        (**self).report()
+    }
+}
+
+/// A port, with external functions beside it.
+#[derive(Debug)]
+pub struct Beside<P, F> {
+    port: P,
+    functions: F,
+    attached: Option<Attached>,
+}
+
+impl<P: Port, F: Functions<P>> Beside<P, F> {
+    /// The chain's port, and its external functions'.
+    pub fn new(port: P, functions: F) -> Beside<P, F> {
+        Beside {
+            port,
+            functions,
+            attached: None,
+        }
+    }
+}
+
+impl<P: Port, F: Functions<P>> Port for Beside<P, F> {
+    fn traffic(&self) -> &str {
+        self.port.traffic()
+    }
+
+    fn duration(&self) -> Option<Nanos> {
+        self.port.duration()
+    }
+
+    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+        let need = Need {
+            buffers: need.buffers + self.functions.buffers(),
+            ..*need
+        };
+        let pools = self.port.open(&need)?;
+        self.attached = Some(self.functions.open(&self.port)?);
+        Ok(pools)
+    }
+
+    fn goes_back(&self) -> bool {
+        self.port.goes_back()
+    }
+
+    fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
+        self.port.queues(start)
+    }
+
+    fn sender(&mut self) -> Box<dyn PortSender> {
+        self.port.sender()
+    }
+
+    fn reta_delay(&self) -> Option<Nanos> {
+        self.port.reta_delay()
+    }
+
+    fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
+        self.port.set_reta(reta)
+    }
+
+    fn attached(&mut self) -> Option<Attached> {
+        self.attached.take()
+    }
+
+    fn tend(&self, tell: &mut dyn FnMut(String)) {
+        self.port.tend(tell);
+        self.functions.tend(tell);
+    }
+
+    fn report(&self) -> Vec<PortReport> {
+        let mut reports = self.port.report();
+        reports.extend(self.functions.report());
+        reports
+    }
+}

@@ -1,0 +1,374 @@
+//! An external function in its chain: what goes out to it, what comes back, what is counted.
+
+use super::attachment::{Attachment, Way};
+use super::fingerprint::{Fingerprint, Fingerprints};
+use super::matcher::{Back, Matcher, Outside};
+use crate::histogram::LatencyHistogram;
+use crate::report::{ExternalReport, LatencyReport};
+use tailwater_net::Nanos;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_nf::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::{Outcome, Reason};
+use tailwater_nf::spec::{ExternalConfig, Fate, Missing};
+
+/// A bit of packets' numbers: it goes from the exit port to the entry port.
+pub(super) const BACKWARD: u16 = 1;
+/// A bit of packets' numbers: a function had it for more than half of the objective.
+pub(crate) const DETAINED: u16 = 2;
+
+/// Reasons, as numbers of verdicts.
+const TOO_MANY: u8 = 0;
+const TOO_LONG: u8 = 1;
+const LATE: u8 = 2;
+const OWN: u8 = 3;
+const NO_WAY_BACK: u8 = 4;
+
+/// Whether a packet goes from the exit port to the entry port.
+#[inline]
+pub(super) fn goes_backward(packet: &Packet) -> bool {
+    packet.number() & BACKWARD != 0
+}
+
+/// Packets that go the same way through the same buffers.
+pub(super) struct Lane {
+    pub(super) pool: BufferPool,
+    pub(super) batch: Batch,
+    /// Those of the batch that go backward, while they are sent.
+    pub(super) aside: Batch,
+}
+
+impl Lane {
+    pub(super) fn new(pool: BufferPool, capacity: usize) -> Lane {
+        Lane {
+            batch: Batch::new(&pool, capacity),
+            aside: Batch::new(&pool, capacity),
+            pool,
+        }
+    }
+
+    /// Puts what goes backward aside.
+    #[inline]
+    pub(super) fn divide(&mut self) {
+        self.batch.divide(&mut self.aside, goes_backward);
+    }
+
+    /// Gives all buffers back.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.batch.release(&mut self.pool);
+        self.aside.release(&mut self.pool);
+    }
+}
+
+/// What became of packets at a function.
+#[derive(Clone, Debug, Default)]
+struct Counters {
+    sent: u64,
+    returned: u64,
+    missing: u64,
+    late: u64,
+    own: u64,
+    too_many: u64,
+    too_long: u64,
+    not_taken: u64,
+    no_way_back: u64,
+    most_outside: u64,
+    delay: LatencyHistogram,
+}
+
+/// What came from a function, of which the batch has what goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Came {
+    /// The function's own, those among them that do not go on.
+    pub(super) own: u64,
+    /// Dropped here.
+    pub(super) dropped: u64,
+}
+
+/// Until when everything that had come has been received.
+#[derive(Clone, Copy, Debug, Default)]
+struct Horizon {
+    seen: Nanos,
+    /// Being found out: when that began, and packets since.
+    since: Option<(Nanos, usize)>,
+}
+
+impl Horizon {
+    /// At that time, so many packets were received of what had come: all, or as many as there was room for. No more
+    /// than `ring` can have waited.
+    #[inline]
+    fn polled(&mut self, now: Nanos, packets: usize, all: bool, ring: usize) {
+        let (since, before) = self.since.take().unwrap_or((now, 0));
+        let received = before + packets;
+        if all || received >= ring {
+            self.seen = since;
+        } else {
+            self.since = Some((since, received));
+        }
+    }
+}
+
+/// A function.
+pub(crate) struct Station {
+    name: String,
+    attachment: Box<dyn Attachment>,
+    matcher: Matcher,
+    prints: Fingerprints,
+    rss: RssHasher,
+    own: Fate,
+    missing: Missing,
+    /// A packet is detained that has been outside for longer.
+    long: Nanos,
+    /// Of each way by which packets come.
+    horizons: [Horizon; 2],
+    counters: Counters,
+    /// Of packets that are being sent.
+    going: Vec<Fingerprint>,
+}
+
+impl Station {
+    /// For how many reasons packets are counted.
+    pub(crate) const REASONS: usize = 6;
+
+    pub(super) fn new(
+        (name, config): (&str, &ExternalConfig),
+        attachment: Box<dyn Attachment>,
+        (rss, seed): (RssHasher, u64),
+        slo: Nanos,
+    ) -> Station {
+        Station {
+            name: name.to_owned(),
+            attachment,
+            matcher: Matcher::new(config.outside, config.timeout),
+            prints: Fingerprints::new(seed, config.changes),
+            rss,
+            own: config.own,
+            missing: config.missing,
+            long: Nanos(slo.0 / 2),
+            horizons: Default::default(),
+            counters: Counters::default(),
+            going: Vec::with_capacity(MAX_BATCH),
+        }
+    }
+
+    /// Whether packets come by each of its two ports, or by the only one it has.
+    pub(super) fn ways(&self) -> &'static [Way] {
+        match self.attachment.has_two_ports() {
+            true => &[Way::Forward, Way::Backward],
+            false => &[Way::Forward],
+        }
+    }
+
+    /// Sends the lane's packets out. Returns how many did not get out, and are lost.
+    #[inline]
+    pub(super) fn send(&mut self, lane: &mut Lane, now: Nanos) -> u64 {
+        let longest = self.attachment.longest();
+        let (prints, going, matcher) = (&self.prints, &mut self.going, &self.matcher);
+        going.clear();
+        lane.batch.for_each(|packet, frame| {
+            packet.verdict = if frame.len() > longest {
+                Verdict::Drop(TOO_LONG)
+            } else if matcher.has_room_for(going.len() + 1) {
+                // The hash is not needed any more: it is the place of the fingerprint from here on.
+                packet.rss_hash = going.len() as u32;
+                going.push(prints.of(frame, &packet.headers));
+                Verdict::Forward
+            } else {
+                Verdict::Drop(TOO_MANY)
+            };
+        });
+        let counters = &mut self.counters;
+        let before = lane.batch.len();
+        lane.batch.compact(|_, reason| match reason {
+            TOO_LONG => counters.too_long += 1,
+            _ => counters.too_many += 1,
+        });
+        let refused = before - lane.batch.len();
+        let mut not_taken = 0;
+        if self.attachment.has_two_ports() {
+            lane.divide();
+            if !lane.aside.is_empty() {
+                not_taken += self.attachment.send(Way::Backward, &mut lane.aside);
+            }
+        }
+        if !lane.batch.is_empty() {
+            not_taken += self.attachment.send(Way::Forward, &mut lane.batch);
+        }
+        for packet in lane.batch.iter().chain(lane.aside.iter()) {
+            let outside = Outside {
+                arrival: packet.arrival,
+                sent: now,
+                number: packet.number(),
+            };
+            let print = self.going[packet.rss_hash as usize];
+            self.matcher.send(print, outside);
+            counters.sent += 1;
+        }
+        counters.not_taken += not_taken as u64;
+        counters.most_outside = counters.most_outside.max(self.matcher.outside() as u64);
+        (refused + not_taken) as u64
+    }
+
+    /// Receives what has come this way. Returns how many packets.
+    #[inline]
+    pub(super) fn receive(&mut self, way: Way, now: Nanos, lane: &mut Lane) -> usize {
+        let Lane { pool, batch, .. } = lane;
+        let most = batch.room().min(pool.available());
+        let count = self.attachment.receive(way, now, pool, batch);
+        let ring = self.attachment.ring();
+        self.horizons[way as usize].polled(now, count, count < most, ring);
+        count
+    }
+
+    /// Finds out what has come this way: packets that were sent go on as what they were, and the function's own as new
+    /// ones, if they have a way to go. The others leave the batch.
+    #[inline]
+    pub(super) fn recognise(
+        &mut self,
+        way: Way,
+        goes_back: bool,
+        now: Nanos,
+        batch: &mut Batch,
+    ) -> Came {
+        let two_ports = self.attachment.has_two_ports();
+        let (matcher, prints, counters) = (&mut self.matcher, &self.prints, &mut self.counters);
+        let (rss, own, long) = (&self.rss, self.own, self.long);
+        let mut came = Came::default();
+        batch.for_each(|packet, frame| {
+            let headers = parse(frame);
+            packet.rss_hash = headers.map_or(0, |headers| rss.hash_headers(&headers));
+            let headers = headers.unwrap_or_default();
+            let mut number = match way {
+                Way::Forward => 0,
+                Way::Backward => BACKWARD,
+            };
+            match matcher.back(prints.of(frame, &headers)) {
+                Back::Known(outside) => {
+                    let delay = now.saturating_sub(outside.sent);
+                    counters.returned += 1;
+                    counters.delay.record(delay);
+                    packet.arrival = outside.arrival;
+                    // Of two ports, the one by which it came says where it goes.
+                    number |= match two_ports {
+                        true => outside.number & DETAINED,
+                        false => outside.number,
+                    };
+                    if delay > long {
+                        number |= DETAINED;
+                    }
+                }
+                Back::Late => {
+                    counters.late += 1;
+                    packet.verdict = Verdict::Drop(LATE);
+                    return;
+                }
+                Back::Own => {
+                    counters.own += 1;
+                    came.own += 1;
+                    if own == Fate::Drop {
+                        packet.verdict = Verdict::Drop(OWN);
+                        return;
+                    }
+                }
+            }
+            packet.set_number(number);
+            if number & BACKWARD != 0 && !goes_back {
+                packet.verdict = Verdict::Drop(NO_WAY_BACK);
+            }
+        });
+        batch.compact(|_, reason| {
+            counters.no_way_back += u64::from(reason == NO_WAY_BACK);
+            // What is late was lost before.
+            came.dropped += u64::from(reason != LATE);
+        });
+        came
+    }
+
+    /// Gives up what has been outside for too long; or, at the end, all of it. Returns how many that were. What has
+    /// come and waits to be received is not too late, however long that takes.
+    #[inline]
+    pub(super) fn give_up(&mut self, all: bool) -> u64 {
+        let ways = &self.horizons[..self.ways().len()];
+        let seen = ways.iter().map(|horizon| horizon.seen).min();
+        let seen = seen.unwrap_or(Nanos::ZERO);
+        let missing = match all {
+            true => self.matcher.give_up_all(seen),
+            false => self.matcher.give_up(seen),
+        };
+        self.counters.missing += missing;
+        missing
+    }
+
+    /// How long a packet may be outside.
+    pub(super) fn timeout(&self) -> Nanos {
+        self.matcher.timeout()
+    }
+
+    /// How many packets are outside.
+    #[inline]
+    pub(super) fn outside(&self) -> usize {
+        self.matcher.outside()
+    }
+
+    /// Whether a packet that does not come back is lost, not dropped.
+    pub(super) fn loses(&self) -> bool {
+        self.missing == Missing::Lost
+    }
+
+    /// Why packets are counted here.
+    pub(super) fn reasons((name, config): (&str, &ExternalConfig)) -> [Reason; Station::REASONS] {
+        let missing = match config.missing {
+            Missing::Lost => Outcome::Lost,
+            Missing::Dropped => Outcome::Dropped,
+        };
+        let own = match config.own {
+            Fate::Pass => Outcome::Passed,
+            Fate::Drop => Outcome::Dropped,
+        };
+        let reasons = [
+            ("not-returned", missing),
+            ("too-many-outside", Outcome::Lost),
+            ("too-long", Outcome::Lost),
+            ("not-taken", Outcome::Lost),
+            ("own", own),
+            ("no-way-back", Outcome::Dropped),
+        ];
+        reasons.map(|(reason, outcome)| Reason {
+            name: format!("{name}/{reason}"),
+            outcome,
+        })
+    }
+
+    /// Packets so far for each of the reasons.
+    pub(super) fn reason_counts(&self) -> [u64; Station::REASONS] {
+        let Counters {
+            missing,
+            too_many,
+            too_long,
+            not_taken,
+            own,
+            no_way_back,
+            ..
+        } = self.counters;
+        [missing, too_many, too_long, not_taken, own, no_way_back]
+    }
+
+    /// What became of packets here.
+    pub(super) fn report(&self) -> ExternalReport {
+        let counters = &self.counters;
+        ExternalReport {
+            function: self.name.clone(),
+            sent: counters.sent,
+            returned: counters.returned,
+            not_returned: counters.missing,
+            late: counters.late,
+            own: counters.own,
+            refused: counters.too_many + counters.too_long + counters.not_taken,
+            no_way_back: counters.no_way_back,
+            most_outside: counters.most_outside,
+            delay_us: LatencyReport::of(&counters.delay),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The worker of a chain with external functions: it polls its own queue and what comes from them.
+//!
+//! The chain is cut at its external functions. What has been through a part goes out to the function behind it, and
+//! what comes from there goes through the next part as if it had just been received, with a look-up of its own, since
+//! the function may have made another flow of it; but with the time at which it arrived first. So one core does
+//! it all, and a flow's packets go on in the order in which the function gives them back.
+
+use super::attachment::{Attached, Way};
+use super::station::{Lane, Station, goes_backward};
+use crate::attribution::Cause;
+use crate::clock::Clock;
+use crate::death::survive;
+use crate::meter::{Counting, Meter};
+use crate::port::PortQueue;
+use crate::telemetry::WindowSender;
+use crate::worker::{Finished, LONGEST_DRAIN, WorkerConfig, since};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_net::Nanos;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::{Chain, Reason};
+use tailwater_nf::spec::ChainSpec;
+
+/// The parts of a chain, with the functions between them.
+pub(crate) struct Parts {
+    chains: Vec<Chain>,
+    /// What each part had lost when that was last counted.
+    lost: Vec<u64>,
+    /// One fewer than parts.
+    stations: Vec<Station>,
+}
+
+impl Parts {
+    /// The parts of `spec`, with its external functions' ports.
+    pub(crate) fn new(
+        spec: &ChainSpec,
+        chains: Vec<Chain>,
+        attached: Attached,
+        seed: u64,
+    ) -> (Parts, BufferPool) {
+        let slo = spec.slo.budget();
+        let functions = spec.externals().zip(attached.attachments);
+        let stations = functions.zip(seed..);
+        let stations = stations.map(|((function, attachment), seed)| {
+            Station::new(function, attachment, (spec.rss(), seed), slo)
+        });
+        let parts = Parts {
+            lost: chains.iter().map(Chain::lost).collect(),
+            chains,
+            stations: stations.collect(),
+        };
+        (parts, attached.pool)
+    }
+
+    /// Every reason for which packets are counted. What is not a function's own is told apart by the external
+    /// function in front.
+    pub(crate) fn reasons<'c>(
+        spec: &ChainSpec,
+        mut chains: impl Iterator<Item = &'c Chain>,
+    ) -> Vec<Reason> {
+        let mut reasons = chains.next().map(Chain::reasons).unwrap_or_default();
+        let parts = spec.parts();
+        let behind = chains.zip(&parts[1..]);
+        for (function, (chain, part)) in spec.externals().zip(behind) {
+            reasons.extend(Station::reasons(function));
+            let of_function = |name: &str| {
+                let function = name.split_once('/').map(|(function, _)| function);
+                let mut functions = part.functions.iter();
+                functions.any(|other| Some(other.name.as_str()) == function)
+            };
+            reasons.extend(chain.reasons().into_iter().map(|reason| {
+                if of_function(&reason.name) {
+                    return reason;
+                }
+                Reason {
+                    name: format!("after-{}/{}", function.0, reason.name),
+                    ..reason
+                }
+            }));
+        }
+        reasons
+    }
+}
+
+impl Counting for Parts {
+    fn count(&self, counts: &mut Vec<u64>) {
+        let mut stations = self.stations.iter();
+        for chain in &self.chains {
+            counts.extend(chain.reason_counts());
+            counts.extend(stations.next().into_iter().flat_map(Station::reason_counts));
+        }
+    }
+}
+
+/// The worker, ready to run on the thread it is moved to.
+pub(crate) struct ExternalWorker {
+    queue: Box<dyn PortQueue>,
+    parts: Parts,
+    entry: Lane,
+    back: Lane,
+    clock: Clock,
+    config: WorkerConfig,
+    meter: Meter,
+    /// Whether packets can be sent back to the entry port.
+    goes_back: bool,
+    /// Of the packets that it has in hand, those that have been counted.
+    counted: u64,
+}
+
+impl ExternalWorker {
+    /// A worker that runs the parts on what `queue` receives into buffers of `pool`, and on what comes from
+    /// external functions into buffers of the other pool. Packets [may go back](crate::port::Port::goes_back),
+    /// or not.
+    pub(crate) fn new(
+        mut queue: Box<dyn PortQueue>,
+        (parts, back): (Parts, BufferPool),
+        goes_back: bool,
+        pool: BufferPool,
+        clock: Clock,
+        config: WorkerConfig,
+        telemetry: WindowSender,
+    ) -> ExternalWorker {
+        let mut meter = Meter::new(&config, telemetry);
+        meter.know_external();
+        queue.tell_ways();
+        ExternalWorker {
+            goes_back,
+            queue,
+            parts,
+            entry: Lane::new(pool, config.batch),
+            back: Lane::new(back, config.batch),
+            clock,
+            config,
+            meter,
+            counted: 0,
+        }
+    }
+
+    /// Runs until the port ends or `stop` says so, and nothing is outside any more. Should it die, `failed` is set,
+    /// and what it has is counted as lost.
+    pub(crate) fn run(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
+        let died = survive(|| self.work(stop)).err();
+        if died.is_some() {
+            failed.store(true, Ordering::Relaxed);
+            self.give_back();
+        }
+        self.meter.finish(&self.parts);
+        Finished {
+            externals: self.parts.stations.iter().map(Station::report).collect(),
+            chains: self.parts.chains,
+            buckets: None,
+            kept: None,
+            died,
+        }
+    }
+
+    fn work(&mut self, stop: impl Fn() -> bool) {
+        let mut now = self.clock.now();
+        let mut last = self.config.start;
+        let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
+        // Functions have as long as they are given for every packet.
+        let timeouts = self.parts.stations.iter().map(Station::timeout);
+        let drain = timeouts.fold(drain, |drain, timeout| drain + timeout);
+        let mut drain_until = None;
+        loop {
+            if drain_until.is_none() && stop() {
+                self.queue.stop();
+                drain_until = Some(now + drain);
+            }
+            let Lane { pool, batch, .. } = &mut self.entry;
+            let received = self.queue.receive(now, pool, batch);
+            let span = [last, now];
+            self.meter.note_arrivals(received, span, || Cause::RingFull);
+            let mut busy = !self.entry.batch.is_empty();
+            if busy {
+                last = self.enter(now, received.waiting > 0);
+            }
+            for function in 0..self.parts.stations.len() {
+                for &way in self.parts.stations[function].ways() {
+                    let began = if busy { last } else { now };
+                    if let Some(time) = self.come_back(function, way, began) {
+                        (last, busy) = (time, true);
+                    }
+                }
+            }
+            self.give_up(false);
+            for chain in &mut self.parts.chains {
+                chain.expire(now);
+            }
+            if !busy {
+                self.meter.idle();
+                last = now.max(self.config.start);
+                std::hint::spin_loop();
+            }
+            if received.ended {
+                if received.waiting == 0 && self.outside() == 0 {
+                    break;
+                }
+                drain_until = drain_until.or(Some(now + drain));
+            }
+            if drain_until.is_some_and(|until| now > until) {
+                self.discard(now);
+                break;
+            }
+            self.meter.roll(last, &self.parts);
+            now = if busy { last } else { self.clock.now() };
+        }
+    }
+
+    /// Runs what was received through the first part. Returns the time after.
+    fn enter(&mut self, now: Nanos, backlog: bool) -> Nanos {
+        let batch = &mut self.entry.batch;
+        let packets = batch.len();
+        self.meter.note_batch(batch);
+        if backlog {
+            self.meter.note_backlog(batch, now);
+        }
+        self.queue.complete(batch);
+        self.parts.chains[0].process(batch, now);
+        self.go_on(0, true, packets, now)
+    }
+
+    /// Runs what comes from an external function this way through the part behind it. The time after; `None` if
+    /// nothing came.
+    fn come_back(&mut self, function: usize, way: Way, now: Nanos) -> Option<Nanos> {
+        let station = &mut self.parts.stations[function];
+        if station.receive(way, now, &mut self.back) == 0 {
+            return None;
+        }
+        let batch = &mut self.back.batch;
+        let came = station.recognise(way, self.goes_back, now, batch);
+        self.meter.note_made(came.own, came.dropped, now);
+        self.counted = (batch.in_hand() - batch.len()) as u64;
+        let packets = batch.len();
+        if packets == 0 {
+            self.back.release();
+            self.counted = 0;
+            return Some(self.clock.now());
+        }
+        self.parts.chains[function + 1].process(batch, now);
+        let time = self.go_on(function + 1, false, packets, now);
+        self.counted = 0;
+        Some(time)
+    }
+
+    /// Sends what has been through a part, of `packets` packets, to the function behind it, or out. Returns the time
+    /// after.
+    fn go_on(&mut self, part: usize, entered: bool, packets: usize, began: Nanos) -> Nanos {
+        let lane = match entered {
+            true => &mut self.entry,
+            false => &mut self.back,
+        };
+        let Parts {
+            chains,
+            lost,
+            stations,
+        } = &mut self.parts;
+        let gone = packets - lane.batch.len();
+        let lost = since(&chains[part], &mut lost[part]);
+        let sent;
+        if let Some(station) = stations.get_mut(part) {
+            let not_out = station.send(lane, began);
+            sent = self.clock.now();
+            let gone = gone + not_out as usize;
+            self.meter
+                .note_processed(packets, gone, lost + not_out, [began, sent]);
+        } else {
+            let mut unsent = 0;
+            if self.goes_back {
+                lane.batch.divide(&mut lane.aside, goes_backward);
+                if !lane.aside.is_empty() {
+                    unsent += self.queue.transmit_back(&mut lane.aside);
+                }
+            }
+            unsent += self.queue.transmit(&mut lane.batch);
+            sent = self.clock.now();
+            let span = [began, sent];
+            self.meter.note_processed(packets, gone, lost, span);
+            if unsent > 0 {
+                self.meter.note_unsent(unsent);
+            }
+            self.meter.note_delivered(&lane.batch, span);
+            if !lane.aside.is_empty() {
+                self.meter.note_delivered(&lane.aside, span);
+            }
+        }
+        lane.release();
+        sent
+    }
+
+    /// Counts what has been outside for too long; or, at the end, all of it.
+    fn give_up(&mut self, all: bool) {
+        for station in &mut self.parts.stations {
+            let missing = station.give_up(all);
+            if missing > 0 {
+                self.meter.note_missing(missing, station.loses());
+            }
+        }
+    }
+
+    /// How many packets are outside.
+    fn outside(&self) -> usize {
+        self.parts.stations.iter().map(Station::outside).sum()
+    }
+
+    /// Counts what is still in the ring, or outside, as lost.
+    fn discard(&mut self, now: Nanos) {
+        let meter = &mut self.meter;
+        self.queue.discard(&mut |arrival, rss_hash| {
+            meter.note_arrival(arrival);
+            meter.note_undrained(arrival, rss_hash, now);
+        });
+        self.give_up(true);
+    }
+
+    /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
+    fn give_back(&mut self) {
+        self.meter.die();
+        let now = self.clock.now();
+        self.queue.stop();
+        let Parts { chains, lost, .. } = &mut self.parts;
+        let lost = chains.iter().zip(lost).map(|(c, lost)| since(c, lost));
+        let mut lost = lost.sum();
+        for lane in [&mut self.entry, &mut self.back] {
+            if lane.batch.in_hand() > 0 {
+                let lost = std::mem::take(&mut lost);
+                self.meter.note_unfinished(&mut lane.batch, lost, now);
+                // What was counted before is not dropped now.
+                self.meter.window().dropped -= std::mem::take(&mut self.counted);
+            }
+            lane.release();
+        }
+        self.discard(now);
+    }
+}

@@ -1,0 +1,511 @@
+//! External functions in chains: whatever one does with packets, each is accounted for, and goes on as it should.
+
+mod common;
+
+use common::traffic::{Traffic, order, random};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_dataplane::external::{Attached, Attachment, Functions, Way};
+use tailwater_dataplane::port::OpenError;
+use tailwater_dataplane::report::{ExternalReport, RunReport};
+use tailwater_dataplane::run::Progress;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, RunError, cores, run, run_attached};
+use tailwater_net::Nanos;
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
+
+/// What a function does with the packets that it is given, by chance: shares of 1,000.
+#[derive(Clone, Copy, Debug, Default)]
+struct Does {
+    /// Swallows them.
+    drop: u64,
+    /// Gives them back after their time.
+    detain: u64,
+    /// Sends one of its own, too.
+    add: u64,
+    /// Does not take them.
+    refuse: u64,
+    /// Sends them back where they came from.
+    bounce: u64,
+    /// Dies at this packet: gives nothing back any more.
+    dies_at: Option<u64>,
+}
+
+/// A function that translates addresses, in memory.
+#[derive(Debug)]
+struct Pretended {
+    does: Does,
+    two_ports: bool,
+    state: u64,
+    seen: u64,
+    /// Frames that come at a time, by the way they go.
+    coming: [VecDeque<(Nanos, Vec<u8>)>; 2],
+    detained: VecDeque<(Nanos, Vec<u8>)>,
+    now: Nanos,
+}
+
+/// How long it takes, and how long it detains packets: longer than they may be outside.
+const DELAY: Nanos = Nanos::from_micros(50);
+const DETENTION: Nanos = Nanos::from_millis(60);
+const TIMEOUT: &str = "20ms";
+
+impl Pretended {
+    fn new(does: Does, two_ports: bool) -> Pretended {
+        Pretended {
+            does,
+            two_ports,
+            state: 0x9e37_79b9,
+            seen: 0,
+            coming: Default::default(),
+            detained: VecDeque::new(),
+            now: Nanos::ZERO,
+        }
+    }
+
+    fn happens(&mut self, share: u64) -> bool {
+        random(&mut self.state) % 1000 < share
+    }
+}
+
+/// Another source address, hop limit, checksum: all that a translator changes but ports, which tests go by.
+fn translate(frame: &mut [u8]) {
+    frame[..12].fill(2);
+    if frame[12..14] != [8, 0] {
+        return;
+    }
+    frame[22] -= 1;
+    frame[26] = 77;
+    frame[24..26].fill(0xee);
+}
+
+/// A packet of the function's own.
+fn own(number: u64) -> Vec<u8> {
+    let mut frame = vec![3; 12];
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+    frame.extend(number.to_be_bytes());
+    frame.resize(60, 0);
+    frame
+}
+
+impl Attachment for Pretended {
+    fn has_two_ports(&self) -> bool {
+        self.two_ports
+    }
+
+    fn longest(&self) -> usize {
+        1514
+    }
+
+    fn ring(&self) -> usize {
+        usize::MAX
+    }
+
+    fn send(&mut self, way: Way, batch: &mut Batch) -> usize {
+        let mut refused = Vec::new();
+        for i in 0..batch.len() {
+            if self.happens(self.does.refuse) {
+                refused.push(i as u16);
+                continue;
+            }
+            self.seen += 1;
+            let dead = self.does.dies_at.is_some_and(|at| self.seen >= at);
+            if dead || self.happens(self.does.drop) {
+                continue;
+            }
+            let mut frame = batch.frame(i).to_vec();
+            translate(&mut frame);
+            let back = self.now + DELAY;
+            let way = match self.happens(self.does.bounce) {
+                true => Way::Backward,
+                false => way,
+            };
+            if self.happens(self.does.detain) {
+                self.detained.push_back((self.now + DETENTION, frame));
+            } else {
+                self.coming[way as usize].push_back((back, frame));
+            }
+            if self.happens(self.does.add) {
+                self.coming[0].push_back((back, own(self.seen)));
+            }
+        }
+        batch.take_out(&refused);
+        refused.len()
+    }
+
+    fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+        self.now = now;
+        let mut queues = vec![&mut self.coming[way as usize]];
+        if way == Way::Forward {
+            queues.push(&mut self.detained);
+        }
+        for queue in queues {
+            while let Some((_, frame)) = queue.front().filter(|(time, _)| *time <= now) {
+                if !batch.push(pool, frame, now, 0) {
+                    return batch.len();
+                }
+                queue.pop_front();
+            }
+        }
+        batch.len()
+    }
+}
+
+struct Pretences(Vec<Pretended>);
+
+impl<P> Functions<P> for Pretences {
+    fn open(&mut self, _: &P) -> Result<Attached, OpenError> {
+        let attachments = self.0.drain(..).map(|function| Box::new(function) as _);
+        Ok(Attached {
+            attachments: attachments.collect(),
+            pool: BufferPool::new(512, 2048)?,
+        })
+    }
+}
+
+struct Outcome {
+    report: RunReport,
+    frames: Vec<Vec<u8>>,
+    records: BTreeMap<String, u64>,
+}
+
+/// A run that is not stopped.
+const NEVER: u64 = u64::MAX;
+
+const PACKETS: u32 = 8_000;
+
+/// Port 1001 is closed; what leaves the chain is counted by flow.
+fn spec(functions: &str, folder: &Path) -> ChainSpec {
+    let records = folder.join("flows.csv");
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+         slo: {{latency: 250ms}}\n  functions:\n    - acl: {{default: allow, rules: [{{action: deny, sourcePorts: \
+         1001}}]}}\n{functions}    - accounting: {{export: {{file: {}}}}}\n",
+        records.display()
+    );
+    ChainSpec::parse(&text, "test", Path::new(".")).unwrap()
+}
+
+fn config(capture: PathBuf) -> RunConfig {
+    RunConfig {
+        cores: cores::available().into_iter().take(1).collect(),
+        nic: TraceNicConfig {
+            // As fast as they are taken: a busy machine loses nothing.
+            pacing: Pacing::Saturate,
+            ..TraceNicConfig::default()
+        },
+        window: Nanos::from_millis(20),
+        capture_out: Some(capture),
+        not_matched: 0,
+        seed: 1,
+        scaling: None,
+        server: None,
+        isolation: None,
+    }
+}
+
+fn external(name: &str, more: &str) -> String {
+    format!(
+        "    - name: {name}\n      external: {{port: net_{name}0, timeout: {TIMEOUT}, {more}}}\n"
+    )
+}
+
+fn traffic() -> Traffic {
+    Traffic {
+        packets: PACKETS,
+        flows: 40,
+        burst: 16,
+        spacing: Nanos(40_000),
+        ..Traffic::default()
+    }
+}
+
+fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> Outcome {
+    let folder = common::Folder::new();
+    let spec = spec(functions, &folder.0);
+    let capture = folder.0.join("sent.pcap");
+    let config = config(capture.clone());
+    let functions = Pretences(pretended);
+    let _alone = common::alone();
+    let stop = AtomicBool::new(false);
+    let progress = |progress: &Progress| {
+        stop.fetch_or(progress.packets.delivered >= stop_after, Ordering::Relaxed);
+    };
+    let trace = traffic().trace();
+    let report = run_attached(&spec, trace, functions, &config, &stop, progress);
+    let report = report.unwrap();
+    let mut reader = CaptureReader::open(&capture, &ReadOptions::default()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet().unwrap() {
+        frames.push(packet.data.to_vec());
+    }
+    let records = std::fs::read_to_string(folder.0.join("flows.csv")).unwrap();
+    let mut lines = records.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let packets = names.iter().position(|name| *name == "packets").unwrap();
+    let source = names
+        .iter()
+        .position(|name| name.starts_with("source"))
+        .unwrap();
+    let mut counts = BTreeMap::new();
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        *counts.entry(fields[source].to_owned()).or_default() +=
+            fields[packets].parse::<u64>().unwrap();
+    }
+    Outcome {
+        report,
+        frames,
+        records: counts,
+    }
+}
+
+fn reason(report: &RunReport, name: &str) -> u64 {
+    report.packets.reasons.get(name).copied().unwrap_or(0)
+}
+
+/// Every packet is in one place, by whichever book.
+fn check(outcome: &Outcome) {
+    let Outcome { report, frames, .. } = outcome;
+    let packets = &report.packets;
+    let known = packets.delivered + packets.dropped_by_nf + packets.lost;
+    assert_eq!(packets.offered, known, "{packets:?}");
+    assert_eq!(frames.len() as u64, packets.delivered);
+    let own: u64 = report.externals.iter().map(|external| external.own).sum();
+    assert_eq!(packets.offered, u64::from(PACKETS) + own);
+    for external in &report.externals {
+        let ExternalReport {
+            function,
+            sent,
+            returned,
+            not_returned,
+            ..
+        } = external;
+        assert_eq!(*sent, returned + not_returned, "{external:?}");
+        assert_eq!(
+            reason(report, &format!("{function}/not-returned")),
+            *not_returned
+        );
+        assert_eq!(reason(report, &format!("{function}/own")), external.own);
+    }
+    let causes: u64 = report.late_by_cause.values().sum();
+    assert!(causes >= packets.lost, "{:?}", report.late_by_cause);
+}
+
+/// Packets of the function's own, among what was sent.
+fn made(frames: &[Vec<u8>]) -> u64 {
+    frames
+        .iter()
+        .filter(|frame| frame[12..14] == [8, 6])
+        .count() as u64
+}
+
+fn rises(frames: &[Vec<u8>]) {
+    let ip: Vec<Vec<u8>> = frames
+        .iter()
+        .filter(|frame| frame[12] == 8 && frame[13] == 0)
+        .cloned()
+        .collect();
+    for (flow, numbers) in order(&ip) {
+        let rises = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        assert!(rises, "flow {flow} is out of order: {numbers:?}");
+    }
+}
+
+#[test]
+fn all_that_a_function_gives_back_goes_on_in_order_as_its_own_flow() {
+    for two_ports in [false, true] {
+        let function = Pretended::new(Does::default(), two_ports);
+        let outcome = run_with(&external("fw", ""), vec![function], NEVER);
+        check(&outcome);
+        rises(&outcome.frames);
+        let report = &outcome.report;
+        let denied = reason(report, "acl/denied");
+        assert!(denied > 0, "{:?}", report.packets);
+        assert_eq!(report.packets.delivered, u64::from(PACKETS) - denied);
+        let [external] = &report.externals[..] else {
+            panic!("{:?}", report.externals)
+        };
+        assert_eq!(
+            (external.sent, external.own, external.late),
+            (report.packets.delivered, 0, 0)
+        );
+        // Its latency is the whole chain's: from the arrival in front.
+        let (inside, outside) = (report.latency_us.mean, external.delay_us.mean);
+        assert!(
+            outside > 0.0 && inside >= 0.9 * outside,
+            "{inside} {outside}"
+        );
+        // The function behind sees the flows that the translator made.
+        assert!(
+            outcome
+                .records
+                .keys()
+                .all(|source| source.starts_with("77.")),
+            "{:?}",
+            outcome.records
+        );
+        assert_eq!(
+            outcome.records.values().sum::<u64>(),
+            report.packets.delivered
+        );
+    }
+}
+
+#[test]
+fn what_a_function_loses_detains_makes_and_refuses_is_counted() {
+    for (two_ports, missing) in [(false, "missing: lost"), (true, "missing: dropped")] {
+        let does = Does {
+            drop: 50,
+            detain: 20,
+            add: 30,
+            refuse: 20,
+            ..Does::default()
+        };
+        let function = Pretended::new(does, two_ports);
+        let outcome = run_with(&external("fw", missing), vec![function], NEVER);
+        check(&outcome);
+        let report = &outcome.report;
+        let external = &report.externals[0];
+        assert!(
+            external.not_returned > 100 && external.own > 50 && external.refused > 50,
+            "{external:?}"
+        );
+        assert!(
+            external.late > 0 && external.late <= external.not_returned,
+            "{external:?}"
+        );
+        assert_eq!(made(&outcome.frames), external.own);
+        assert_eq!(reason(report, "fw/not-taken"), external.refused);
+        // What the function made is not IP, and passes as such.
+        assert_eq!(reason(report, "after-fw/non-ip"), external.own);
+        let lost = external.refused + if two_ports { 0 } else { external.not_returned };
+        assert_eq!(report.packets.lost, lost, "{:?}", report.packets);
+        let blamed = report.late_by_cause["external"];
+        assert!(two_ports || blamed >= external.not_returned, "{blamed}");
+    }
+}
+
+#[test]
+fn own_packets_are_dropped_where_the_spec_says_so_and_what_bounces_has_no_way() {
+    let does = Does {
+        add: 100,
+        bounce: 100,
+        ..Does::default()
+    };
+    let function = Pretended::new(does, true);
+    let outcome = run_with(&external("fw", "own: drop"), vec![function], NEVER);
+    check(&outcome);
+    let external = &outcome.report.externals[0];
+    assert!(
+        external.own > 100 && external.no_way_back > 100,
+        "{external:?}"
+    );
+    assert_eq!((made(&outcome.frames), external.not_returned), (0, 0));
+    let reasons = &outcome.report.packets;
+    let dropped = reason(&outcome.report, "acl/denied") + external.own + external.no_way_back;
+    assert_eq!(reasons.dropped_by_nf, dropped, "{reasons:?}");
+}
+
+#[test]
+fn a_function_that_dies_costs_what_it_has_and_no_more_than_may_be_outside() {
+    let does = Does {
+        dies_at: Some(2000),
+        ..Does::default()
+    };
+    let function = Pretended::new(does, false);
+    let outcome = run_with(&external("fw", "outside: 64"), vec![function], NEVER);
+    check(&outcome);
+    let external = &outcome.report.externals[0];
+    assert!(external.most_outside <= 64, "{external:?}");
+    assert!(
+        external.returned < 2000 && external.refused > 0,
+        "{external:?}"
+    );
+    assert_eq!(
+        reason(&outcome.report, "fw/too-many-outside"),
+        external.refused
+    );
+    assert_eq!(outcome.report.packets.delivered, external.returned);
+}
+
+#[test]
+fn packets_go_through_two_functions_one_after_the_other() {
+    let functions = format!(
+        "{}    - forward:\n{}",
+        external("fw", ""),
+        external("nat", "")
+    );
+    let first = Pretended::new(
+        Does {
+            drop: 20,
+            add: 20,
+            ..Does::default()
+        },
+        true,
+    );
+    let second = Pretended::new(
+        Does {
+            drop: 20,
+            add: 20,
+            ..Does::default()
+        },
+        false,
+    );
+    let outcome = run_with(&functions, vec![first, second], NEVER);
+    check(&outcome);
+    rises(&outcome.frames);
+    let [first, second] = &outcome.report.externals[..] else {
+        panic!()
+    };
+    // What the first one made goes to the second, too.
+    assert_eq!(second.sent, first.returned + first.own);
+    assert_eq!(
+        outcome.report.packets.delivered,
+        second.returned + second.own
+    );
+}
+
+#[test]
+fn a_run_that_is_stopped_waits_for_what_is_outside() {
+    let function = Pretended::new(Does::default(), true);
+    let outcome = run_with(&external("fw", ""), vec![function], 1);
+    let Outcome { report, .. } = &outcome;
+    assert!(report.interrupted && report.packets.offered < u64::from(PACKETS));
+    let packets = &report.packets;
+    assert_eq!(
+        packets.offered,
+        packets.delivered + packets.dropped_by_nf + packets.lost
+    );
+    assert_eq!(
+        report.externals[0].not_returned, 0,
+        "{:?}",
+        report.externals
+    );
+}
+
+#[test]
+fn runs_that_cannot_have_external_functions_are_refused() {
+    let folder = common::Folder::new();
+    let spec = spec(&external("fw", ""), &folder.0);
+    let one = config(folder.0.join("sent.pcap"));
+    let mut two = one.clone();
+    two.cores.push(two.cores[0]);
+    let stop = AtomicBool::new(false);
+    let refused = |config: &RunConfig| {
+        let error = run(&spec, traffic().trace(), config, &stop, |_| {}).unwrap_err();
+        assert!(matches!(error, RunError::External { .. }), "{error}");
+        error.to_string()
+    };
+    assert_eq!(
+        refused(&one),
+        "function fw is external: this run has no ports for it"
+    );
+    assert_eq!(
+        refused(&two),
+        "function fw is external: it runs on one core; name one with --cores"
+    );
+}
