@@ -7,7 +7,8 @@
 #   build   a C linker, CA certificates, Rust: needed for anything
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers
 #   bench   valgrind: instruction counts; zstd: packed rule sets
-#   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay: its tests end to end
+#   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
+#           Open vSwitch: its tests end to end
 #
 # What `test`, `bench` and `ports` name is good to have: without it, what needs it is left out and says so.
 #
@@ -109,6 +110,12 @@ ports() {
     pkg-config --exists libdpdk 2>/dev/null || missing+=(libdpdk-dev)
     have ip || missing+=(iproute2)
     have ping || missing+=(iputils-ping)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: what needs it is skipped"
+    # Functions of others, with which chains are tested.
+    missing=()
+    have nft || missing+=(nftables)
+    have ovs-vswitchd || missing+=(openvswitch-switch)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
         say "going on without ${missing[*]}: what needs it is skipped"
     optional curl iperf3 openssl tcpreplay ethtool

@@ -208,6 +208,33 @@ impl Hosts {
         Some(macs)
     }
 
+    /// Adds a host that stands for a function of somebody else's: it has interfaces `in0` and `out0`, whose other ends
+    /// are `fn-in` and `fn-out` in the middle. Its number.
+    pub fn add_function(&mut self) -> usize {
+        let middle = self.names[2].clone();
+        let name = format!("{middle}-function");
+        self.names.push(name.clone());
+        self.add_namespace(&name, true);
+        for (inside, outside) in [("in0", "fn-in"), ("out0", "fn-out")] {
+            self.must(&format!(
+                "ip link add {inside} netns {name} type veth peer name {outside} netns {middle}"
+            ));
+            for (namespace, interface) in [(&name, inside), (&middle, outside)] {
+                self.must(&format!(
+                    "ip netns exec {namespace} ethtool -K {interface} tx off"
+                ));
+                self.must(&format!("ip -n {namespace} link set dev {interface} up"));
+            }
+        }
+        self.names.len() - 1
+    }
+
+    /// Runs a command line on a host, which must work.
+    pub fn must_on(&self, host: usize, line: &str) {
+        let output = self.on(host, line);
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    }
+
     /// The MAC address of a host's `eth0`.
     pub fn mac(&self, host: usize) -> String {
         let file = self.on(host, "cat /sys/class/net/eth0/address");
@@ -378,6 +405,12 @@ impl Program {
             stderr,
         };
         assert_refused(&output, expected);
+    }
+
+    /// As `kill -9` does.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// As Ctrl-C does.

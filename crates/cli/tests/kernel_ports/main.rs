@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod external;
 mod services;
 
 use common::namespaces::{HOSTS, Hosts, skipped, wait_for};

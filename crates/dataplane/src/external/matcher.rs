@@ -180,7 +180,7 @@ mod tests {
             let mut now = Nanos::ZERO;
             let mut given_up = 0;
             for (number, (step, backward, later)) in steps.into_iter().enumerate() {
-                now = now + Nanos(later);
+                now += Nanos(later);
                 let count = matcher.give_up(now);
                 prop_assert_eq!(count, naive.give_up(now));
                 given_up += count;

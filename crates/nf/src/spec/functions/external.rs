@@ -112,7 +112,8 @@ impl ExternalConfig {
 }
 
 fn changes(node: &Located<'_>) -> Result<Changes, SpecError> {
-    const FIELDS: [(&str, fn(&mut Changes) -> &mut bool); 3] = [
+    type Field = fn(&mut Changes) -> &mut bool;
+    const FIELDS: [(&str, Field); 3] = [
         ("ipId", |changes| &mut changes.ip_id),
         ("tcpSequence", |changes| &mut changes.tcp_sequence),
         ("payload", |changes| &mut changes.payload),
