@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-papers bench-scaling bench-sim bench-live-vs-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-external bench-papers bench-scaling bench-sim bench-live-vs-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,6 +78,10 @@ bench-chains: ## throughput, instructions and allocations of whole chains
 bench-ports: ## the chains of bench-chains over a DPDK ring, refilled by the same copies, beside the trace NIC
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
+
+bench-external: ## what an external function costs: by a DPDK ring, and by veth pairs through the kernel's firewall (root)
+	@tools/deps.sh build bench ports
+	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench external
 
 bench-scaling: ## policies live on two cores, one flow split between them, what a decision costs, what is left to others
 	@tools/deps.sh build bench

@@ -293,6 +293,24 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_is_known_again_by_the_other_ip_version() {
+        let without_id = Changes {
+            ip_id: true,
+            ..Changes::default()
+        };
+        for protocol in [protocol::TCP, protocol::UDP] {
+            let kept = Kept {
+                protocol,
+                id: 7,
+                sequence: 8,
+                payload: b"question".to_vec(),
+            };
+            let [v4, v6] = [false, true].map(|is_v6| of(without_id, &frame(&kept, is_v6, 9)));
+            assert_eq!(v4, v6);
+        }
+    }
+
+    #[test]
     fn the_quoted_packet_of_an_icmp_error_may_be_translated() {
         let error = |port: u8, code: u8| {
             let key = FlowKey::v4(

@@ -1,0 +1,183 @@
+//! What an external function costs: the time that a packet takes more on the worker's core, and the delay.
+//!
+//! `cargo bench -p tailwater-dataplane --features dpdk --bench external` prints a JSON line a figure.
+//! `external/net_ring/SIZE/added-ns`: a chain of two functions on one core, and the same with an external
+//! function between them that takes no time, a ring of DPDK's to itself: sending, receiving, knowing again, the second
+//! part's turn. All rows are run in turn; the figure is the median of the differences.
+//! `external/veth/added-us-p50`, `-p99`: the latency of a chain through the kernel's firewall and address translation
+//! in a namespace (`examples/external/firewall.sh`), less that of the same chain without, at 20,000 packets a second.
+//! Needs root; else it is left out.
+
+use serde::Serialize;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::cores::default_core;
+use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, run, run_attached};
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{LoadOptions, Trace};
+
+/// How often each row is run, after a warm-up.
+const RUNS: usize = 7;
+
+/// How long a run takes.
+const DURATION: Nanos = Nanos::from_millis(300);
+
+#[derive(Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+    min: f64,
+    max: f64,
+    runs: usize,
+}
+
+fn print(name: String, unit: &'static str, mut values: Vec<f64>) {
+    values.sort_by(f64::total_cmp);
+    let rounded = |value: f64| (value * 100.0).round() / 100.0;
+    let figure = Figure {
+        name,
+        value: rounded(values[values.len() / 2]),
+        unit,
+        min: rounded(values[0]),
+        max: rounded(values[values.len() - 1]),
+        runs: values.len(),
+    };
+    match serde_json::to_string(&figure) {
+        Ok(line) => println!("{line}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn trace(bytes: u16, rate_pps: u64, packets: u64) -> Trace {
+    let config = UniformConfig {
+        seed: 1,
+        flows: 1_000,
+        size: FrameSize::Fixed(bytes),
+        transport: Transport::Udp,
+        rate_pps,
+        packets,
+    };
+    let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
+    let trace = Trace::load(&mut source, &LoadOptions::default());
+    trace.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A chain of two functions, with something between them.
+fn spec(between: &str) -> ChainSpec {
+    let text = format!(
+        "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: external}}\nspec:\n  \
+         slo: {{latency: 10ms}}\n  functions:\n    - {{name: first, forward: {{destinationMac: \
+         '02:00:00:00:00:01'}}}}\n{between}    - {{name: last, forward: {{}}}}\n"
+    );
+    let spec = ChainSpec::parse(&text, "external", Path::new("."));
+    spec.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
+    let config = RunConfig {
+        cores: vec![default_core()],
+        nic: TraceNicConfig {
+            pacing,
+            duration: Some(DURATION),
+            ..TraceNicConfig::default()
+        },
+        window: DURATION,
+        capture_out: None,
+        not_matched: 0,
+        seed: 1,
+        scaling: None,
+        server: None,
+    };
+    let stop = AtomicBool::new(false);
+    let report = match spec.externals().next() {
+        None => run(spec, trace, &config, &stop, |_| {}),
+        Some(_) => {
+            let ports = ExternalPorts::find(spec, &[], HugePages::No);
+            let ports = ports.unwrap_or_else(|error| panic!("{error}"));
+            run_attached(spec, trace, ports, &config, &stop, |_| {})
+        }
+    };
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    if let Some(external) = report.externals.first() {
+        let missing = external.sent - external.returned;
+        assert!(external.sent > 0 && external.own == 0, "{external:?}");
+        if missing + external.refused > 0 {
+            eprintln!(
+                "{missing} packets of {} did not come back, {} were refused",
+                external.sent, external.refused
+            );
+        }
+    }
+    report
+}
+
+fn added_time(size: &str, bytes: u16) {
+    let without = spec("");
+    let mut added = Vec::new();
+    for number in 0..=RUNS {
+        let with = spec(&format!(
+            "    - {{name: ring, external: {{port: net_ring{number}{bytes}}}}}\n"
+        ));
+        let nanos = |spec| {
+            let report = measured(spec, trace(bytes, 1_000_000, 20_000), Pacing::Saturate);
+            1e3 / report.throughput_mpps
+        };
+        let [before, after] = [nanos(&without), nanos(&with)];
+        eprintln!("{size} run {number}: {before:.1} ns a packet, {after:.1} with the function");
+        if number > 0 {
+            added.push(after - before);
+        }
+    }
+    print(format!("external/net_ring/{size}/added-ns"), "ns", added);
+}
+
+/// Sets the firewall's namespace up, or takes it away. Whether that worked.
+fn firewall(what: &str) -> bool {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/external/firewall.sh"
+    );
+    let status = Command::new(script).arg(what).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn added_latency() {
+    if !firewall("up") {
+        eprintln!("external/veth: left out: no namespace with a firewall can be set up");
+        return;
+    }
+    let without = spec("");
+    let with = spec(
+        "    - {name: firewall, external: {port: 'net_af_packet0,iface=fw-in', \
+         returnPort: 'net_af_packet1,iface=fw-out', timeout: 1s}}\n",
+    );
+    let (mut p50, mut p99) = (Vec::new(), Vec::new());
+    for number in 0..=RUNS {
+        let latency = |spec| measured(spec, trace(64, 20_000, 6_000), Pacing::Arrivals).latency_us;
+        let [before, after] = [latency(&without), latency(&with)];
+        eprintln!(
+            "veth run {number}: p50 {:.1} us, {:.1} with the function; p99 {:.1}, {:.1}",
+            before.p50, after.p50, before.p99, after.p99
+        );
+        if number > 0 {
+            p50.push(after.p50 - before.p50);
+            p99.push(after.p99 - before.p99);
+        }
+    }
+    firewall("down");
+    print("external/veth/added-us-p50".to_owned(), "us", p50);
+    print("external/veth/added-us-p99".to_owned(), "us", p99);
+}
+
+fn main() {
+    added_time("64B", 64);
+    added_time("1024B", 1024);
+    added_latency();
+}
