@@ -15,7 +15,8 @@ use tailwater_dataplane::{RunConfig, RunError, cores, run, run_attached};
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::spec::ChainSpec;
+use tailwater_nf::function::{FlowStates, NetworkFunction};
+use tailwater_nf::spec::{ChainSpec, FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 /// What a function does with the packets that it is given, by chance: shares of 1,000.
@@ -485,6 +486,52 @@ fn a_run_that_is_stopped_waits_for_what_is_outside() {
         "{:?}",
         report.externals
     );
+}
+
+/// Dies at its fifth batch.
+struct Dying(u32);
+
+impl NetworkFunction for Dying {
+    fn kind(&self) -> &'static str {
+        "Dying"
+    }
+
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {
+        self.0 += 1;
+        assert!(self.0 < 5, "on purpose");
+    }
+}
+
+#[test]
+fn when_a_function_behind_dies_every_packet_is_accounted_for() {
+    let folder = common::Folder::new();
+    let mut spec = spec(&external("fw", ""), &folder.0);
+    let make = || -> Box<dyn NetworkFunction> { Box::new(Dying(0)) };
+    spec.functions.push(FunctionSpec {
+        name: "dying".to_owned(),
+        config: FunctionConfig::Own(OwnFunction::new("Dying", make)),
+    });
+    let (capture, stop) = (folder.0.join("sent.pcap"), AtomicBool::new(false));
+    let does = Does {
+        drop: 100,
+        add: 100,
+        ..Does::default()
+    };
+    let functions = Pretences(vec![Pretended::new(does, true)]);
+    let _alone = common::alone();
+    let trace = traffic().trace();
+    let error = run_attached(&spec, trace, functions, &config(capture), &stop, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("on purpose"), "{error}");
+    let report = error.report().unwrap();
+    let packets = &report.packets;
+    assert_eq!(
+        packets.offered,
+        packets.delivered + packets.dropped_by_nf + packets.lost,
+        "{packets:?}"
+    );
+    let external = &report.externals[0];
+    assert_eq!(external.sent, external.returned + external.not_returned);
+    assert!(packets.reasons["worker-died"] > 0, "{packets:?}");
 }
 
 #[test]

@@ -332,3 +332,126 @@ impl ExternalWorker {
         self.discard(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::attachment::Attachment;
+    use super::*;
+    use crate::port::round_robin;
+    use crate::telemetry::windows;
+    use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+    use std::path::Path;
+    use tailwater_net::toeplitz::RssHasher;
+    use tailwater_nf::batch::{Batch, MAX_BATCH};
+    use tailwater_nf::build::ChainBuilder;
+    use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+    use tailwater_traffic::{LoadOptions, Trace};
+
+    /// Gives back what it got at the next look, and takes no memory for it.
+    struct Mirror(Vec<[u8; 64]>);
+
+    impl Attachment for Mirror {
+        fn has_two_ports(&self) -> bool {
+            true
+        }
+
+        fn longest(&self) -> usize {
+            64
+        }
+
+        fn ring(&self) -> usize {
+            usize::MAX
+        }
+
+        fn send(&mut self, _: Way, batch: &mut Batch) -> usize {
+            for i in 0..batch.len() {
+                let mut frame = [0; 64];
+                frame[..batch.frame(i).len()].copy_from_slice(batch.frame(i));
+                self.0.push(frame);
+            }
+            0
+        }
+
+        fn receive(
+            &mut self,
+            way: Way,
+            now: Nanos,
+            pool: &mut BufferPool,
+            batch: &mut Batch,
+        ) -> usize {
+            if way == Way::Backward {
+                return 0;
+            }
+            let frames = self.0.drain(..);
+            frames.for_each(|frame| assert!(batch.push(pool, &frame, now, 0)));
+            batch.len()
+        }
+    }
+
+    /// Allocations in a run of so many packets.
+    fn allocations(packets: u64) -> u64 {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  \
+                    slo: {latency: 250ms}\n  functions: [{forward: {}}, {external: {port: net_ring0}}, \
+                    {accounting: }]\n";
+        let spec = ChainSpec::parse(text, "test", Path::new(".")).unwrap();
+        let rss = RssHasher::default();
+        let builders = spec.parts().into_iter();
+        let chains: Vec<Chain> = builders
+            .map(|part| {
+                ChainBuilder::new(&part, &rss, 1)
+                    .unwrap()
+                    .instance(|_| true)
+            })
+            .collect();
+        let attached = Attached {
+            attachments: vec![Box::new(Mirror(Vec::with_capacity(MAX_BATCH)))],
+            pool: BufferPool::new(2 * MAX_BATCH as u32, 64).unwrap(),
+        };
+        let parts = Parts::new(&spec, chains, attached, 1);
+        let mut source = Uniform::new(UniformConfig {
+            seed: 1,
+            flows: 100,
+            size: FrameSize::Fixed(64),
+            transport: Transport::Udp,
+            rate_pps: 1_000_000,
+            packets,
+        })
+        .unwrap();
+        let trace = Trace::load(&mut source, &LoadOptions::default()).unwrap();
+        let (clock, nic_config) = (
+            Clock::start(),
+            TraceNicConfig {
+                pacing: Pacing::Saturate,
+                ..TraceNicConfig::default()
+            },
+        );
+        let nic = TraceNic::new(trace, rss, 1, &round_robin(1), nic_config, clock.clone());
+        let nic = nic.unwrap();
+        let config = WorkerConfig {
+            slo: spec.slo.budget(),
+            window: Nanos::from_secs(100),
+            start: clock.now(),
+            batch: 32,
+        };
+        let queue = Box::new(nic.queues(config.start).remove(0));
+        let pool = BufferPool::new(512, nic.longest_frame()).unwrap();
+        let (mut senders, receiver) = windows(1, 100);
+        let telemetry = senders.remove(0);
+        let worker = ExternalWorker::new(queue, parts, false, pool, clock, config, telemetry);
+        let mut report = None;
+        let counted = allocation_counter::measure(|| {
+            let finished = worker.run(|| false, &AtomicBool::new(false));
+            assert_eq!(finished.died, None);
+            report = finished.externals.into_iter().next();
+        });
+        drop(receiver);
+        let report = report.unwrap();
+        assert_eq!((report.sent, report.returned), (packets, packets));
+        counted.count_total
+    }
+
+    #[test]
+    fn no_packet_costs_an_allocation() {
+        assert_eq!(allocations(20_000), allocations(5_000));
+    }
+}
