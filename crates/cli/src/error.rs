@@ -58,14 +58,21 @@ impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{Build, Core, External, Open, Recording};
+            use RunError::{
+                Build, Core, External, IsolatedAndHandedOver, Open, Recording, State,
+                StateIsolated, StateNeedsStatic,
+            };
             matches!(
                 error,
                 Build(_)
                     | Core(_)
                     | External { .. }
+                    | IsolatedAndHandedOver
                     | Open(OpenError::Device(_))
                     | Recording { .. }
+                    | State(_)
+                    | StateIsolated
+                    | StateNeedsStatic
             )
         };
         let input = match self {

@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+use tailwater_dataplane::RunError;
 use tailwater_dataplane::cores::{KeepOff, available, default_core};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
@@ -89,6 +90,9 @@ impl Placing {
             profile: None,
         };
         placing.check(args)?;
+        if spec.state.is_some() && (placing.hands_over() || placing.moves_buckets()) {
+            return wrong(RunError::StateNeedsStatic.to_string());
+        }
         if placing.needs_profile() {
             epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
         }

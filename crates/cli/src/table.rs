@@ -210,6 +210,7 @@ fn machine(table: &mut Table, report: &RunReport) {
         let _ = write!(text, " ({:.0} MB)", flows.memory_bytes as f64 / 1e6);
         table.line("flows", &text);
     }
+    flow_state(table, report);
     let windows = &report.windows;
     let text = format!(
         "{} of {:.0} ms",
@@ -240,6 +241,42 @@ fn machine(table: &mut Table, report: &RunReport) {
         table.line("", &text);
     } else if windows.count > 0 {
         table.line("", "none undisturbed to judge the chain by");
+    }
+}
+
+/// What was done with flow state that is kept outside.
+fn flow_state(table: &mut Table, report: &RunReport) {
+    let Some(state) = &report.state else {
+        return;
+    };
+    let text = format!(
+        "{} flows asked for, {} found; {} changes written to {}",
+        thousands(state.reads),
+        thousands(state.hits),
+        thousands(state.updates),
+        one_line(&state.store)
+    );
+    table.line("state", &text);
+    let wait = &state.wait_us;
+    let text = format!(
+        "{} packets waited, {} at a time at most: p50 {} us, p99 {} us",
+        thousands(state.held),
+        thousands(state.held_most),
+        fixed(wait.p50),
+        fixed(wait.p99)
+    );
+    table.line("", &text);
+    if state.failures > 0 || state.passed + state.dropped > 0 {
+        let text = format!(
+            "away for {:.3} s; {} packets passed without, {} lost for want of it",
+            state.unavailable_s,
+            thousands(state.passed),
+            thousands(state.dropped)
+        );
+        table.line("", &text);
+    }
+    if let Some(failure) = &state.last_failure {
+        table.line("", &format!("the last failure: {}", one_line(failure)));
     }
 }
 

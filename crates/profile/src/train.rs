@@ -195,9 +195,11 @@ pub fn train_capacity(
     })
 }
 
-/// The chain without the files that it would write: they are the real run's.
+/// The chain without the files that it would write, and without the flow state that it would leave in a store: they
+/// are the real run's.
 fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
+    spec.state = None;
     for function in &mut spec.functions {
         if let FunctionConfig::Accounting(accounting) = &mut function.config {
             accounting.export = None;

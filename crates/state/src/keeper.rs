@@ -243,6 +243,8 @@ impl Keeper {
             };
             number = self.link.push(probe).0;
         }
+        // Its other packets in the batch wait for the same.
+        chain.standing(flow).asked = number;
         number
     }
 

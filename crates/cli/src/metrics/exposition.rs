@@ -7,6 +7,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_dataplane::histogram::LatencyHistogram;
+use tailwater_dataplane::kept::StateProgress;
 use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::Slo;
@@ -137,6 +138,9 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     count(encoder, "buckets_moved", help, moves.moved)?;
     let help = "Packets kept back until their RSS bucket had moved";
     count(encoder, "packets_kept_back", help, moves.kept_back)?;
+    if let Some(state) = &progress.state {
+        flow_state(state, encoder)?;
+    }
     for (name, help, value) in [
         (
             "dedicated_cores",
@@ -176,6 +180,54 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
             .encode_gauge(&value.as_secs_f64())?;
     }
     Ok(())
+}
+
+/// What is done with flow state that is kept outside.
+fn flow_state(state: &StateProgress, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    for (name, help, value) in [
+        (
+            "state_available",
+            "Whether the store of flow state answers",
+            u64::from(state.available),
+        ),
+        (
+            "state_waiting_packets",
+            "Packets that wait for the store",
+            state.waiting,
+        ),
+    ] {
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)?;
+    }
+    for (name, help, value) in [
+        (
+            "state_reads",
+            "Flows that the store was asked for",
+            state.reads,
+        ),
+        (
+            "state_hits",
+            "Flows of which the store had something",
+            state.hits,
+        ),
+        (
+            "state_updates",
+            "Changes of flow state written to the store",
+            state.updates,
+        ),
+        (
+            "state_failures",
+            "Times the store did not answer",
+            state.failures,
+        ),
+    ] {
+        count(encoder, name, help, value)?;
+    }
+    let help = "Packets that did not get what they waited for, by what became of them";
+    let mut family = encoder.encode_descriptor("state_packets", help, None, MetricType::Counter)?;
+    labelled(&mut family, "outcome", "passed", state.passed)?;
+    labelled(&mut family, "outcome", "dropped", state.dropped)
 }
 
 fn count(encoder: &mut DescriptorEncoder, name: &str, help: &str, count: u64) -> fmt::Result {
