@@ -1,0 +1,168 @@
+//! `tailwater run` with its flow state in a real Redis: killed in mid-traffic, and run again.
+
+mod common;
+#[path = "../../state/tests/server/mod.rs"]
+mod server;
+
+use common::{Folder, run, tailwater};
+use server::RedisServer;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::{FlowKey, protocol};
+
+const FLOWS: u32 = 40;
+
+/// A capture of packets that come one a millisecond, of all flows in turn.
+fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
+    let frame = |n: u32| {
+        let (host, port) = (
+            Ipv4Addr::new(10, 0, 0, (n % 20) as u8),
+            5000 + (n % FLOWS) as u16,
+        );
+        let key = FlowKey::v4(host, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, port, 53);
+        (
+            u64::from(n) * 1_000_000,
+            FrameBuilder::new(&key).to_vec().unwrap(),
+        )
+    };
+    folder.capture(name, &(0..packets).map(frame).collect::<Vec<_>>())
+}
+
+fn spec(folder: &Folder, server: &RedisServer, records: &Path) -> PathBuf {
+    let functions = format!(
+        "[{{accounting: {{export: {{file: {}}}}}}}, {{nat: {{external: [203.0.113.0/28]}}}}]",
+        records.display()
+    );
+    let state = format!(
+        "  state: {{redis: {{socket: {}}}, wait: 10s, packets: 32768}}\n",
+        server.socket().display()
+    );
+    folder.spec("chain.yaml", &functions, &state)
+}
+
+/// The translations that Redis has, as bytes, without the numbers of their updates; and how many packets were counted.
+fn known(server: &RedisServer) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
+    let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let (mut bindings, mut packets) = (BTreeMap::new(), 0);
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
+        .arg("tw:*")
+        .query(&mut connection)
+        .unwrap();
+    for key in keys {
+        let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
+        let piece = value[16..].to_vec();
+        if key.starts_with(b"tw:test:nat:") {
+            bindings.insert(key, piece);
+        } else {
+            assert!(key.starts_with(b"tw:test:accounting:"));
+            // Behind the bytes and the time of the first packet.
+            packets += u64::from(u32::from_le_bytes(piece[16..20].try_into().unwrap()));
+        }
+    }
+    (bindings, packets)
+}
+
+#[test]
+fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    let (before, after) = (folder.path("before.csv"), folder.path("after.csv"));
+    let long = traffic(&folder, "long.pcap", 20_000);
+    let chain = spec(&folder, &server, &before);
+    let mut killed = tailwater()
+        .args([
+            "run".as_ref(),
+            chain.as_os_str(),
+            "--traffic".as_ref(),
+            long.as_os_str(),
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // In mid-traffic, when every flow has been translated and counted.
+    let until = Instant::now() + Duration::from_secs(60);
+    while known(&server).1 < 500 {
+        assert!(
+            killed.try_wait().unwrap().is_none(),
+            "the run ended by itself"
+        );
+        assert!(Instant::now() < until, "nothing gets into Redis");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let (bindings, packets) = known(&server);
+    assert_eq!(bindings.len() as u32, 2 * FLOWS);
+    let chain = spec(&folder, &server, &after);
+    let short = traffic(&folder, "short.pcap", 400);
+    let output = run(&[&"run", &chain, &"--traffic", &short, &"--output", &"json"]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["packets"]["delivered"], 400, "{report:#}");
+    assert_eq!(report["state"]["hits"], FLOWS);
+    assert_eq!(report["state"]["dropped"], 0);
+    let (bindings_after, packets_after) = known(&server);
+    assert_eq!(bindings_after, bindings);
+    assert_eq!(packets_after, packets + 400);
+    // The records tell of all packets, those before the crash among them.
+    let records = std::fs::read_to_string(&after).unwrap();
+    let counted = records
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').nth(6).unwrap().parse::<u64>().unwrap());
+    assert_eq!(counted.sum::<u64>(), packets + 400);
+}
+
+#[test]
+fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
+    let Some(mut server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    let chain = spec(&folder, &server, &folder.path("flows.csv"));
+    let short = traffic(&folder, "short.pcap", 200);
+    let output = run(&[&"run", &chain, &"--traffic", &short]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("40 flows asked for, 0 found"), "{text}");
+    let refused = |arguments: &[&dyn AsRef<std::ffi::OsStr>], expected: &str| {
+        let output = run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert_eq!(text.trim().lines().count(), 1, "{text}");
+        assert!(text.contains(expected), "{text}");
+    };
+    // Policies that move flows are refused before anything is measured for them.
+    refused(
+        &[
+            &"run",
+            &chain,
+            &"--traffic",
+            &short,
+            &"--cores",
+            &"1",
+            &"--auxiliary",
+            &"0",
+        ],
+        "spec.state",
+    );
+    server.command(&["config", "set", "requirepass", "secret"]);
+    refused(&[&"run", &chain, &"--traffic", &short], "NOAUTH");
+    server.stop();
+    refused(
+        &[&"run", &chain, &"--traffic", &short],
+        &server.socket().display().to_string(),
+    );
+}
