@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-external bench-papers bench-scaling bench-sim bench-live-vs-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -104,6 +104,10 @@ bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack sim
 bench-live-vs-sim: ## the same packets live on two cores and simulated with the profile of this machine: a table
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-profile --bench live_vs_sim
+
+bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-state --bench redis
 
 bench-functions: ## single functions: the ACL's classifier
 	@tools/deps.sh build bench

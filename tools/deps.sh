@@ -5,8 +5,9 @@
 # usage: tools/deps.sh [GROUP...]
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
-#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers
-#   bench   valgrind: instruction counts; zstd: packed rule sets
+#   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
+#           redis-server, openssl: flow state in Redis
+#   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
 #           Open vSwitch: its tests end to end
 #
@@ -128,8 +129,8 @@ for group in "$@"; do
         build_packages
         rust
         ;;
-    test) optional tshark zstd crun ;;
-    bench) optional valgrind zstd ;;
+    test) optional tshark zstd crun redis-server openssl ;;
+    bench) optional valgrind zstd redis-server ;;
     ports) ports ;;
     *) fail "there is no group $group: the groups are build, test, bench, ports" ;;
     esac

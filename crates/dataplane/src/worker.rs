@@ -317,8 +317,10 @@ impl Worker {
         };
         let idle = now.saturating_sub(self.busy_at.max(self.config.start));
         let nap = self.naps.filter(|nap| runs && idle >= *nap);
+        // What waits for the store is not to wait for the worker besides.
+        let quiet = self.kept.as_ref().is_none_or(|kept| kept.is_quiet());
         let rest = rest.or_else(|| {
-            let nap = nap.filter(|_| received.waiting == 0)?;
+            let nap = nap.filter(|_| received.waiting == 0 && quiet)?;
             Some(Duration::from_nanos(nap.0))
         });
         let Some(rest) = rest else {

@@ -14,7 +14,7 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
+use tailwater_nf::chain::{Chain, KeptFunction};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_state::commits::Fate;
 use tailwater_state::counters::{Counters, Shared};
@@ -120,6 +120,22 @@ pub struct Instance {
 impl Instance {
     /// One whose run began at `origin`, on the clock of the world.
     pub fn new(spec: &ChainSpec, map: &Arc<Map>, origin: Nanos) -> Instance {
+        let map = Arc::clone(map);
+        Instance::on(spec, origin, |functions| {
+            let functions = functions.iter().map(|f| (f.name.clone(), f.row.clone()));
+            Box::new(Way {
+                map,
+                functions: functions.collect(),
+            })
+        })
+    }
+
+    /// One with any store, made for the functions whose state is kept.
+    pub fn on(
+        spec: &ChainSpec,
+        origin: Nanos,
+        store: impl FnOnce(&[KeptFunction]) -> Box<dyn Store>,
+    ) -> Instance {
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         builder.set_origin(origin);
@@ -129,10 +145,7 @@ impl Instance {
         let (link, server) = link(entries(state), row_bytes, Arc::new(Health::new()));
         let pieces = (functions.len(), row_bytes);
         let keeper = Keeper::new(state, pieces, link, origin, Arc::new(Shared::default()));
-        let mut way = Way {
-            map: Arc::clone(map),
-            functions: functions.into_iter().map(|f| (f.name, f.row)).collect(),
-        };
+        let mut store = store(&functions);
         let pool = BufferPool::new(state.packets + 1024, 2048).unwrap();
         Instance {
             builder,
@@ -142,7 +155,7 @@ impl Instance {
             leaving: Batch::new(&pool, 32),
             pool,
             rss,
-            thread: Some(std::thread::spawn(move || server.run(&mut way))),
+            thread: Some(std::thread::spawn(move || server.run(&mut *store))),
             sent: Vec::new(),
             discard: false,
         }
@@ -197,6 +210,17 @@ impl Instance {
         }
         chain.expire(now);
         keeper.finish_turn(chain, now);
+    }
+
+    /// What a worker does that keeps no state outside.
+    pub fn pass(&mut self, frames: &[Vec<u8>], now: Nanos) {
+        for frame in frames {
+            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            assert!(self.received.push(&mut self.pool, frame, now, hash));
+        }
+        self.chain.process(&mut self.received, now);
+        self.received.release(&mut self.pool);
+        self.chain.expire(now);
     }
 
     /// Turns at one time until nothing waits any more, and everything is answered.
