@@ -10,6 +10,10 @@
 //! the figures, as the copy is in the trace NIC's. Over `net_memif` the other end's time is taken out, since there it is
 //! another program's. `ports/DEVICE/dpdk` is the same with DPDK's own forwarding in place of worker and chain, as
 //! `testpmd` forwards in its mode `io`.
+//!
+//! Figures with `live` have the other end on another core, as it is in use. It makes, sends, receives and frees packets,
+//! which takes about as long as to forward them; `other-end-waits` is the share of its bursts for which the memory had no
+//! room: only where that is much is the forwarder what is measured.
 
 mod cases;
 mod devices;
@@ -20,7 +24,7 @@ use cases::{Arguments, BATCH, duration, packets, per_packet, print_runs, short, 
 use devices::{Devices, Kind, Until};
 use std::sync::Arc;
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::cores::{default_core, pin_to};
+use tailwater_dataplane::cores::{available, default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dpdk::Frames;
@@ -39,8 +43,19 @@ struct Case {
     clock: Clock,
     nic: TraceNic,
     frames: Arc<Frames>,
-    /// Nanoseconds that a packet took, by run: on the trace NIC, and over each kind of device.
-    nanos: Vec<[f64; 3]>,
+    /// By run.
+    measured: Vec<Measured>,
+}
+
+/// What was measured in a run: nanoseconds that a packet took.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    on_trace: f64,
+    /// Over each kind of device.
+    over: [f64; 2],
+    /// Over shared memory, with the other end on another core, if there is one; and the share of the other end's
+    /// bursts for which there was no room.
+    live: Option<[f64; 2]>,
 }
 
 impl Case {
@@ -69,7 +84,7 @@ impl Case {
             clock,
             nic: nic.unwrap_or_else(|error| panic!("{error}")),
             frames,
-            nanos: Vec::new(),
+            measured: Vec::new(),
         }
     }
 
@@ -90,85 +105,107 @@ impl Case {
         let start = self.clock.now();
         let (queue, pool, kept) = devices.queue(&self.clock, start, until);
         let until = (&self.clock, &(|| kept.is_done()) as _);
-        let (window, took) = cases::run(&mut self.instance, (queue, pool), BATCH + 1, start, until);
+        let batch = BATCH + 1;
+        let (window, took) = cases::run(&mut self.instance, (queue, pool), batch, start, until);
         (packets(&self.name, &window), took - kept.spent())
     }
 
-    fn run(&mut self) -> [f64; 3] {
+    /// Over shared memory, with the other end on `core`: nanoseconds for a packet that was sent, and the share of
+    /// the other end's bursts for which there was no room.
+    fn live(&mut self, core: usize) -> [f64; 2] {
+        let devices = Devices::new(Kind::Memif, &self.frames).apart(core);
+        let start = self.clock.now();
         let until = Until::Duration(duration(self.chain));
-        let nanos = |(packets, took): (u64, Nanos)| took.0 as f64 / packets as f64;
-        [
-            nanos(self.on_trace()),
-            nanos(self.over(Kind::Ring, until)),
-            nanos(self.over(Kind::Memif, until)),
-        ]
+        let (queue, pool, mut kept) = devices.queue(&self.clock, start, until);
+        let until = (&self.clock, &(|| false) as _);
+        let (window, took) = cases::run(&mut self.instance, (queue, pool), BATCH, start, until);
+        [took.0 as f64 / window.delivered as f64, kept.waits()]
+    }
+
+    fn run(&mut self, other_core: Option<usize>) -> Measured {
+        let until = Until::Duration(duration(self.chain));
+        Measured {
+            on_trace: nanos(self.on_trace()),
+            over: Kind::ALL.map(|kind| nanos(self.over(kind, until))),
+            live: other_core.map(|core| self.live(core)),
+        }
     }
 }
 
-/// DPDK's own forwarding over each kind of device: nanoseconds a packet.
-fn dpdk(frames: &Arc<Frames>, clock: &Clock) -> [f64; 2] {
-    Kind::ALL.map(|kind| {
-        let devices = Devices::new(kind, frames);
-        let (packets, took) = devices.forward(clock, duration("forward"));
-        took.0 as f64 / packets as f64
-    })
+fn nanos((packets, took): (u64, Nanos)) -> f64 {
+    took.0 as f64 / packets as f64
 }
 
-fn throughput(cases: &mut [Case], (size, flows): (&str, u32), runs: usize) {
+/// The same of DPDK's own forwarding; on the trace NIC there is none.
+fn dpdk(frames: &Arc<Frames>, clock: &Clock, other_core: Option<usize>) -> Measured {
+    let forward = |devices: Devices| {
+        let (packets, took, waits) = devices.forward(clock, duration("forward"));
+        [nanos((packets, took)), waits]
+    };
+    Measured {
+        on_trace: f64::NAN,
+        over: Kind::ALL.map(|kind| forward(Devices::new(kind, frames))[0]),
+        live: other_core.map(|core| forward(Devices::new(Kind::Memif, frames).apart(core))),
+    }
+}
+
+fn throughput(
+    cases: &mut [Case],
+    (size, flows): (&str, u32),
+    runs: usize,
+    other_core: Option<usize>,
+) {
     let (clock, rss) = (Clock::start(), RssHasher::default());
     let packets = cases::trace_packets("forward", flows);
     let frames = devices::frames(&cases::trace("forward", size, flows, packets), &rss);
     let mut own = Vec::new();
     // Interleaved, so that a noisy minute hits all alike.
     for run in 0..=runs {
+        let dpdks = dpdk(&frames, &clock, other_core);
+        eprintln!("DPDK's own forwarding, run {run}: {dpdks:.1?} ns/packet");
+        if run > 0 {
+            own.push(dpdks);
+        }
         for case in cases.iter_mut() {
-            let nanos = case.run();
-            eprintln!("{} run {run}: {nanos:.1?} ns/packet", case.name);
+            let measured = case.run(other_core);
+            eprintln!("{} run {run}: {measured:.1?} ns/packet", case.name);
             if run > 0 {
-                case.nanos.push(nanos);
-                // DPDK's next to each, since the two are divided.
-                own.push(dpdk(&frames, &clock));
+                case.measured.push(measured);
             }
         }
     }
-    for (place, kind) in Kind::ALL.into_iter().enumerate() {
-        let name = format!("ports/{}/dpdk/{size}/{}", kind.name(), short(flows));
-        print_runs(
-            name,
-            "Mpps",
-            own.iter().map(|own| 1e3 / own[place]).collect(),
-            None,
-        );
-    }
-    let number = cases.len();
-    for (i, case) in cases.iter().enumerate() {
-        let table = table_of(case.chain).map(|table| table.name);
-        let own = own.iter().skip(i).step_by(number);
-        let of = |each: &dyn Fn(&[f64; 3], &[f64; 2]) -> f64| -> Vec<f64> {
-            case.nanos
-                .iter()
-                .zip(own.clone())
-                .map(|(n, own)| each(n, own))
-                .collect()
-        };
-        let print = |prefix: &str, suffix: &str, unit, values| {
-            print_runs(
-                format!("{prefix}/{}{suffix}", case.name),
-                unit,
-                values,
-                table,
-            );
-        };
-        print("chain", "", "Mpps", of(&|n, _| 1e3 / n[0]));
+    let print_over = |name: &str, measured: &[Measured], table| {
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
-            let prefix = format!("ports/{}", kind.name());
-            print(&prefix, "", "Mpps", of(&|n, _| 1e3 / n[place + 1]));
-            if kind == Kind::Ring {
-                let more = of(&|n, _| n[place + 1] - n[0]);
-                print(&prefix, "/more-than-trace", "ns/packet", more);
-            }
-            let share = of(&|n, own| 100.0 * own[place] / n[place + 1]);
-            print(&prefix, "/of-dpdk", "%", share);
+            let mpps = measured.iter().map(|run| 1e3 / run.over[place]).collect();
+            print_runs(format!("ports/{}/{name}", kind.name()), "Mpps", mpps, table);
+        }
+        let live: Vec<_> = measured.iter().filter_map(|run| run.live).collect();
+        if !live.is_empty() {
+            let name = format!("ports/{}/{name}/live", Kind::Memif.name());
+            let mpps = live.iter().map(|[nanos, _]| 1e3 / nanos).collect();
+            let waits = live.iter().map(|[_, waits]| 100.0 * waits).collect();
+            print_runs(name.clone(), "Mpps", mpps, table);
+            print_runs(format!("{name}/other-end-waits"), "%", waits, table);
+        }
+    };
+    print_over(&format!("dpdk/{size}/{}", short(flows)), &own, None);
+    for case in cases.iter() {
+        let table = table_of(case.chain).map(|table| table.name);
+        let print = |name: String, unit, values| print_runs(name, unit, values, table);
+        let runs = || case.measured.iter().zip(&own);
+        let mpps = runs().map(|(run, _)| 1e3 / run.on_trace).collect();
+        print(format!("chain/{}", case.name), "Mpps", mpps);
+        print_over(&case.name, &case.measured, table);
+        let ring = format!("ports/{}/{}", Kind::Ring.name(), case.name);
+        let more = runs().map(|(run, _)| run.over[0] - run.on_trace).collect();
+        print(format!("{ring}/more-than-trace"), "ns/packet", more);
+        let memif = format!("ports/{}/{}", Kind::Memif.name(), case.name);
+        let share = runs().map(|(run, own)| 100.0 * own.over[1] / run.over[1]);
+        print(format!("{memif}/of-dpdk"), "%", share.collect());
+        let live = runs().filter_map(|(run, own)| Some(100.0 * own.live?[0] / run.live?[0]));
+        let live: Vec<f64> = live.collect();
+        if !live.is_empty() {
+            print(format!("{memif}/live/of-dpdk"), "%", live);
         }
     }
 }
@@ -205,6 +242,10 @@ fn counts(kind: Kind, chain: &'static str) {
         Some(allocation_counter::measure(run).count_total)
     });
     print("allocations", allocations);
+    if chain != "forward" {
+        // What a device adds is the same for all.
+        return;
+    }
     let instructions =
         per_packet(|packets| cases::instructions(&[kind.name(), chain, &packets.to_string()]));
     print("instructions", instructions);
@@ -227,7 +268,9 @@ fn main() {
         );
         return library::clean();
     }
-    if let Err(error) = pin_to(default_core()) {
+    let core = default_core();
+    let other_core = available().into_iter().find(|&other| other != core);
+    if let Err(error) = pin_to(core) {
         eprintln!("not pinned: {error}");
     }
     for size in &arguments.sizes {
@@ -242,7 +285,7 @@ fn main() {
                 )
             };
             let mut cases: Vec<Case> = arguments.chains().map(case).collect();
-            throughput(&mut cases, (size, flows), arguments.runs);
+            throughput(&mut cases, (size, flows), arguments.runs, other_core);
         }
     }
     for kind in Kind::ALL {

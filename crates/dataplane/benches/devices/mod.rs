@@ -1,12 +1,14 @@
-//! Devices whose other end is the worker itself, burst by burst: what came back is refilled with the next frames, by
-//! the copy that the trace NIC makes, and sent.
+//! Devices, and who is at their other end: what came back is refilled with the next frames, by the copy that the
+//! trace NIC makes, and sent. That is done by the worker itself, burst by burst, or on another core.
 
 use crate::cases::BATCH;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_dataplane::clock::Clock;
+use tailwater_dataplane::cores::pin_to;
 use tailwater_dataplane::device::{Receiver, Steering};
 use tailwater_dataplane::port::{PortQueue, round_robin};
 use tailwater_dpdk::{
@@ -61,10 +63,26 @@ pub struct Devices {
     kind: Kind,
     rx: RxQueue,
     tx: TxQueue,
-    peer: Peer,
+    /// On another core if it is not here.
+    peer: Option<Peer>,
+    apart: Option<Apart>,
     mempool: Mempool,
     _ports: [Port; 2],
     _socket: Option<Socket>,
+}
+
+/// The other end, on another core.
+struct Apart {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<f64>,
+}
+
+impl Apart {
+    /// Ends it. Returns the share of its bursts for which the device had no room.
+    fn end(self) -> f64 {
+        self.stop.store(true, Ordering::Relaxed);
+        or_end(self.thread.join().map_err(|_| "the other end died"))
+    }
 }
 
 /// Where the two ends of shared memory meet.
@@ -105,7 +123,8 @@ impl Devices {
                     kind,
                     rx,
                     tx,
-                    peer: Peer::new(frames, from, to),
+                    peer: Some(Peer::new(frames, from, to)),
+                    apart: None,
                     mempool,
                     _ports: [out, back],
                     _socket: None,
@@ -135,7 +154,8 @@ impl Devices {
                     kind,
                     rx,
                     tx,
-                    peer: Peer::new(frames, from, to),
+                    peer: Some(Peer::new(frames, from, to)),
+                    apart: None,
                     mempool,
                     _ports: ports,
                     _socket: Some(socket),
@@ -144,20 +164,45 @@ impl Devices {
         }
     }
 
-    /// Has DPDK itself forward for so long. Returns the packets and the time it took.
-    pub fn forward(mut self, clock: &Clock, duration: Nanos) -> (u64, Nanos) {
+    /// Has the other end on that core.
+    pub fn apart(mut self, core: usize) -> Devices {
+        if let Some(mut peer) = self.peer.take() {
+            let stop = Arc::new(AtomicBool::new(false));
+            let stopped = Arc::clone(&stop);
+            let thread = std::thread::spawn(move || {
+                if let Err(error) = pin_to(core) {
+                    eprintln!("not pinned: {error}");
+                }
+                let (mut turns, mut short) = (0u64, 0u64);
+                while !stopped.load(Ordering::Relaxed) {
+                    turns += 1;
+                    short += u64::from(peer.turn(BATCH) < BATCH);
+                }
+                short as f64 / turns.max(1) as f64
+            });
+            self.apart = Some(Apart { stop, thread });
+        }
+        self
+    }
+
+    /// Has DPDK itself forward for so long. Returns the packets, the time it took, and of the other end, if it is
+    /// apart, the share of its bursts for which the device had no room.
+    pub fn forward(mut self, clock: &Clock, duration: Nanos) -> (u64, Nanos, f64) {
         let start = clock.now();
         let (mut now, mut packets, mut spent) = (start, 0, Nanos::ZERO);
         while now < start + duration {
-            self.peer.turn(BATCH);
-            if self.kind.is_apart() {
-                let began = std::mem::replace(&mut now, clock.now());
-                spent += now - began;
+            if let Some(peer) = &mut self.peer {
+                peer.turn(BATCH);
+                if self.kind.is_apart() {
+                    let began = std::mem::replace(&mut now, clock.now());
+                    spent += now - began;
+                }
             }
             packets += forward(&mut self.rx, &mut self.tx, BATCH) as u64;
             now = clock.now();
         }
-        (packets, now - start - spent)
+        let waits = self.apart.map_or(0.0, Apart::end);
+        (packets, now - start - spent, waits)
     }
 
     /// A worker's queue, its buffers, and what tells the time that the other end took: for `duration`, or for
@@ -194,6 +239,7 @@ impl Devices {
             .remove(0);
         let kept = Kept {
             other_end,
+            apart: self.apart,
             _ports: self._ports,
             _socket: self._socket,
         };
@@ -220,6 +266,7 @@ struct OtherEnd {
 /// What is left of devices that a worker has.
 pub struct Kept {
     other_end: Arc<OtherEnd>,
+    apart: Option<Apart>,
     _ports: [Port; 2],
     _socket: Option<Socket>,
 }
@@ -230,17 +277,22 @@ impl Kept {
         Nanos(self.other_end.spent.load(Ordering::Relaxed))
     }
 
+    /// Ends the other end, if it is apart. Returns the share of its bursts for which the device had no room.
+    pub fn waits(&mut self) -> f64 {
+        self.apart.take().map_or(0.0, Apart::end)
+    }
+
     /// Whether the worker may stop.
     pub fn is_done(&self) -> bool {
         self.other_end.done.load(Ordering::Relaxed)
     }
 }
 
-/// A queue that is refilled before each burst.
+/// A queue that is refilled before each burst, unless the other end does it by itself.
 #[derive(Debug)]
 struct Refilled {
     rx: RxQueue,
-    peer: Peer,
+    peer: Option<Peer>,
     /// How many packets there are still to be; endless if it does not say.
     left: Option<u64>,
     clock: Clock,
@@ -252,13 +304,16 @@ struct Refilled {
 impl Receiver for Refilled {
     #[inline]
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
+        let Some(peer) = &mut self.peer else {
+            return self.rx.receive(pool, most);
+        };
         // The worker has room for one more, so that it sees that no more has arrived.
         let burst = match self.left {
             None => BATCH.min(most),
             Some(left) => BATCH.min(most).min(left as usize),
         };
         let before = self.timed.then(|| self.clock.now());
-        let sent = self.peer.turn(burst);
+        let sent = peer.turn(burst);
         if let Some(before) = before {
             let spent = &self.other_end.spent;
             let total = spent.load(Ordering::Relaxed) + (self.clock.now() - before).0;
