@@ -404,7 +404,7 @@ impl Chain {
         };
         let mut opening = self.segments.iter().filter(|s| s.opens_companions);
         opening.any(|segment| {
-            *table.word(packet.flow, segment.settled_at(packet.reversed)) != segment.settled
+            *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled
         })
     }
 

@@ -398,7 +398,7 @@ impl FlowTable {
         for (slot, home) in slots.iter_mut().zip(&mut homes) {
             slot.packet.flow = FlowIndex::NONE;
             let (key, reversed) = name(&slot.packet.headers.key);
-            slot.packet.reversed = reversed;
+            slot.packet.set_reversed(reversed);
             *home = self.home(&key, bucket_of(slot.packet.rss_hash));
             self.memory.prefetch_entry(*home as usize);
         }
@@ -433,7 +433,7 @@ impl FlowTable {
             let flow = found.or_else(|| self.open(home, &key, now, ends, Timer::Own));
             if let Some(flow) = flow {
                 packet.flow = flow;
-                packet.opened = found.is_none();
+                packet.set_new(found.is_none());
                 self.links_mut(flow).last_seen = tick;
                 self.memory.prefetch_state(flow.place(), &self.fetched);
             }

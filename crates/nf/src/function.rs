@@ -318,7 +318,7 @@ impl FlowStates<'_> {
             .table
             .as_mut()
             .expect("only functions with state ask for it");
-        self.slot.typed(table, packet.flow, packet.reversed)
+        self.slot.typed(table, packet.flow, packet.is_reversed())
     }
 
     /// Where the state of the packet's flow is, aligned to 8: the caller's to touch until the states are used
@@ -331,7 +331,7 @@ impl FlowStates<'_> {
         let table = self.table.as_mut();
         table
             .expect("only functions with state ask for it")
-            .state_address(packet.flow, &self.slot.state_of(packet.reversed))
+            .state_address(packet.flow, &self.slot.state_of(packet.is_reversed()))
     }
 
     /// When the batch was taken, since the run's start.
@@ -378,7 +378,7 @@ impl FlowStates<'_> {
         let key = table
             .expect("only functions with state ask for it")
             .key(packet.flow);
-        match packet.reversed {
+        match packet.is_reversed() {
             true => key.reversed(),
             false => key,
         }
@@ -422,7 +422,8 @@ impl NewFlow<'_> {
     #[inline]
     pub fn state<T: Pod>(&mut self) -> &mut T {
         let packet = self.packet;
-        self.slot.typed(self.table, packet.flow, packet.reversed)
+        self.slot
+            .typed(self.table, packet.flow, packet.is_reversed())
     }
 
     /// The function will from now on give the flow's packets other addresses or ports than before: what

@@ -138,7 +138,7 @@ impl Alone {
         let taken = self.batch.put(buffer, &incoming, start);
         taken.headers = headers;
         taken.flow = flow.unwrap_or(FlowIndex::NONE);
-        taken.rekeyed = packet.rekeyed;
+        taken.set_rekeyed(packet.rekeyed);
         taken.number = packet.at;
         true
     }
@@ -154,7 +154,7 @@ impl Alone {
             let fate = match packet {
                 Ok(packet) => Made::Forward {
                     place: [packet.start() as u16, packet.length() as u16],
-                    rekeyed: packet.rekeyed,
+                    rekeyed: packet.is_rekeyed(),
                 },
                 Err((_, reason)) => Made::Drop(reason),
             };

@@ -27,7 +27,7 @@ impl Chain {
         if !self.segments[segment].has_state() {
             return false;
         }
-        if (segment > 0 || self.alone) && batch.iter().any(|packet| packet.rekeyed) {
+        if (segment > 0 || self.alone) && batch.iter().any(|packet| packet.is_rekeyed()) {
             self.learn_of_rekeyed(segment, batch);
         }
         let version = self.settled_version(segment);
@@ -37,7 +37,7 @@ impl Chain {
         };
         let mut unsettled = false;
         for packet in batch.iter_mut() {
-            let at = segment.settled_at(packet.reversed);
+            let at = segment.settled_at(packet.is_reversed());
             let settled = *table.word(packet.flow, at) == version;
             packet.settled = settled;
             unsettled |= !settled;
@@ -53,9 +53,9 @@ impl Chain {
         let Some(table) = &mut self.table else {
             return;
         };
-        for packet in batch.iter_mut().filter(|packet| packet.rekeyed) {
-            packet.rekeyed = false;
-            let flow = (packet.flow, packet.reversed);
+        for packet in batch.iter_mut().filter(|packet| packet.is_rekeyed()) {
+            packet.set_rekeyed(false);
+            let flow = (packet.flow, packet.is_reversed());
             segment.show_again(with_state(stages), table, flow);
         }
     }
@@ -70,9 +70,9 @@ impl Chain {
             return;
         };
         for packet in batch.iter_mut().filter(|packet| !packet.settled) {
-            let reversed = packet.reversed;
+            let reversed = packet.is_reversed();
             if let Some(pending) = segment.pending(reversed) {
-                packet.rekeyed = std::mem::take(table.word(packet.flow, pending)) != 0;
+                packet.set_rekeyed(std::mem::take(table.word(packet.flow, pending)) != 0);
             }
             // A version may have changed since the flow was opened under the last.
             let seen = with_state(stages).all(|(function, slot)| {
@@ -108,7 +108,7 @@ impl Chain {
         );
         self.unseen.clear();
         for (at, packet) in batch.iter().enumerate() {
-            let at_version = slot.version_at(packet.reversed);
+            let at_version = slot.version_at(packet.is_reversed());
             if !packet.settled && *table.word(packet.flow, at_version) != version {
                 self.unseen.push(at as u16);
             }
@@ -120,7 +120,7 @@ impl Chain {
         let mut refused = false;
         for &at in &self.unseen {
             let (packet, frame) = batch.packet_mut(usize::from(at));
-            let at_version = slot.version_at(packet.reversed);
+            let at_version = slot.version_at(packet.is_reversed());
             let seen = *table.word(packet.flow, at_version);
             if seen == version {
                 // An earlier packet of the batch has opened the flow.
@@ -147,7 +147,7 @@ impl Chain {
             let verdict = function.new_flow(packet, frame, &mut flow);
             // Nobody behind has seen a flow that is new here, so there is nothing to show again.
             if flow.rekeyed && seen != UNSEEN {
-                let flow = (packet.flow, packet.reversed);
+                let flow = (packet.flow, packet.is_reversed());
                 segment.show_again(with_state(later), table, flow);
             }
             match verdict {

@@ -181,7 +181,7 @@ impl Firewall {
         if state.is_tracked() && state.is_over(now, &self.table.options.timeouts) {
             self.end(packet, state);
         }
-        let side = state.side(packet.reversed);
+        let side = state.side(packet.is_reversed());
         match state.kind {
             TCP => return self.segment(packet, frame, (state, side), now),
             UDP | OTHER => {}
@@ -287,7 +287,7 @@ impl Firewall {
         let rules = &self.held.value;
         let action = decided.unwrap_or_else(|| rules.decide(&key, packet.entry));
         state.last = millis(packet.arrival);
-        state.flags = if packet.reversed { REVERSED } else { 0 };
+        state.flags = if packet.is_reversed() { REVERSED } else { 0 };
         if let Err(reason) = outcome(action) {
             state.kind = refusal(action);
             return Err(reason);
@@ -517,7 +517,7 @@ impl NetworkFunction for Firewall {
             // New rules: they are asked about the connection as if it began now.
             let (key, _) = headers.key.of_connection();
             let initiators = state.initiators(&key);
-            let entry = match state.side(packet.reversed) {
+            let entry = match state.side(packet.is_reversed()) {
                 0 => packet.entry,
                 _ => 1 - packet.entry.min(1),
             };
@@ -542,7 +542,7 @@ impl NetworkFunction for Firewall {
         state.kind = refusal(action);
         if action != Action::Allow {
             state.last = millis(packet.arrival);
-            state.flags = if packet.reversed { REVERSED } else { 0 };
+            state.flags = if packet.is_reversed() { REVERSED } else { 0 };
         }
         Verdict::Forward
     }
