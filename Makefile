@@ -75,7 +75,7 @@ bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
 
-bench-ports: ## the chains of bench-chains over a DPDK ring, refilled by the same copies, beside the trace NIC
+bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, beside the trace NIC and DPDK's own forwarding
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
 
