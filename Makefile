@@ -109,9 +109,10 @@ bench-state: ## what flow state in Redis costs: a packet's time on the worker, w
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-state --bench redis
 
-bench-functions: ## single functions: the ACL's classifier
+bench-functions: ## single functions: the ACL's classifier, IPsec beside its ciphers alone
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-nf --bench acl
+	@cargo bench --locked -p tailwater-nf --bench ipsec
 
 clean: ## remove what was built
 	cargo clean

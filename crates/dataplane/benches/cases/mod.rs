@@ -33,6 +33,8 @@ pub const CHAINS: &[&str] = &[
     "new-flows",
     "encrypt",
     "acl-urlfilter-encrypt",
+    "ipsec",
+    "ipsec-both-ends",
     // The interface for functions in C beside the built-in one: what is done is the same.
     "forward-c",
     "count",
@@ -42,6 +44,19 @@ pub const CHAINS: &[&str] = &[
 /// Encryption with a key for all to see.
 const ENCRYPT: &str = "{encrypt: {mtu: 9000, \
      key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}";
+
+/// An end of a tunnel, with a key for all to see.
+fn ipsec(end: &str) -> String {
+    let association = "name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
+         key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', destination: 192.0.2.2";
+    match end {
+        "into" => format!(
+            "{{name: into, ipsec: {{mtu: 9000, policies: [{{protect: a}}], \
+             outbound: [{{{association}, source: 192.0.2.1}}]}}}}"
+        ),
+        _ => format!("{{name: out-of, ipsec: {{inbound: [{{{association}}}]}}}}"),
+    }
+}
 
 /// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
 /// of them alive at a time at this rate.
@@ -67,6 +82,8 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
             let filter = "{urlFilter: {patternsFile: patterns/blocked.txt}}";
             format!("[{acl}, {filter}, {ENCRYPT}]")
         }
+        "ipsec" => format!("[{}]", ipsec("into")),
+        "ipsec-both-ends" => format!("[{}, {}]", ipsec("into"), ipsec("out-of")),
         "accounting" => "[{accounting: {}}]".to_owned(),
         "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
-use tailwater_net::{FlowKey, ipv4, protocol};
+use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG};
+use tailwater_net::{FlowKey, ethernet, ipv4, protocol};
 
 /// Bytes of padding length and next header, behind the padding.
 const TRAILER: usize = 2;
@@ -438,13 +439,20 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     let (front, back) = (outer.length + ESP + IV, padding + TRAILER + ICV);
     batch.grow_back(i, back).ok_or(NO_ROOM)?;
     let (packet, frame) = batch.grow_front(i, front).ok_or(NO_ROOM)?;
-    frame.copy_within(front..front + link, 0);
+    // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
+    // since the packet inside has more.
+    const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
+    let link_header: [u8; LINK] = *frame
+        .get(front..)
+        .and_then(<[u8]>::first_chunk)
+        .ok_or(NO_ROOM)?;
+    *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;
     let (network, ethertype) = match outer.network {
         ipv4::HEADER => (Network::V4, ethertype::IPV4),
         _ => (Network::V6, ethertype::IPV6),
     };
-    let (ethernet, datagram) = frame.split_at_mut_checked(link).ok_or(NO_ROOM)?;
-    *ethernet.last_chunk_mut::<2>().ok_or(NO_ROOM)? = ethertype.to_be_bytes();
+    let (addresses, datagram) = frame.split_at_mut_checked(link).ok_or(NO_ROOM)?;
+    *addresses.last_chunk_mut::<2>().ok_or(NO_ROOM)? = ethertype.to_be_bytes();
     let total = datagram.len();
     let (head, rest) = datagram.split_at_mut_checked(front).ok_or(NO_ROOM)?;
     outer
@@ -457,11 +465,12 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     esp[8..].copy_from_slice(&iv);
     let (text, icv) = rest.split_last_chunk_mut::<ICV>().ok_or(NO_ROOM)?;
     let (_, trailer) = text.split_at_mut_checked(inner).ok_or(NO_ROOM)?;
-    trailer
+    let (padded, last) = trailer.split_last_chunk_mut::<TRAILER>().ok_or(NO_ROOM)?;
+    padded
         .iter_mut()
         .zip(1..)
         .for_each(|(byte, count)| *byte = count);
-    *trailer.last_chunk_mut::<TRAILER>().ok_or(NO_ROOM)? = [padding as u8, next];
+    *last = [padding as u8, next];
     leaving
         .sealer
         .seal(leaving.spi, sequence, iv, text, icv)

@@ -19,11 +19,15 @@ const CAPABLE_0: u8 = 2;
 
 /// What an outer header is made of that does not change.
 pub(super) struct Outer {
-    /// IP header and UDP header, if there is one, with everything that is the same for all packets.
-    template: [u8; ipv6::HEADER + UDP],
-    /// How much of it counts.
+    /// The IP header, with everything that is the same for all packets; of IPv4 it is the first half.
+    template: [u8; ipv6::HEADER],
+    /// The sum of an IPv4 template.
+    sum: u16,
+    /// The ports in front of ESP, as they stand in the packet.
+    ports: Option<[u8; 4]>,
+    /// Bytes of the headers.
     pub(super) length: usize,
-    /// Bytes of the IP header in it.
+    /// Bytes of the IP header.
     pub(super) network: usize,
     /// The key of all packets.
     pub(super) key: FlowKey,
@@ -60,7 +64,7 @@ impl Inner {
 
 impl Outer {
     pub(super) fn new(outbound: &Outbound) -> Outer {
-        let mut template = [0; ipv6::HEADER + UDP];
+        let mut template = [0; ipv6::HEADER];
         let protocol = if outbound.udp.is_some() {
             protocol::UDP
         } else {
@@ -84,13 +88,9 @@ impl Outer {
                 ipv6::HEADER
             }
         };
-        let (mut ports, mut length) = ([0, 0], network);
-        if let Some(udp) = outbound.udp {
-            ports = [udp.source, udp.destination];
-            template[network..network + 2].copy_from_slice(&udp.source.to_be_bytes());
-            template[network + 2..network + 4].copy_from_slice(&udp.destination.to_be_bytes());
-            length += UDP;
-        }
+        let ports = outbound
+            .udp
+            .map_or([0; 2], |udp| [udp.source, udp.destination]);
         let key = match (outbound.source, outbound.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 FlowKey::v4(source, destination, protocol, ports[0], ports[1])
@@ -103,9 +103,12 @@ impl Outer {
                 ports[1],
             ),
         };
+        let [[a, b], [c, d]] = ports.map(u16::to_be_bytes);
         Outer {
+            sum: sum(&template[..ipv4::HEADER]),
             template,
-            length,
+            ports: outbound.udp.map(|_| [a, b, c, d]),
+            length: network + outbound.udp.map_or(0, |_| UDP),
             network,
             key,
             dscp: outbound.dscp,
@@ -116,7 +119,7 @@ impl Outer {
     /// Whether the packets are UDP over IPv6, which must have a checksum.
     #[inline]
     pub(super) fn wants_checksum(&self) -> bool {
-        self.network == ipv6::HEADER && self.length > self.network
+        self.network == ipv6::HEADER && self.ports.is_some()
     }
 
     /// Writes the headers in front of an IP packet that will be `total` bytes long with them. `identification` is
@@ -129,36 +132,43 @@ impl Outer {
         inner: Inner,
         identification: u16,
     ) -> Option<()> {
-        out.get_mut(..self.length)?
-            .copy_from_slice(&self.template[..self.length]);
         let class = match self.dscp {
             None => inner.class,
             Some(dscp) => dscp << 2 | inner.class & ECN,
         };
         if self.network == ipv4::HEADER {
-            let header = out.first_chunk_mut::<{ ipv4::HEADER }>()?;
-            header[1] = class;
-            header[2..4].copy_from_slice(&total.to_be_bytes());
-            header[4..6].copy_from_slice(&identification.to_be_bytes());
             let whole = match self.dont_fragment {
                 DontFragment::Copy => inner.dont_fragment,
                 DontFragment::Set => true,
                 DontFragment::Clear => false,
             };
-            header[6] = u8::from(whole) << 6;
-            let checksum = !sum(header);
+            let flags = u16::from(whole) << 14;
+            let header = out.first_chunk_mut::<{ ipv4::HEADER }>()?;
+            *header = *self.template.first_chunk()?;
+            header[1] = class;
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header[4..6].copy_from_slice(&identification.to_be_bytes());
+            header[6..8].copy_from_slice(&flags.to_be_bytes());
+            let words = [self.sum, class.into(), total, identification, flags];
+            let all = words.into_iter().fold(0, |all, word| all + u32::from(word));
+            // Five words carry less than one: twice is enough.
+            let folded = (all >> 16) + (all & 0xffff);
+            let checksum = !((folded >> 16) + folded) as u16;
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
         } else {
             let header = out.first_chunk_mut::<{ ipv6::HEADER }>()?;
+            *header = self.template;
             header[0] |= class >> 4;
             header[1] = class << 4;
             let length = total - ipv6::HEADER as u16;
             header[4..6].copy_from_slice(&length.to_be_bytes());
         }
-        if self.length > self.network {
-            let length = total - self.network as u16;
-            let udp = out.get_mut(self.network + 4..)?.first_chunk_mut::<2>()?;
-            *udp = length.to_be_bytes();
+        if let Some(ports) = &self.ports {
+            let [high, low] = (total - self.network as u16).to_be_bytes();
+            let udp = out.get_mut(self.network..)?.first_chunk_mut::<UDP>()?;
+            udp[..4].copy_from_slice(ports);
+            // IPv6 gets a checksum when all is there.
+            udp[4..].copy_from_slice(&[high, low, 0, 0]);
         }
         Some(())
     }
