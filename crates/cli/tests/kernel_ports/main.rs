@@ -5,6 +5,7 @@
 mod common;
 mod external;
 mod services;
+mod tunnels;
 
 use common::namespaces::{HOSTS, Hosts, skipped, wait_for};
 use common::*;
