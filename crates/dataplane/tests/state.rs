@@ -145,6 +145,7 @@ fn go(
         seed: 1,
         scaling: None,
         server: None,
+        isolation: None,
     };
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     let progress = |progress: &Progress| meanwhile(progress.elapsed);
