@@ -1,7 +1,7 @@
 //! IPsec beside its ciphers alone: nanoseconds a packet on one core, all packets in the cache.
 //!
 //! `cargo bench -p tailwater-nf --bench ipsec [-- NAME]` runs the figures whose names contain NAME. One JSON line per
-//! figure on standard output: `function/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame, and `WHAT` is
+//! figure on standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame, and `WHAT` is
 //!
 //! - `seal`: the cipher alone, over what ESP encrypts of such a packet, in place;
 //! - `into`: a batch through a chain of one `ipsec`, which puts it into a tunnel;
@@ -145,7 +145,7 @@ fn main() {
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
     for (cipher, algorithm, bytes) in CIPHERS {
         for size in SIZES {
-            let name = format!("function/ipsec/{cipher}/{size}B");
+            let name = format!("functions/ipsec/{cipher}/{size}B");
             if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
                 continue;
             }

@@ -92,6 +92,15 @@ pub enum BuildError {
         /// The function in front.
         behind: String,
     },
+    /// A function's instances must share what instances in several processes cannot.
+    #[error(
+        "function {function} gives sequence numbers and initialisation vectors once for the whole chain, which it cannot do \
+         from a process of its own"
+    )]
+    NotByItself {
+        /// The function's name.
+        function: String,
+    },
     /// There is not enough memory for the flow table.
     #[error(
         "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
@@ -295,7 +304,7 @@ impl Records {
 /// runs on.
 ///
 /// # Errors
-/// As [`ChainBuilder::new`].
+/// As [`ChainBuilder::new`], and where a function cannot be so.
 pub fn by_itself(
     function: &FunctionSpec,
     rss: &RssHasher,
@@ -304,6 +313,11 @@ pub fn by_itself(
     let shared = match Shared::new(&function.name, &function.config, rss)? {
         Shared::Encrypt(rules, _) => {
             Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of)))
+        }
+        // Two that share nothing would use a nonce twice; one that begins anew would take replays.
+        Shared::Ipsec(_) => {
+            let function = function.name.clone();
+            return Err(BuildError::NotByItself { function });
         }
         shared => shared,
     };
@@ -584,6 +598,10 @@ mod tests {
             format!("[{nat}, {outbound}, {acl}]"),
         ] {
             builder(&functions);
+        }
+        for function in &spec(&format!("[{inbound}, {{forward: {{}}}}]")).functions {
+            let refused = by_itself(function, &RssHasher::default(), [0, 1]).is_err();
+            assert_eq!(refused, function.name == "ipsec");
         }
         for (functions, wrong) in [
             (format!("[{inbound}, {{forward: {{}}}}, {nat}]"), "nat"),

@@ -131,8 +131,7 @@ impl Ipsec {
             protect,
         } = &mut *self.scratch;
         self.table
-            .policies
-            .classify_batch(&keys[..others], &mut policies[..others]);
+            .find_policies(&keys[..others], &mut policies[..others]);
         let mut found = 0;
         for (policy, place) in policies[..others].iter().zip(&*places) {
             let packet = batch.packet_mut((*place).into()).0;

@@ -49,6 +49,15 @@ impl Coming {
     }
 }
 
+/// Up to so many policies are tried in turn: fewer instructions than the classifier takes for any number.
+const FEW: usize = 8;
+
+/// What policies match.
+enum Matching {
+    InTurn(Vec<Rule>),
+    Classified(Classifier),
+}
+
 /// Associations and policies ready to be used; shared by all workers.
 pub struct IpsecTable {
     pub(super) leaving: Vec<Leaving>,
@@ -56,7 +65,7 @@ pub struct IpsecTable {
     by_spi: SpiTable,
     /// This end's addresses, each with the port where ESP is in UDP; sorted.
     ends: Vec<(IpAddr, Option<u16>)>,
-    pub(super) policies: Classifier,
+    policies: Matching,
     actions: Vec<PolicyAction>,
     default: PolicyAction,
     pub(super) mtu: usize,
@@ -131,7 +140,10 @@ impl IpsecTable {
                 .collect::<Result<_, IpsecError>>()?,
             by_spi: SpiTable::new(&indices),
             ends,
-            policies: Classifier::new(&matching)?,
+            policies: match matching.len() {
+                ..=FEW => Matching::InTurn(matching),
+                _ => Matching::Classified(Classifier::new(&matching)?),
+            },
             actions: rules.policies.iter().map(|policy| policy.action).collect(),
             default: rules.default,
             mtu: rules.mtu.into(),
@@ -163,6 +175,19 @@ impl IpsecTable {
     pub(super) fn coming(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&Coming> {
         let found = self.coming.get(self.by_spi.find(spi)?)?;
         (found.destination == address && found.udp == port).then_some(found)
+    }
+
+    /// Writes to each of `found` the first policy that matches the key at its place.
+    #[inline]
+    pub(super) fn find_policies(&self, keys: &[FlowKey], found: &mut [Option<u32>]) {
+        match &self.policies {
+            Matching::Classified(classifier) => classifier.classify_batch(keys, found),
+            Matching::InTurn(rules) => {
+                for (key, found) in keys.iter().zip(found) {
+                    *found = linear::classify(rules, key);
+                }
+            }
+        }
     }
 
     /// The action of a policy, or the default.

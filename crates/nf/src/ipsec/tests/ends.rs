@@ -60,7 +60,20 @@ fn policies_are_tried_in_order() {
         ],
         ..ends.receiving_nothing()
     };
-    let mut rig = rig(&rules);
+    // Few, and so many that they are classified.
+    for others in [0, 30] {
+        let others =
+            (0..others).map(|last| policy(&format!("10.8.0.{last}/32"), PolicyAction::Drop));
+        let policies = others.chain(rules.policies.clone()).collect();
+        try_policies(&IpsecRules {
+            policies,
+            ..rules.clone()
+        });
+    }
+}
+
+fn try_policies(rules: &IpsecRules) {
+    let mut rig = rig(rules);
     assert_dropped(&mut rig, &packet(1), "policy");
     assert_eq!(run(&mut rig, &packet(2)).unwrap(), packet(2));
     // In one batch: each association counts for itself.
@@ -74,7 +87,7 @@ fn policies_are_tried_in_order() {
     assert_dropped(&mut rig, &outside, "policy");
     let mut passing = instance(&table(&IpsecRules {
         default: PolicyAction::Pass,
-        ..rules
+        ..rules.clone()
     }));
     assert_eq!(run(&mut passing, &outside).unwrap(), outside);
 }
