@@ -85,11 +85,11 @@ pub struct Groups {
     pub cores: bool,
 }
 
-/// Bytes of memory that a function may have unless told otherwise: 256 MiB.
-pub const DEFAULT_MEMORY: u64 = 256 << 20;
+/// Bytes of memory that a function may have unless told otherwise: 1 GiB, for large tables of routes and rules.
+pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
 impl Confinement {
-    /// Every defence, as for a stranger's function: 256 MiB of memory, one process, 64 descriptors.
+    /// Every defence, as for a stranger's function: 1 GiB of memory, one process, 64 descriptors.
     pub fn full() -> Confinement {
         Confinement {
             own_user: true,

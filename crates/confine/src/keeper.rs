@@ -154,6 +154,8 @@ struct Ready {
     ended: bool,
     status: bool,
     listener: bool,
+    /// Whoever had the filter is gone.
+    nobody_calls: bool,
     socket: bool,
 }
 
@@ -250,6 +252,9 @@ impl Keeper {
             if ready.listener {
                 self.answer();
             }
+            if ready.nobody_calls {
+                self.listener = None;
+            }
             if ready.status {
                 self.hear();
             }
@@ -272,7 +277,9 @@ impl Keeper {
         let listener = add(self.listener.as_ref().map(AsFd::as_fd));
         // A runtime hands over one listener.
         let socket = match (&self.container, &self.listener) {
-            (Some(runtime), None) => add(Some(runtime.socket.as_fd())),
+            (Some(runtime), None) if self.phase == Phase::Starting => {
+                add(Some(runtime.socket.as_fd()))
+            }
             _ => None,
         };
         let timeout = patience.map(|patience| Timespec {
@@ -285,10 +292,12 @@ impl Keeper {
             Err(errno) => return Err(errno.into()),
         }
         let is = |at: Option<usize>| at.is_some_and(|at| !waited[at].revents().is_empty());
+        let calls = |at: usize| waited[at].revents().contains(PollFlags::IN);
         Ok(Ready {
             ended: is(Some(0)),
             status: is(status),
-            listener: is(listener),
+            listener: listener.is_some_and(calls),
+            nobody_calls: is(listener) && !listener.is_some_and(calls),
             socket: is(socket),
         })
     }
@@ -360,8 +369,10 @@ impl Keeper {
             }
         };
         if !self.allows(&notified) {
-            // It gets no answer, so the call is never made.
+            // It gets no answer, so the call is never made: it is dead when the kernel gives that up. Listening on would
+            // only keep us busy, and its core from it, which it needs to end.
             self.shared.stop(Stopped::Seccomp(Syscall(notified.call)));
+            self.listener = None;
             return;
         }
         if self.phase == Phase::Starting && is_execute(&notified) {

@@ -34,7 +34,8 @@
 //! (`SECCOMP_RET_USER_NOTIF`). The keeper lets pass what a loader needs until the agent [seals](Child::seal) the
 //! program; from then on, and for calls that no loader needs at any time, it kills the program and tells which call
 //! it was. The program needs to know nothing of this. A call that is put to the keeper is never made unless it
-//! says so: also if the agent is gone. Give a program nothing of value (packet memory, priority) before it is sealed.
+//! says so: also if the agent is gone. Give a program no turns and no priority before it is sealed. Memory
+//! that it is to map it needs before; it reaches nobody to whom it could pass that on.
 //!
 //! # System calls
 //!

@@ -61,6 +61,18 @@ pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
     }
 }
 
+/// Gives a thread of ours the next higher priority, or ordinary scheduling with 0.
+pub(crate) fn keep_ahead_of(thread: Pid, priority: u8) -> Result<(), sys::Errno> {
+    let thread = thread.as_raw_nonzero().get();
+    match priority {
+        0 => sys::schedule(thread, libc::SCHED_OTHER, 0),
+        _ => {
+            let next = priority.saturating_add(1).min(HIGHEST);
+            sys::schedule(thread, libc::SCHED_FIFO, next.into())
+        }
+    }
+}
+
 /// Moves a process to the group that the agent is in, as far as real-time is shared out by groups.
 fn join_our_group(pid: i32) -> Result<(), Error> {
     let hierarchies = Hierarchies::find()?;

@@ -6,10 +6,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::thread::gettid;
 
 use crate::cgroup::Group;
 use crate::error::Error;
+use crate::schedule;
 use crate::stopped::{End, Limit, Status, Stopped};
 
 /// What the keeper and the holder of a [`Child`](crate::Child) share.
@@ -19,6 +21,8 @@ pub(crate) struct Shared {
     ended: Condvar,
     /// Whether the program has loaded.
     sealed: AtomicBool,
+    /// The keeper's thread.
+    keeper: Pid,
 }
 
 #[derive(Debug)]
@@ -33,6 +37,7 @@ struct State {
 }
 
 impl Shared {
+    /// To be called by the keeper.
     pub(crate) fn new(process: Option<OwnedFd>, group: Group) -> Shared {
         Shared {
             state: Mutex::new(State {
@@ -44,6 +49,7 @@ impl Shared {
             }),
             ended: Condvar::new(),
             sealed: AtomicBool::new(false),
+            keeper: gettid(),
         }
     }
 
@@ -58,6 +64,15 @@ impl Shared {
 
     pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::SeqCst)
+    }
+
+    /// Has the keeper run before a program with this real-time priority, which might never leave it a core. Not before
+    /// the program is sealed: until then it can keep the keeper busy, after that it can ask once.
+    pub(crate) fn keep_ahead_of(&self, priority: u8) {
+        if self.is_sealed() {
+            // Without that right the program has no such priority, either.
+            let _ = schedule::keep_ahead_of(self.keeper, priority);
+        }
     }
 
     /// The child, which is a runtime, has made the program.

@@ -67,13 +67,17 @@ impl Child {
         })
     }
 
-    /// Lends it real-time priority (`SCHED_FIFO`) `priority`, 1 to 99; 0 takes it back.
+    /// Lends it real-time priority (`SCHED_FIFO`) `priority`, 1 to 99; 0 takes it back. If it is sealed, its keeper has
+    /// the next higher one meanwhile.
     ///
     /// # Errors
     /// If that is not permitted, with what to do.
     pub fn lend(&self, priority: u8) -> Result<(), Error> {
-        self.shared
-            .while_there(|_| schedule::lend(self.pid, priority))
+        self.shared.while_there(|_| {
+            schedule::lend(self.pid, priority)?;
+            self.shared.keep_ahead_of(priority);
+            Ok(())
+        })
     }
 
     /// Ends it, and all its processes, at once. `why` is told by its [`End`], unless something else stopped it before.

@@ -119,6 +119,14 @@ pub(super) fn loading() -> Vec<Rule> {
         rule(libc::SYS_mmap, &[without(2, WRITABLE)]),
         // Which limits there are, without setting them.
         rule(libc::SYS_prlimit64, &[null(2)]),
+        // Ending with the agent, once more: not taking that back.
+        rule(
+            libc::SYS_prctl,
+            &[
+                descriptor(0, libc::PR_SET_PDEATHSIG as u32),
+                descriptor(1, libc::SIGKILL as u32),
+            ],
+        ),
         // Whether standard output is a terminal.
         rule(libc::SYS_ioctl, &[descriptor(1, libc::TCGETS as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFD as u32)]),
