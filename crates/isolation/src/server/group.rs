@@ -195,14 +195,11 @@ impl Group {
             Ok(Ok(FromProgram::Ready)) => {}
             Ok(_) => return Err(process.silent(NOT_ATTACHED, "it said something else")),
             Err(error) => {
-                let reason = match process.ended() {
-                    Some(status) => status.to_string(),
-                    None => error.to_string(),
-                };
+                let reason = process.ended().unwrap_or_else(|| error.to_string());
                 return Err(process.silent(NOT_ATTACHED, reason));
             }
         }
-        let placed = schedule::put_on(process.id(), self.core);
+        let placed = process.put_to_work(self.core);
         placed.map_err(|error| process.silent("run on its worker's core", error))?;
         let seat = &mut self.seats[k];
         seat.process = Some(process);
@@ -248,7 +245,10 @@ impl Group {
                 Some(_) if overdue == Some(k) => Some(Cause::Overdue),
                 // In the last round processes end by themselves.
                 Some(_) if self.status.is_patient() => None,
-                Some(process) => process.ended().map(|_| Cause::Ended),
+                Some(process) => process.ended().map(|how| {
+                    seat.report.note_end(how);
+                    Cause::Ended
+                }),
             };
             if let Some(cause) = cause {
                 // First it ends, then the worker goes on.
@@ -335,6 +335,7 @@ impl Group {
                     to.not_attached += more.not_attached;
                     all.attach_us = all.attach_us.max(report.attach_us);
                     all.start_ms = all.start_ms.max(report.start_ms);
+                    report.ends.into_iter().for_each(|how| all.note_end(how));
                 }
             }
         }

@@ -21,7 +21,7 @@ mod substitute;
 mod watch;
 
 pub use error::IsolationError;
-pub use process::{Launch, Program};
+pub use process::{Confined, Launch, Program};
 pub use report::{FunctionReport, IsolationReport, Restarts};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
 pub use substitute::FAILED;

@@ -11,9 +11,11 @@ use crate::socket::Socket;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tailwater_confine::{Confinement, ContainerRuntime, Stopped};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 
 /// How a program is started.
@@ -23,6 +25,15 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+}
+
+/// How a program is kept to its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confined {
+    /// The defences around it. What it reads to configure itself must be in its root.
+    pub confinement: Confinement,
+    /// In a container by this runtime, rather than as a process.
+    pub container: Option<ContainerRuntime>,
 }
 
 /// The program of one function of a chain.
@@ -36,6 +47,8 @@ pub struct Program {
     pub config: String,
     /// Whether only one process at a time can be there, since it writes a file: none waits for it to fail.
     pub alone: bool,
+    /// How it is kept to its work; none: it is trusted, and has this process's rights.
+    pub confined: Option<Confined>,
 }
 
 impl Program {
@@ -50,6 +63,7 @@ impl Program {
                 function: function.name.clone(),
                 launch,
                 config: fingerprint(function),
+                confined: None,
                 alone: match &function.config {
                     FunctionConfig::Accounting(accounting) => accounting.export.is_some(),
                     _ => false,
@@ -60,31 +74,83 @@ impl Program {
     }
 }
 
+/// A process that runs, or has run.
+#[derive(Debug)]
+enum Running {
+    Trusted(Child),
+    Confined(tailwater_confine::Child),
+}
+
 /// A process. When it is dropped it is killed, and the system has nothing left of it.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    running: Running,
     pub(super) socket: Socket,
     function: String,
 }
 
 impl Process {
     pub(super) fn id(&self) -> u32 {
-        self.child.id()
+        match &self.running {
+            Running::Trusted(child) => child.id(),
+            Running::Confined(child) => child.pid() as u32,
+        }
+    }
+
+    /// It has loaded: from now on a confined program may only work. Puts it on its worker's core, for good, and lets it
+    /// have real-time priority.
+    pub(super) fn put_to_work(&self, core: usize) -> io::Result<()> {
+        match &self.running {
+            Running::Trusted(child) => schedule::put_on(child.id(), core),
+            Running::Confined(child) => {
+                child.seal();
+                child.pin(core).map_err(io::Error::other)?;
+                // Whether it is permitted is seen when the process is queued.
+                let _ = child.lend(schedule::PRIORITY);
+                Ok(())
+            }
+        }
     }
 
     /// How it ended, if it has.
-    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+    pub(super) fn ended(&mut self) -> Option<String> {
+        match &mut self.running {
+            Running::Trusted(child) => {
+                let status = child.try_wait().ok().flatten()?;
+                Some(match status.signal() {
+                    Some(signal) => format!("it was ended by signal {signal}"),
+                    None => format!("it ended with exit code {}", status.code().unwrap_or(0)),
+                })
+            }
+            Running::Confined(child) => {
+                let end = child.wait_for(Duration::ZERO)?;
+                Some(match end.stopped {
+                    Some(stopped) => stopped.to_string(),
+                    None => format!("it ended with {}", end.status),
+                })
+            }
+        }
     }
 
-    /// Ends it now. How it ended.
-    pub(super) fn end(&mut self) -> Option<ExitStatus> {
+    /// Ends it now; if it runs, since it did not yield.
+    fn end(&mut self) {
         // It may have ended by itself.
-        let _ = self.child.kill();
+        match &mut self.running {
+            Running::Trusted(child) => {
+                let _ = child.kill();
+            }
+            Running::Confined(child) => child.kill(Stopped::Scheduler),
+        }
         // To end it has to run once more, and its worker may never leave the core to it.
         schedule::let_run(self.id());
-        self.child.wait().ok()
+        match &mut self.running {
+            Running::Trusted(child) => {
+                let _ = child.wait();
+            }
+            Running::Confined(child) => {
+                child.wait();
+            }
+        }
     }
 
     pub(super) fn silent(&self, due: &'static str, reason: impl ToString) -> IsolationError {
@@ -131,21 +197,11 @@ impl Starting {
         };
         let (socket, theirs) = Socket::pair().map_err(refused)?;
         let began = Instant::now();
-        let mut command = Command::new(&program.launch.program);
-        command
-            .args(&program.launch.arguments)
-            .stdin(Stdio::from(theirs.0))
-            .stdout(Stdio::null());
-        // SAFETY: two system calls, which neither allocate nor lock.
-        unsafe {
-            command.pre_exec(|| {
-                // The watch starts processes, too, and has a high priority.
-                schedule::be_ordinary()?;
-                // The process is not to outlive this one, whatever the program does.
-                Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
-            });
-        }
-        let child = command.spawn().map_err(refused)?;
+        let running = match &program.confined {
+            None => trusted(&program.launch, theirs).map(Running::Trusted),
+            Some(confined) => confine(&program.launch, confined, &theirs).map(Running::Confined),
+        };
+        let running = running.map_err(refused)?;
         let configure = FromServer::Configure {
             version: VERSION,
             part,
@@ -154,7 +210,7 @@ impl Starting {
         };
         Ok(Starting {
             process: Process {
-                child,
+                running,
                 socket,
                 function: program.function.clone(),
             },
@@ -179,7 +235,7 @@ impl Starting {
             Ok((message, _)) => FromProgram::decode(&message),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => {
-                let reason = gone(&mut process.child, &error);
+                let reason = process.ended().unwrap_or_else(|| error.to_string());
                 return Err(process.silent(due, reason));
             }
         };
@@ -238,13 +294,39 @@ impl Starting {
     }
 }
 
-/// Why a process said nothing more.
-fn gone(child: &mut Child, error: &io::Error) -> String {
-    match child.try_wait() {
-        Ok(Some(status)) => match status.signal() {
-            Some(signal) => format!("it was ended by signal {signal}"),
-            None => format!("it ended with exit code {}", status.code().unwrap_or(0)),
-        },
-        _ => error.to_string(),
+/// Starts a program with this process's rights, the socket as its standard input.
+fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
+    let mut command = Command::new(&launch.program);
+    command
+        .args(&launch.arguments)
+        .stdin(Stdio::from(socket.0))
+        .stdout(Stdio::null());
+    // SAFETY: two system calls, which neither allocate nor lock.
+    unsafe {
+        command.pre_exec(|| {
+            // The watch starts processes, too, and has a high priority.
+            schedule::be_ordinary()?;
+            // The process is not to outlive this one, whatever the program does.
+            Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+        });
     }
+    command.spawn()
+}
+
+/// Starts a program that may load, and no more.
+fn confine(
+    launch: &Launch,
+    confined: &Confined,
+    socket: &Socket,
+) -> io::Result<tailwater_confine::Child> {
+    let errors = io::stderr();
+    let mut program = tailwater_confine::Program::new(&launch.program);
+    program.arguments.clone_from(&launch.arguments);
+    program.input = Some(socket.0.as_fd());
+    program.errors = Some(errors.as_fd());
+    let started = match &confined.container {
+        None => confined.confinement.spawn(&program),
+        Some(runtime) => confined.confinement.spawn_in(runtime, &program),
+    };
+    started.map_err(io::Error::other)
 }

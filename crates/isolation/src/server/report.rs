@@ -30,10 +30,25 @@ pub struct FunctionReport {
     pub turns: u64,
     /// Processes that were replaced, by why.
     pub restarts: Restarts,
+    /// How those ended that ended by themselves, or were stopped by a defence: each way once, at most
+    /// [eight](FunctionReport::MOST_ENDS) of them.
+    pub ends: Vec<String>,
     /// The longest time that a process took to be attached, microseconds.
     pub attach_us: f64,
     /// The longest time that a process took from its start until it waited to be attached, milliseconds.
     pub start_ms: f64,
+}
+
+impl FunctionReport {
+    /// The most ways of ending that are told.
+    pub const MOST_ENDS: usize = 8;
+
+    /// Notes how a process ended, if that is news.
+    pub(super) fn note_end(&mut self, how: String) {
+        if self.ends.len() < FunctionReport::MOST_ENDS && !self.ends.contains(&how) {
+            self.ends.push(how);
+        }
+    }
 }
 
 /// Processes that were replaced, by why.
