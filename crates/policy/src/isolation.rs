@@ -21,7 +21,8 @@ pub struct BatchBounds {
 /// What batches cost, as measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchCosts {
-    /// Nanoseconds that a batch of no packets takes: all switches, N+1 of them for N functions.
+    /// Nanoseconds that a batch takes besides its packets: N+1 switches for N functions, and what each function
+    /// has to fetch anew into the caches that the others have used meanwhile.
     pub switches: f64,
     /// Nanoseconds that each packet adds: the sum of all functions' times, and of what the worker does with it.
     pub packet: f64,
@@ -44,40 +45,56 @@ impl BatchBounds {
 }
 
 /// How fast old measurements are forgotten: the last so many have most of the weight.
-const MEMORY: f64 = 64.0;
+const MEMORY: f64 = 256.0;
 /// A size stays as it is while the right one is within this part of it: changing it for nothing helps nobody.
 const SLACK: f64 = 0.1;
+/// One of so many batches is half as large: so it can be told what a batch costs from what its packets do.
+const HALF_EVERY: u32 = 8;
+/// Batches before the first change of size.
+const FIRST: f64 = 32.0;
 
 /// The size of batches, as costs change.
+///
+/// What a batch costs by itself cannot be seen in batches of no packets: a function that was away finds its tables in no
+/// cache, which shows only when it uses them. So it is where the line through the times of smaller and
+/// larger batches meets zero packets (least squares, recent batches counting most).
 #[derive(Clone, Debug)]
 pub struct BatchSize {
     bounds: BatchBounds,
-    switches: Average,
-    packet: Average,
+    line: Line,
     size: usize,
+    batches: u32,
 }
 
-/// An average that forgets.
+/// Sums for a line through points, which forget.
 #[derive(Clone, Copy, Debug, Default)]
-struct Average {
-    value: f64,
-    /// Up to [`MEMORY`].
-    weight: f64,
+struct Line {
+    points: f64,
+    x: f64,
+    xx: f64,
+    y: f64,
+    xy: f64,
 }
 
-impl Average {
-    fn add(&mut self, value: f64) {
-        self.weight = (self.weight + 1.0).min(MEMORY);
-        self.value += (value - self.value) / self.weight;
+impl Line {
+    fn add(&mut self, x: f64, y: f64) {
+        let kept = 1.0 - 1.0 / MEMORY;
+        self.points = self.points * kept + 1.0;
+        self.x = self.x * kept + x;
+        self.xx = self.xx * kept + x * x;
+        self.y = self.y * kept + y;
+        self.xy = self.xy * kept + x * y;
     }
 
-    /// As [`add`](Average::add), but a value that is far above what is usual counts as twice the usual: the machine was
-    /// away.
-    fn add_usual(&mut self, value: f64) {
-        match self.weight >= 8.0 {
-            true => self.add(value.min(2.0 * self.value)),
-            false => self.add(value),
+    /// Where it meets zero, and how steep it is; `None` as long as all points are above one another.
+    fn fit(&self) -> Option<(f64, f64)> {
+        let spread = self.points * self.xx - self.x * self.x;
+        // The squares' rounding errors are far below this.
+        if spread <= 1e-6 * self.points * self.xx {
+            return None;
         }
+        let slope = (self.points * self.xy - self.x * self.y) / spread;
+        Some(((self.y - slope * self.x) / self.points, slope))
     }
 }
 
@@ -86,9 +103,9 @@ impl BatchSize {
     pub fn new(bounds: BatchBounds, first: usize) -> BatchSize {
         BatchSize {
             bounds,
-            switches: Average::default(),
-            packet: Average::default(),
+            line: Line::default(),
             size: first.clamp(1, bounds.most.max(1)),
+            batches: 0,
         }
     }
 
@@ -97,25 +114,34 @@ impl BatchSize {
         self.size
     }
 
+    /// The most packets of the next batch: the size, or now and then half of it.
+    pub fn next(&self) -> usize {
+        match self.batches % HALF_EVERY {
+            0 => self.size.div_ceil(2),
+            _ => self.size,
+        }
+    }
+
     /// What batches cost, if that has been measured.
     pub fn costs(&self) -> Option<BatchCosts> {
-        let measured = self.switches.weight > 0.0 && self.packet.weight > 0.0;
+        let (switches, packet) = self.line.fit()?;
+        let measured = self.line.points >= FIRST && packet > 0.0;
         measured.then_some(BatchCosts {
-            switches: self.switches.value,
-            packet: self.packet.value,
+            switches: switches.max(0.0),
+            packet,
         })
     }
 
-    /// A batch of so many packets took so long.
+    /// A batch of so many packets, which are not none, took so long.
     pub fn observe(&mut self, packets: usize, took: Nanos) {
-        let took = took.0 as f64;
-        if packets == 0 {
-            self.switches.add_usual(took);
-        } else if self.switches.weight > 0.0 {
-            let packets = packets as f64;
-            let each = (took - self.switches.value) / packets;
-            self.packet.add_usual(each.max(1.0));
-        }
+        self.batches = self.batches.wrapping_add(1);
+        let (packets, took) = (packets as f64, took.0 as f64);
+        // A time far above what is usual is the machine's: it was away.
+        let usual = self
+            .costs()
+            .map(|costs| 3.0 * (costs.switches + costs.packet * packets));
+        self.line
+            .add(packets, usual.map_or(took, |most| took.min(most)));
         let Some(costs) = self.costs() else {
             return;
         };
@@ -177,37 +203,55 @@ mod tests {
         assert_eq!(bounds.size(&costs(60_000.0, 1_000.0)), 1);
     }
 
+    /// Has so many batches cost this, and gives the size after.
+    fn run(size: &mut BatchSize, costs: &BatchCosts, batches: usize) -> usize {
+        for _ in 0..batches {
+            let packets = size.next();
+            let took = costs.switches + costs.packet * packets as f64;
+            size.observe(packets, Nanos(took as u64));
+        }
+        size.size()
+    }
+
     #[test]
     fn the_size_follows_the_costs() {
         let mut size = BatchSize::new(BOUNDS, 32);
         size.observe(32, Nanos(70_000));
         assert_eq!((size.size(), size.costs()), (32, None));
-        let mut run = |each: u64, batches: usize| {
-            for i in 0..batches {
-                if i % 16 == 0 {
-                    size.observe(0, Nanos(4_700));
-                }
-                let packets = size.size();
-                size.observe(packets, Nanos(4_700 + each * packets as u64));
-            }
-            size.size()
-        };
-        assert!((70..=86).contains(&run(2_000, 200)), "{}", run(2_000, 0));
-        assert!((13..=15).contains(&run(12_000, 1_000)));
-        assert!(run(50, 1_000) > 230);
-        assert!((70..=86).contains(&run(2_000, 1_000)));
+        for (switches, packet, least, most) in [
+            (4_700.0, 2_000.0, 70, 86),
+            (4_700.0, 12_000.0, 12, 16),
+            // Caches that have to be filled again count as switches do.
+            (27_000.0, 6_600.0, 70, 76),
+            (4_700.0, 50.0, 231, 256),
+            (4_700.0, 2_000.0, 70, 86),
+        ] {
+            let costs = costs(switches, packet);
+            let found = run(&mut size, &costs, 4_000);
+            assert!((least..=most).contains(&found), "{costs:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn batches_of_any_sizes_tell_what_they_cost() {
+        let mut size = BatchSize::new(BOUNDS, 32);
+        for i in 0..1_000u64 {
+            // What has arrived: fewer packets than a batch may have.
+            let packets = 1 + i * 7 % 30;
+            size.observe(packets as usize, Nanos(5_000 + 1_500 * packets));
+        }
+        let costs = size.costs().unwrap();
+        assert!((costs.switches - 5_000.0).abs() < 10.0, "{costs:?}");
+        assert!((costs.packet - 1_500.0).abs() < 1.0, "{costs:?}");
     }
 
     #[test]
     fn a_machine_that_was_away_changes_little() {
         let mut size = BatchSize::new(BOUNDS, 32);
-        for _ in 0..100 {
-            size.observe(0, Nanos(4_700));
-            size.observe(79, Nanos(4_700 + 79 * 2_000));
-        }
-        let before = size.size();
-        size.observe(0, Nanos::from_millis(50));
-        size.observe(79, Nanos::from_millis(50));
-        assert_eq!(size.size(), before);
+        let costs = costs(4_700.0, 2_000.0);
+        let before = run(&mut size, &costs, 1_000);
+        size.observe(size.next(), Nanos::from_millis(50));
+        let after = run(&mut size, &costs, 1_000);
+        assert!(after.abs_diff(before) * 8 <= before, "{before}, then {after}");
     }
 }

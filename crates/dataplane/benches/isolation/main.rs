@@ -8,7 +8,8 @@
 //!   do 200 longest-prefix matches a packet, as in Quadrant's figure 5; those of the kind `light` one.
 //! - `.../ratio`: isolated ÷ one process, the median of pairs that were measured one after the other;
 //! - `.../model`: what eq. 1 of the paper leaves, with the switches as measured and the batch as chosen;
-//! - `.../batch`: the batch chosen; `.../switches`: what a batch of no packets takes;
+//! - `.../batch`: the batch chosen; `.../empty`: what a batch of no packets takes, the switches alone;
+//!   `.../switches`: what any takes besides its packets, with caches to be filled again;
 //! - `isolation/packet/SIZE`: what each packet adds for a chain of one light function, by frame size;
 //! - `isolation/attach`, `isolation/start`: how long it took to attach a process, and to start one.
 
@@ -166,6 +167,7 @@ struct Row {
     model: Figures,
     batch: Figures,
     switches: Figures,
+    empty: Figures,
 }
 
 impl Row {
@@ -183,6 +185,7 @@ impl Row {
             (&mut self.model, model),
             (&mut self.batch, costs.batch as f64),
             (&mut self.switches, costs.switches_us),
+            (&mut self.empty, costs.empty_us),
         ] {
             figures.0.push(value);
         }
@@ -199,6 +202,7 @@ impl Row {
         self.ratio.print(&format!("{name}/ratio"), "ratio");
         self.model.print(&format!("{name}/model"), "ratio");
         self.batch.print(&format!("{name}/batch"), "packets");
+        self.empty.print(&format!("{name}/empty"), "us");
         self.switches.print(&format!("{name}/switches"), "us");
     }
 }

@@ -12,6 +12,9 @@ pub struct IsolationReport {
     /// Packets that a batch had at most, at the end, by the worker with the largest batches.
     pub batch: u64,
     /// What a batch of no packets took on average: a switch to each function and back to the worker, microseconds.
+    pub empty_us: f64,
+    /// What a batch took on average besides its packets, microseconds: the switches, and what functions had to fetch
+    /// anew into caches.
     pub switches_us: f64,
     /// What each packet added on average, microseconds.
     pub packet_us: f64,

@@ -10,8 +10,8 @@ pub(super) struct Status {
     busy: AtomicU64,
     /// Whether the round may take its time: the last, in which files are closed.
     patient: AtomicBool,
-    /// As the worker last wrote it down: the size, and two numbers' bits.
-    measured: [AtomicU64; 3],
+    /// As the worker last wrote it down: the size, and three numbers' bits.
+    measured: [AtomicU64; 4],
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +28,8 @@ pub(super) struct Measured {
     /// The size of batches.
     pub(super) batch: usize,
     /// Nanoseconds of a round of no packets.
+    pub(super) empty: f64,
+    /// Nanoseconds of any other besides its packets.
     pub(super) switches: f64,
     /// Nanoseconds that each packet adds.
     pub(super) packet: f64,
@@ -99,6 +101,7 @@ impl Status {
     pub(super) fn measure(&self, measured: &Measured) {
         let words = [
             measured.batch as u64,
+            measured.empty.to_bits(),
             measured.switches.to_bits(),
             measured.packet.to_bits(),
         ];
@@ -108,9 +111,11 @@ impl Status {
     }
 
     pub(super) fn measured(&self) -> Measured {
-        let [batch, switches, packet] = [0, 1, 2].map(|i| self.measured[i].load(Ordering::Relaxed));
+        let [batch, empty, switches, packet] =
+            [0, 1, 2, 3].map(|i| self.measured[i].load(Ordering::Relaxed));
         Measured {
             batch: batch as usize,
+            empty: f64::from_bits(empty),
             switches: f64::from_bits(switches),
             packet: f64::from_bits(packet),
         }

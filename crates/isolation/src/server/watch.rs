@@ -81,6 +81,7 @@ impl Watch {
         for group in self.stop() {
             let measured = group.status.measured();
             report.batch = report.batch.max(measured.batch as u64);
+            report.empty_us = report.empty_us.max(measured.empty / 1e3);
             report.switches_us = report.switches_us.max(measured.switches / 1e3);
             report.packet_us = report.packet_us.max(measured.packet / 1e3);
             group.finish(&mut report.functions, &mut report.failures);
