@@ -27,6 +27,8 @@ pub(super) struct Seat {
     pub(super) program: Program,
     pub(super) description: Description,
     process: Option<Process>,
+    /// The process to be attached first, until it is.
+    first: Option<Detached>,
     spare: Spare,
     /// Processes attached so far.
     attached: u32,
@@ -60,7 +62,9 @@ pub(super) enum Cause {
 const NOT_ATTACHED: &str = "map its memory";
 
 impl Seat {
-    pub(super) fn new(program: Program, first: Detached) -> Seat {
+    /// A place for `first`, behind which another process waits, unless the program is
+    /// [alone](Program::alone).
+    pub(super) fn new(program: Program, first: Detached, spare: Option<Detached>) -> Seat {
         let now = Instant::now();
         Seat {
             report: FunctionReport {
@@ -71,7 +75,8 @@ impl Seat {
             description: first.description.clone(),
             program,
             process: None,
-            spare: Spare::Ready(first),
+            first: Some(first),
+            spare: spare.map_or(Spare::None, Spare::Ready),
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -162,7 +167,7 @@ impl Group {
     pub(super) fn attach(&mut self, area: Arc<Area>) -> Result<(), IsolationError> {
         self.area = Some(area);
         for k in 0..self.seats.len() {
-            if let Spare::Ready(first) = std::mem::replace(&mut self.seats[k].spare, Spare::None) {
+            if let Some(first) = self.seats[k].first.take() {
                 self.seat(k, first)?;
             }
         }

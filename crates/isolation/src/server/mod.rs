@@ -28,7 +28,7 @@ pub use substitute::FAILED;
 
 use area::{Area, Flows};
 use group::{Group, Seat};
-use process::Starting;
+use process::{Detached, Starting};
 use round::Round;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -83,21 +83,31 @@ impl Isolation {
     pub fn start(config: IsolationConfig, cores: &[usize]) -> Result<Isolation, IsolationError> {
         let config = Arc::new(config);
         let of = cores.len() as u16;
-        // All at once; the spare ones follow when the chains run.
+        // All at once, with one of each to wait until it is needed.
         let launch = |part| {
             let programs = config.programs.iter();
-            let launched = programs.map(move |program| Starting::launch(program, [part, of]));
-            launched.collect::<Result<Vec<Starting>, _>>()
+            let launched = programs.map(move |program| {
+                let first = Starting::launch(program, [part, of])?;
+                let spare = (!program.alone).then(|| Starting::launch(program, [part, of]));
+                Ok((first, spare.transpose()?))
+            });
+            launched.collect::<Result<Vec<_>, IsolationError>>()
         };
         let starting = (0..of).map(launch).collect::<Result<Vec<_>, _>>()?;
         let until = Instant::now() + config.patience;
         let mut groups = Vec::new();
         for (part, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
-            let ready = starting.into_iter().map(|starting| starting.wait(until));
-            let ready = ready.collect::<Result<Vec<_>, _>>()?;
-            let seats = config.programs.iter().zip(ready);
-            let seats = seats.map(|(program, first)| Seat::new(program.clone(), first));
-            groups.push(Group::new(core, [part as u16, of], seats.collect()));
+            let mut seats = Vec::new();
+            for ((first, spare), program) in starting.into_iter().zip(&config.programs) {
+                let first = first.wait(until)?;
+                let spare = spare.map(|spare| spare.wait(until)).transpose()?;
+                let same = |spare: &Detached| spare.description == first.description;
+                if !spare.as_ref().is_none_or(same) {
+                    return Err(IsolationError::Differ);
+                }
+                seats.push(Seat::new(program.clone(), first, spare));
+            }
+            groups.push(Group::new(core, [part as u16, of], seats));
         }
         // All of a function's processes are of one program: they say the same of it.
         let of_first = groups.first().map(Group::descriptions);
