@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim clean
+.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,10 @@ bench-scaling: ## policies live on two cores, one flow split between them, what 
 	@cargo bench --locked -p tailwater-handover --bench ring
 	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
+
+bench-isolation: ## chains of functions in processes of their own beside the same in one process; as root
+	@tools/deps.sh build bench
+	@cargo bench --locked -p tailwater-dataplane --bench isolation
 
 bench-sim: ## how fast the rack simulator is
 	@tools/deps.sh build bench

@@ -179,6 +179,45 @@ fn late(table: &mut Table, report: &RunReport) {
     table.gap();
 }
 
+fn isolated(table: &mut Table, report: &RunReport) {
+    let Some(isolation) = &report.isolation else {
+        return;
+    };
+    let mut text = "each in a process of its own".to_owned();
+    if isolation.switches_us > 0.0 {
+        let _ = write!(
+            text,
+            ", batches of {}, switches {} us",
+            isolation.batch,
+            fixed(isolation.switches_us)
+        );
+    }
+    table.line("functions", &text);
+    if !isolation.real_time {
+        table.line("", "without real-time priority, which needs root: slower");
+    }
+    for function in &isolation.functions {
+        let restarts = &function.restarts;
+        let causes = [
+            (restarts.ended, "ended"),
+            (restarts.overdue, "did not yield in time"),
+            (restarts.lied, "lied"),
+            (restarts.not_attached, "could not be attached"),
+        ];
+        let causes = causes.iter().filter(|(count, _)| *count > 0);
+        let causes: Vec<String> = causes
+            .map(|(count, what)| format!("{} {what}", thousands(*count)))
+            .collect();
+        if restarts.total() > 0 {
+            let text = format!("{} replaced: {}", function.name, causes.join(", "));
+            table.line("", &text);
+        }
+    }
+    for failure in &isolation.failures {
+        table.line("", &one_line(failure));
+    }
+}
+
 fn machine(table: &mut Table, report: &RunReport) {
     let throughput = format!(
         "{:.3} Mpps, {:.3} Gbit/s",
@@ -196,6 +235,7 @@ fn machine(table: &mut Table, report: &RunReport) {
     table.line("cores", &text);
     handed_over(table, report);
     buckets_moved(table, report);
+    isolated(table, report);
     if let Some(flows) = &report.flows {
         let mut text = format!(
             "{} seen, {} at the end",

@@ -1,0 +1,35 @@
+//! Any bytes as a message of a function's process, or of the server's: reading never panics, takes no more than the
+//! message has, and what is read is written and read again the same.
+//!
+//! ```text
+//! cargo +nightly fuzz run isolation_message
+//! ```
+//!
+//! Put a failing input into a test of `crates/isolation/src/message/tests.rs`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tailwater_isolation::layout::Place;
+use tailwater_isolation::message::{FromProgram, FromServer};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(message) = FromProgram::decode(bytes) {
+        assert_eq!(FromProgram::decode(&message.encode()), Ok(message));
+    }
+    if let Ok(message) = FromServer::decode(bytes) {
+        assert_eq!(message.encode(), bytes);
+    }
+    // What a process says of a packet.
+    if let Some((word, rest)) = bytes.split_first_chunk::<8>() {
+        let (word, round) = (u64::from_le_bytes(*word), rest.len() as u64);
+        if let Some(place) = Place::decode(word, round) {
+            assert_eq!(place.encode(round), word);
+            if let Place::Here { start, length, .. } = place
+                && place.fits(2048)
+            {
+                assert!(length > 0 && usize::from(start) + usize::from(length) <= 2048);
+            }
+        }
+    }
+});
