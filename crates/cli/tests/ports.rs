@@ -282,8 +282,20 @@ mod with_dpdk {
                 } else {
                     &profile
                 };
-                let report = on_ports(&chain, &[&port], &[cores, profile].concat());
                 println!("{policy} {cores:?}");
+                let mut command = tailwater();
+                command
+                    .args(["run", "--output", "json", "--window", "50ms"])
+                    .args(["--port", &port])
+                    .arg(&chain)
+                    .args(cores)
+                    .args(profile);
+                // However long a helper waits for its core.
+                let mut serving = Serving::run(&mut command);
+                serving.page_with("tailwater_packets_total{outcome=\"delivered\"} 1500");
+                let report = serving.stop("-INT");
+                let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+                assert_identity(&report);
                 assert_eq!(count(&report, "offered"), 1500, "{report}");
                 assert_eq!(count(&report, "delivered"), 1500, "{report}");
                 assert_eq!(report["ports"][0]["send_queues"], 1);
