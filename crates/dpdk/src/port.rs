@@ -3,19 +3,20 @@
 //! One of the few modules with `unsafe` code. DPDK guards a device's control functions itself, except
 //! for starting and closing it: a port is started where it is made, and closed when nobody has it any more.
 
+mod system;
+
 use crate::claim::Claim;
 use crate::eal::Eal;
-use crate::error::{DpdkError, last_lines, of_device};
+use crate::error::{DpdkError, of_device};
 use crate::ffi;
 use crate::gate::Pass;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, Turns, TxQueue};
 use std::ffi::{CString, c_int};
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use system::{check, interface_number, link_of_interface, of_refusal, refused};
 use tailwater_net::toeplitz::{MICROSOFT_KEY, RssKey};
 use tailwater_nf::spec::PortName;
 
@@ -465,61 +466,6 @@ fn answer(code: i32) -> io::Result<()> {
     }
 }
 
-/// The number of a kernel interface, which another one of the same name would not have.
-fn interface_number(name: &str) -> Option<String> {
-    fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()
-}
-
-/// The link of a kernel interface, as the kernel tells. One that is set down has none.
-fn link_of_interface(name: &str) -> Link {
-    let told = |file: &str| {
-        let text = fs::read_to_string(Path::new("/sys/class/net").join(name).join(file)).ok()?;
-        text.trim().parse::<u32>().ok()
-    };
-    Link {
-        up: told("carrier") == Some(1),
-        mbps: told("speed").filter(|mbps| *mbps > 0),
-    }
-}
-
-/// What can be seen to be wrong before DPDK is asked, which would not say it.
-fn check(name: &PortName) -> Result<(), String> {
-    if let Some(interface) = name.interface()
-        && interface_number(interface).is_none()
-    {
-        return Err(format!(
-            "there is no interface \"{interface}\" in this network namespace (see ip link)"
-        ));
-    }
-    if name.is_pci() {
-        let folder = Path::new("/sys/bus/pci/devices").join(name.device());
-        if !folder.exists() {
-            return Err("there is no such PCI device (see lspci -D)".to_owned());
-        }
-        let driver = fs::read_link(folder.join("driver")).ok();
-        let driver = driver.as_ref().and_then(|d| d.file_name()?.to_str());
-        // NVIDIA's NICs are used together with the kernel's driver.
-        let bound = !matches!(
-            driver,
-            None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio" | "mlx4_core" | "mlx5_core")
-        );
-        if bound {
-            return Err(format!(
-                "it is bound to the kernel driver {}: dpdk-devbind.py --bind=vfio-pci {} (see docs/nics.md)",
-                driver.unwrap_or_default(),
-                name.device()
-            ));
-        }
-        if driver.is_none() {
-            return Err(format!(
-                "no driver is bound to it: dpdk-devbind.py --bind=vfio-pci {} (see docs/nics.md)",
-                name.device()
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Has DPDK find a device.
 fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     let problem = |problem: String| DpdkError::Port {
@@ -571,43 +517,4 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
         checksums: false,
     };
     Ok((id, info, usize::from(raw.hash_key_bytes)))
-}
-
-/// Why a device does not do what is asked for, by what DPDK said last.
-fn refused(name: &PortName, what: &str, code: c_int) -> DpdkError {
-    of_refusal(name, what, code, &ffi::said())
-}
-
-fn of_refusal(name: &PortName, what: &str, code: c_int, said: &str) -> DpdkError {
-    let denied = said.contains("not permitted") || said.contains("ermission denied");
-    if denied || !may_use(name) {
-        let driver = name.driver().unwrap_or("it");
-        return DpdkError::Port {
-            port: name.to_string(),
-            problem: format!(
-                "no permission: {driver} needs root, or CAP_NET_RAW and CAP_NET_ADMIN ({})",
-                last_lines(said)
-            ),
-        };
-    }
-    of_device(name, what, code, said)
-}
-
-/// Whether this process has the capabilities without which a device of the kernel's does not come up: root in a
-/// container may lack them. Drivers themselves give all kinds of reasons.
-fn may_use(name: &PortName) -> bool {
-    const NET_ADMIN: u64 = 1 << 12;
-    const NET_RAW: u64 = 1 << 13;
-    let needed = match name.driver() {
-        Some("net_af_packet") => NET_RAW,
-        Some("net_af_xdp") => NET_ADMIN | NET_RAW,
-        Some("net_tap") => NET_ADMIN,
-        _ => return true,
-    };
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| {
-        let mask = line.strip_prefix("CapEff:")?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    });
-    effective.is_none_or(|effective| effective & needed == needed)
 }
