@@ -133,11 +133,14 @@ fn ways() -> Vec<Option<ContainerRuntime>> {
     }
 }
 
+/// Its name and argument, what is told of its end, and what switches off the defence that is in its way.
+type Attack = (String, &'static str, fn(&mut Confinement));
+
 #[test]
 fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
     let neighbour = Neighbour::new();
     let other_core = core(1);
-    let mut attacks: Vec<(String, &str, fn(&mut Confinement))> = vec![
+    let mut attacks: Vec<Attack> = vec![
         (
             "open".into(),
             "it called openat, which functions may not",
