@@ -1,9 +1,9 @@
 //! The server's side: processes of functions, their turns, and what becomes of those that fail.
 //!
 //! For each worker there is a *group*: one process for each function of the chain, on the worker's core, and a spare one
-//! of each that waits, detached. The worker has a [`NetworkFunction`](tailwater_nf::function::NetworkFunction) for each in its
+//! of each that waits, detached. The worker has a [`NetworkFunction`] for each in its
 //! chain, which stand for them: the first has the processes take their turns, and all of them report what theirs
-//! did. A [watch] ends processes that fail, and puts the spare ones in their places.
+//! did. A watch ends processes that fail, and puts the spare ones in their places.
 //!
 //! What a process says is copied and then checked. It is a lie if
 //! - a place is none of this round's, or its frame reaches beyond its buffer,
