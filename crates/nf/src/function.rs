@@ -177,7 +177,7 @@ pub trait NetworkFunction: Send {
     }
 
     /// The reverse of [`to_durable`](NetworkFunction::to_durable), for this instance.
-    fn from_durable(&mut self, state: &mut [u8], origin: Nanos) {
+    fn take_durable(&mut self, state: &mut [u8], origin: Nanos) {
         let _ = (state, origin);
     }
 

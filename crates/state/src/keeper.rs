@@ -513,7 +513,7 @@ impl Keeper {
             let packets = line.len().min(batch.room());
             line.give(packets, batch);
         }
-        batch.len() > 0
+        !batch.is_empty()
     }
 
     /// What the keeper did, until `now`.

@@ -20,7 +20,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// What went wrong. Nothing is known of any request then: all of them are asked again, in order.
-    fn serve(&mut self, requests: &mut [Box<Request>]) -> Result<u32, Failure>;
+    fn serve(&mut self, requests: &mut [Request]) -> Result<u32, Failure>;
 }
 
 /// Why a store does not answer.
@@ -86,10 +86,10 @@ impl Default for Health {
 #[derive(Debug)]
 pub struct Link {
     /// What is being gathered.
-    open: Box<Request>,
-    free: Vec<Box<Request>>,
-    to: Producer<Box<Request>>,
-    from: Consumer<Box<Request>>,
+    open: Request,
+    free: Vec<Request>,
+    to: Producer<Request>,
+    from: Consumer<Request>,
     /// Behind the rings: when they have been closed, the server hears of it.
     waker: LastCall,
     health: Arc<Health>,
@@ -109,8 +109,8 @@ impl Drop for LastCall {
 /// The store's end.
 #[derive(Debug)]
 pub struct Server {
-    from: Consumer<Box<Request>>,
-    to: Producer<Box<Request>>,
+    from: Consumer<Request>,
+    to: Producer<Request>,
     sleeper: Sleeper,
     health: Arc<Health>,
 }
@@ -124,7 +124,7 @@ pub fn link(entries: usize, row_bytes: usize, health: Arc<Health>) -> (Link, Ser
     let (to, from_worker) = ring(REQUESTS);
     let (to_worker, from) = ring(REQUESTS);
     let (sleeper, waker) = park(Mode::Sleep);
-    let request = || Box::new(Request::with_room(each, row_bytes));
+    let request = || Request::with_room(each, row_bytes);
     let mut open = request();
     open.number = NONE + 1;
     let link = Link {
@@ -187,7 +187,7 @@ impl Link {
     /// An entry of the request that is being gathered, with its row.
     #[inline]
     pub fn entry(&mut self, place: usize) -> (&mut Entry, &mut [u8]) {
-        let request = &mut *self.open;
+        let request = &mut self.open;
         let row = place * request.row_bytes..(place + 1) * request.row_bytes;
         (&mut request.entries[place], &mut request.rows[row])
     }
@@ -215,13 +215,13 @@ impl Link {
 
     /// The next request that was answered. It is to be [given back](Link::give_back).
     #[inline]
-    pub fn answer(&mut self) -> Option<Box<Request>> {
+    pub fn answer(&mut self) -> Option<Request> {
         self.from.pop()
     }
 
     /// Gives a request back for others.
     #[inline]
-    pub fn give_back(&mut self, mut request: Box<Request>) {
+    pub fn give_back(&mut self, mut request: Request) {
         request.clear();
         self.free.push(request);
     }
@@ -234,7 +234,7 @@ impl Server {
         const NAP: Duration = Duration::from_millis(200);
         const SHORTEST: Duration = Duration::from_millis(1);
         const LONGEST: Duration = Duration::from_millis(100);
-        let mut asked: Vec<Box<Request>> = Vec::with_capacity(REQUESTS);
+        let mut asked: Vec<Request> = Vec::with_capacity(REQUESTS);
         let (mut pause, mut lost) = (SHORTEST, false);
         loop {
             let gone = self.from.is_closed();

@@ -84,7 +84,7 @@ impl RedisStore {
     }
 
     /// Writes one function's commands.
-    fn write(&mut self, function: usize, requests: &[Box<Request>]) {
+    fn write(&mut self, function: usize, requests: &[Request]) {
         self.commands.clear();
         self.replies[function].clear();
         self.places[function].clear();
@@ -143,7 +143,7 @@ impl RedisStore {
     fn read(
         &mut self,
         function: usize,
-        requests: &mut [Box<Request>],
+        requests: &mut [Request],
     ) -> Result<Option<RedisError>, RedisError> {
         let own = &self.access.functions()[function];
         let mut places = self.places[function].iter();
@@ -189,10 +189,7 @@ impl RedisStore {
         Ok(refused)
     }
 
-    fn exchange(
-        &mut self,
-        requests: &mut [Box<Request>],
-    ) -> Result<Option<RedisError>, RedisError> {
+    fn exchange(&mut self, requests: &mut [Request]) -> Result<Option<RedisError>, RedisError> {
         self.connect()?;
         for entry in requests.iter_mut().flat_map(|request| &mut request.entries) {
             entry.found = 0;
@@ -213,7 +210,7 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn serve(&mut self, requests: &mut [Box<Request>]) -> Result<u32, Failure> {
+    fn serve(&mut self, requests: &mut [Request]) -> Result<u32, Failure> {
         let connected = !self.connections.is_empty();
         match self.exchange(requests) {
             Ok(None) => Ok(self.incarnation),

@@ -63,13 +63,13 @@ fn entry(ask: Ask, n: u16, pieces: u16) -> Entry {
     }
 }
 
-fn request(entries: impl IntoIterator<Item = (Entry, u8)>) -> Box<Request> {
+fn request(entries: impl IntoIterator<Item = (Entry, u8)>) -> Request {
     let mut request = Request::with_room(64, ROW);
     for (entry, fill) in entries {
         let place = request.push(entry);
         request.row_mut(place).fill(fill);
     }
-    Box::new(request)
+    request
 }
 
 /// Writes both pieces of a flow.

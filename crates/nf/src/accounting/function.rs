@@ -132,7 +132,7 @@ impl NetworkFunction for Accounting {
         shift_first(state, origin.0);
     }
 
-    fn from_durable(&mut self, state: &mut [u8], origin: Nanos) {
+    fn take_durable(&mut self, state: &mut [u8], origin: Nanos) {
         shift_first(state, origin.0.wrapping_neg());
     }
 

@@ -334,7 +334,7 @@ impl Chain {
                 let state = table.state(flow.0, &piece.state);
                 state.copy_from_slice(&row[piece.row.clone()]);
                 let function = &mut stages[piece.stage].function;
-                function.from_durable(state, keep.origin);
+                function.take_durable(state, keep.origin);
                 restored |= 1 << i;
             }
         }

@@ -64,7 +64,7 @@ impl NetworkFunction for LoadBalancer {
         state.copy_from_slice(&fingerprint.to_le_bytes());
     }
 
-    fn from_durable(&mut self, state: &mut [u8], _origin: Nanos) {
+    fn take_durable(&mut self, state: &mut [u8], _origin: Nanos) {
         self.refresh();
         let fingerprint: u32 = bytemuck::pod_read_unaligned(state);
         let mut known = self.held.fingerprints.iter();

@@ -53,7 +53,7 @@ struct Way {
 }
 
 impl Store for Way {
-    fn serve(&mut self, requests: &mut [Box<Request>]) -> Result<u32, Failure> {
+    fn serve(&mut self, requests: &mut [Request]) -> Result<u32, Failure> {
         if self.map.away.load(Ordering::Relaxed) {
             return Err(Failure {
                 message: "away".to_owned(),
