@@ -48,7 +48,13 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            complain("error", &error.to_string());
+            match &error {
+                // Everything that is wrong, a line each.
+                error::CliError::Spec(errors) => errors
+                    .each()
+                    .for_each(|error| complain("error", &error.alone())),
+                error => complain("error", &error.to_string()),
+            }
             error.exit_code()
         }
     }

@@ -7,7 +7,7 @@ use crate::metrics::{Chain, Endpoint};
 use crate::progress::Live;
 use crate::scaling::{Mappers, Placing};
 use crate::{complain, explain, html, isolation, ports, print, table};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +20,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::KeepOff;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
@@ -87,6 +88,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let loaded = traffic.map(load).transpose()?;
     let notices = loaded.iter().flat_map(|loaded| &loaded.notices);
     notices.for_each(|notice| complain("notice", notice));
+    let firewalls = spec
+        .functions
+        .iter()
+        .filter_map(|function| match &function.config {
+            FunctionConfig::Firewall(firewall) => Some(firewall),
+            _ => None,
+        });
+    for firewall in firewalls {
+        let warnings = firewall.warnings();
+        warnings
+            .iter()
+            .for_each(|warning| complain("notice", warning));
+        if firewall.source.is_some() {
+            reload_on_signal()?;
+        }
+    }
     let stop = stop_on_signals()?;
     let clock = Clock::start();
     // Before anything else that takes time: a port may not be there.
@@ -206,6 +223,15 @@ pub fn not_json(error: serde_json::Error) -> CliError {
         what: "the report cannot be written as JSON",
         source: error.into(),
     }
+}
+
+/// Has SIGHUP mean that files are to be read again.
+fn reload_on_signal() -> Result<(), CliError> {
+    let registered = signal_hook::flag::register(SIGHUP, Arc::clone(watch::asked()));
+    registered.map(drop).map_err(|source| CliError::System {
+        what: "signals cannot be handled",
+        source,
+    })
 }
 
 /// A flag that SIGINT and SIGTERM set. Either one, a second time, kills.

@@ -18,7 +18,6 @@ use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::telemetry::Window;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_net::Nanos;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::chain::Chain;
@@ -44,9 +43,10 @@ impl Row {
             renumber: chain == "new-flows",
             ..TraceNicConfig::default()
         };
-        let rss = RssHasher::default();
-        let mut builder = ChainBuilder::new(&cases::spec(chain, flows), &rss, 1)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let spec = cases::spec(chain, flows);
+        let rss = spec.rss();
+        let mut builder =
+            ChainBuilder::new(&spec, &rss, 1).unwrap_or_else(|error| panic!("{error}"));
         let trace = cases::trace(chain, size, flows, packets);
         let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone());
         Row {

@@ -334,7 +334,12 @@ impl Port for DpdkPorts {
             let far = far_cores(device.name(), device.info().node, cores, node_of);
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
             self.ports.push(Tended::new(port, receives));
-            received.push(if receives { rx } else { Vec::new() });
+            let of_entry = |queue: RxQueue| queue.of_entry(number as u8);
+            received.push(if receives {
+                rx.into_iter().map(of_entry).collect()
+            } else {
+                Vec::new()
+            });
             sent.push(if sends { tx } else { Vec::new() });
             lines.extend(far);
         }

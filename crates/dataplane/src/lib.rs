@@ -21,6 +21,7 @@ pub mod scaling;
 pub mod telemetry;
 mod timeline;
 pub mod trace_nic;
+pub mod watch;
 pub mod worker;
 
 pub use run::{RunConfig, RunError, run, run_attached, run_noted, run_on};

@@ -18,11 +18,12 @@ use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
 use crate::timeline::add_reasons;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
+use crate::watch::{News, Watch};
 use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, PRIORITY};
@@ -183,6 +184,8 @@ const SERVER_MAPPER: &str = "server-mapper";
 
 /// What speaks to the store for a worker.
 const STATE: &str = "the state thread";
+/// The thread that watches files.
+const WATCH: &str = "watch";
 
 /// Where flows' ends are told to functions, after the last packet.
 const ENDS: &str = "the end of the run";
@@ -481,6 +484,8 @@ fn on_port(
     }
     // Set when a worker cannot start, so that those that did end.
     let failed = AtomicBool::new(false);
+    let watch = Watch::new(builder.reloads());
+    let told = News::default();
     // Set when all workers have ended.
     let over = AtomicBool::new(false);
     let finished: Result<_, RunError> = std::thread::scope(|scope| {
@@ -547,11 +552,25 @@ fn on_port(
                 .map_err(|source| error = Some(RunError::Thread(source)))
                 .ok()
         });
+        let (told, ended, broken) = (&told, &over, &failed);
+        let watch = watch.and_then(|watch| {
+            let thread = std::thread::Builder::new()
+                .name(WATCH.to_owned())
+                .spawn_scoped(scope, move || {
+                    survive(|| watch.run(told, ended))
+                        .inspect_err(|_| broken.store(true, Ordering::Relaxed))
+                });
+            thread
+                .inspect_err(|_| failed.store(true, Ordering::Relaxed))
+                .map_err(|source| error = Some(RunError::Thread(source)))
+                .ok()
+        });
         while receiver
             .receive(PROGRESS, |window| collector.add(window))
             .is_ok()
         {
-            let mut news = Vec::new();
+            let mut news =
+                std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
             port.tend(&mut |line| news.push(line));
             let elapsed = clock.now().saturating_sub(start);
             progress(&Progress {
@@ -561,6 +580,12 @@ fn on_port(
             });
         }
         over.store(true, Ordering::Relaxed);
+        let watched = watch.map_or(Ok(()), |thread| {
+            thread.thread().unpark();
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
         let decisions = server.map_or(Ok([0; 2]), |thread| {
             thread.thread().unpark();
             thread
@@ -576,10 +601,11 @@ fn on_port(
         let workers: Result<Vec<(String, Finished)>, RunError> = workers.collect();
         error
             .map_or(workers, Err)
-            .map(|workers| (workers, decisions))
+            .map(|workers| (workers, decisions, watched))
     });
-    let (finished, decisions) = finished?;
+    let (finished, decisions, watched) = finished?;
     let mut deaths = Vec::new();
+    deaths.extend(watched.err().map(|message| (WATCH.to_owned(), message)));
     let decisions = decisions.unwrap_or_else(|message| {
         deaths.push((SERVER_MAPPER.to_owned(), message));
         [0; 2]

@@ -29,6 +29,8 @@ pub struct RxQueue {
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     refused: ffi::Refused,
+    /// Which of a chain's two ports it is of, as packets tell it.
+    entry: u8,
     /// Without it bursts need none.
     pass: Option<Pass>,
     /// Whether DPDK knows the thread.
@@ -61,8 +63,15 @@ impl RxQueue {
                 damage_counts: u64::from(checksums),
                 ..ffi::Refused::default()
             },
+            entry: 0,
             entered: false,
         }
+    }
+
+    /// The queue of a chain's entry port (0) or exit port (1): its packets tell so.
+    #[must_use]
+    pub fn of_entry(self, entry: u8) -> RxQueue {
+        RxQueue { entry, ..self }
     }
 
     /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold, which
@@ -116,7 +125,7 @@ impl RxQueue {
     pub fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> + use<'_> {
         let (count, claims) = self.there.take().unzip();
         let claims = claims.unwrap_or_default();
-        let (view, port) = (self.mempool.view(), self.port.id());
+        let (view, port, entry) = (self.mempool.view(), self.port.id(), self.entry);
         self.mbufs[..count.unwrap_or(0)].iter().map(move |&mbuf| {
             // SAFETY: the device has handed the mbuf over, with nobody else using it: `receive` has looked
             // at its count of users, and at whose it is. Each packet is given once, for `there` says so once; what
@@ -131,6 +140,7 @@ impl RxQueue {
                 start: mbuf.start(),
                 length: mbuf.length(),
                 hash: mbuf.hash(),
+                entry,
             }
         })
     }

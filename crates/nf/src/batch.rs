@@ -101,6 +101,8 @@ pub struct Arrived {
     pub length: u16,
     /// The RSS hash, if the device computed one.
     pub hash: Option<u32>,
+    /// Which of the chain's two ports it came in by, as in [`Packet::entry`].
+    pub entry: u8,
 }
 
 impl Arrived {
@@ -363,6 +365,7 @@ impl Batch {
                 buffer,
                 start,
                 length,
+                entry,
                 ..
             } = packet;
             assert!(buffer.is_of(pool), "a buffer of another pool");
@@ -376,10 +379,11 @@ impl Batch {
                 rss_hash,
                 rest: 0,
             };
-            Slot {
-                packet: Packet::new(&incoming, start),
-                buffer,
-            }
+            let packet = Packet {
+                entry,
+                ..Packet::new(&incoming, start)
+            };
+            Slot { packet, buffer }
         }));
     }
 
@@ -826,6 +830,7 @@ mod tests {
                 start: start + 1,
                 length: length - 1,
                 hash: None,
+                entry: 0,
             };
             let whole = usize::from(packet.length);
             assert_eq!(packet.frame(pool.memory()).len(), whole);
@@ -847,6 +852,7 @@ mod tests {
             start: bytes as u16 - 9,
             length: 10,
             hash: None,
+            entry: 0,
         };
         batch.receive(packet, Nanos::ZERO, 0);
     }

@@ -5,6 +5,7 @@ use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
 use crate::chain::{Chain, Cuts, InputPolicy, kept_state_bytes, state_bytes_with_cuts};
 use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
+use crate::firewall::{Firewall, FirewallTable, RuleSetError, RulesFile};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
@@ -15,10 +16,12 @@ use crate::library::LibraryFunction;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
+use crate::reload::{Reload, Reloads};
 use crate::spec::{ChainSpec, Fate, FunctionConfig, FunctionSpec, OwnFunction};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
 use crate::url_filter::{FilterTable, UrlFilter};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
@@ -58,6 +61,14 @@ pub enum BuildError {
         function: String,
         /// Why not.
         source: ExportError,
+    },
+    /// Rules of a firewall take too much memory.
+    #[error("function {function}: {source}")]
+    Firewall {
+        /// The function's name.
+        function: String,
+        /// What is too much.
+        source: RuleSetError,
     },
     /// Patterns of URLs take too much memory.
     #[error("function {function}: {source}")]
@@ -127,12 +138,19 @@ enum Shared {
     Tunnel(Arc<TunnelRules>, bool),
     Policer(Arc<PolicerRules>),
     Ipsec(Arc<IpsecTable>),
+    /// The table, and the file that its rules are in.
+    Firewall(Arc<FirewallTable>, Option<PathBuf>),
     Library(LibraryFunction),
     Own(OwnFunction),
 }
 
 impl Shared {
-    fn new(name: &str, config: &FunctionConfig, rss: &RssHasher) -> Result<Shared, BuildError> {
+    fn new(
+        name: &str,
+        config: &FunctionConfig,
+        rss: &RssHasher,
+        (capacity, seed): (usize, u64),
+    ) -> Result<Shared, BuildError> {
         Ok(match config {
             FunctionConfig::Acl(acl) => {
                 let table = AclTable::new(&acl.rules, acl.default).map_err(|source| {
@@ -223,6 +241,15 @@ impl Shared {
                     source,
                 })?))
             }
+            FunctionConfig::Firewall(config) => {
+                let rules = (&config.zones[..], &config.rules[..], config.default);
+                let table = FirewallTable::new(rules, config.options, capacity, seed);
+                let table = table.map_err(|source| BuildError::Firewall {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                Shared::Firewall(Arc::new(table), config.source.clone())
+            }
             FunctionConfig::Library(library) => Shared::Library(library.function.clone()),
             FunctionConfig::External(_) => {
                 return Err(BuildError::External {
@@ -251,6 +278,7 @@ impl Shared {
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
             Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
             Shared::Ipsec(table) => Box::new(Ipsec::new(Arc::clone(table))),
+            Shared::Firewall(table, _) => Box::new(Firewall::new(Arc::clone(table))),
             Shared::Library(function) => Box::new(function.instance()),
             Shared::Own(own) => own.instance(),
         }
@@ -310,7 +338,8 @@ pub fn by_itself(
     rss: &RssHasher,
     [part, of]: [u16; 2],
 ) -> Result<(Box<dyn NetworkFunction>, Records), BuildError> {
-    let shared = match Shared::new(&function.name, &function.config, rss)? {
+    // Functions that decide about connections, for which the table's size and key are, are refused before.
+    let shared = match Shared::new(&function.name, &function.config, rss, (0, 0))? {
         Shared::Encrypt(rules, _) => {
             Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of)))
         }
@@ -366,11 +395,12 @@ impl ChainBuilder {
         seed: u64,
         cuts: Cuts,
     ) -> Result<ChainBuilder, BuildError> {
+        let flows = (spec.flows.capacity as usize, seed);
         let functions = spec
             .functions
             .iter()
             .map(|function| {
-                let shared = Shared::new(&function.name, &function.config, rss)?;
+                let shared = Shared::new(&function.name, &function.config, rss, flows)?;
                 Ok((function.name.clone(), shared))
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
@@ -472,6 +502,29 @@ impl ChainBuilder {
                 Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
                 _ => None,
             })
+    }
+
+    /// The table of the firewall of that name, to change its rules while workers run.
+    pub fn firewall(&self, name: &str) -> Option<Arc<FirewallTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match shared {
+                Shared::Firewall(table, _) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
+    }
+
+    /// Files that may be read again while workers run.
+    pub fn reloads(&self) -> Reloads {
+        let functions = self.functions.iter();
+        let files = functions.filter_map(|(name, shared)| match shared {
+            Shared::Firewall(table, Some(path)) => {
+                let file = RulesFile::new(Arc::clone(table), path.clone());
+                Some((name.clone(), Arc::new(file) as Arc<dyn Reload>))
+            }
+            _ => None,
+        });
+        files.collect()
     }
 
     /// Waits until all flow records are in their files. Every [`instance`](Self::instance) must

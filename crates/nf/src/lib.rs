@@ -24,6 +24,7 @@ pub mod nat;
 pub mod parcel;
 pub mod policer;
 pub mod region;
+pub mod reload;
 mod rewrite;
 pub mod spec;
 pub mod tunnel;

@@ -30,6 +30,8 @@ pub const CHAINS: &[&str] = &[
     "acl-lb-accounting",
     "policer",
     "policer-flows",
+    "firewall",
+    "firewall-tcp",
     "new-flows",
     "encrypt",
     "acl-urlfilter-encrypt",
@@ -89,6 +91,10 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
         // Rates that pass everything: the buckets are what is measured.
         "policer" => "[{policer: {limits: [{rate: 9000Gbps, burst: 900000000}]}}]".to_owned(),
+        // The traffic has no handshakes: connections are picked up, and segments only counted that do not fit.
+        "firewall" | "firewall-tcp" => {
+            "[{firewall: {rules: [allow], tcp: {midstream: allow, windows: liberal}}}]".to_owned()
+        }
         "policer-flows" => {
             "[{policer: {limits: [{per: flow, rate: 9000Gbps, burst: 900000000}]}}]".to_owned()
         }
@@ -110,7 +116,7 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
     // Translated flows have a return direction each.
     let capacity = match chain {
         "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" | "count"
-        | "count-c" | "policer-flows" => flows,
+        | "count-c" | "policer-flows" | "firewall" | "firewall-tcp" => flows,
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };
@@ -185,7 +191,7 @@ pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
         size: frame_size(size),
         // A filter of URLs has nothing to do with UDP.
         transport: match chain {
-            "url-filter" => Transport::Tcp,
+            "url-filter" | "firewall-tcp" => Transport::Tcp,
             _ => Transport::Udp,
         },
         rate_pps: 1_000_000,

@@ -73,6 +73,7 @@ impl Receiver for FakeQueue {
                 start: HEADROOM as u16,
                 length: 60,
                 hash,
+                entry: 0,
             };
             self.2.push(packet);
             count += 1;

@@ -91,6 +91,7 @@ impl Receiver for Queue {
                 start: HEADROOM as u16,
                 length: frame.len() as u16,
                 hash: packet.is_multiple_of(2).then_some(shared.hashes[packet]),
+                entry: 0,
             };
             received.push(arrived);
         }

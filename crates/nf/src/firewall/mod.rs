@@ -1,6 +1,7 @@
 //! `Firewall`: rules from zone to zone about connections, whose packets it tells from all others.
 
 mod connection;
+mod file;
 mod fragment;
 mod function;
 mod known;
@@ -11,6 +12,7 @@ mod rules;
 mod table;
 mod tcp;
 
+pub use file::RulesFile;
 pub use function::Firewall;
 pub use overlap::{Shadowed, shadowed};
 pub use rule_set::RuleSetError;

@@ -2,7 +2,6 @@
 
 use super::connection::Connection;
 use super::known::{Connections, Datagrams};
-use super::language::{self, Mistake};
 use super::rule_set::{RuleSet, RuleSetError};
 use super::rules::{Action, Rule, Zone};
 use crate::function::Lifetimes;
@@ -211,12 +210,9 @@ impl FirewallTable {
         Ok(self.rules.replace(set))
     }
 
-    /// The rules of a text, with the firewall's zones.
-    ///
-    /// # Errors
-    /// As [`language::parse`].
-    pub fn parse(&self, text: &str) -> Result<Vec<Rule>, (Vec<Mistake>, usize)> {
-        language::parse(text, &self.zones)
+    /// The zones that its rules may name.
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
     }
 
     /// Forgets what all cores know of a connection, and what it counts for.

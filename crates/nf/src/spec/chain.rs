@@ -328,6 +328,19 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
                 format!("expected at most one nat in a chain, found functions[{other}] too");
             return Err(item.error(message));
         }
+        let tracks = |config: &FunctionConfig| config.tracks_connections();
+        let tracking = functions
+            .iter()
+            .position(|function| tracks(&function.config));
+        let both = (nat, tracking, translates(&config), tracks(&config));
+        if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
+            // Behind a translation both directions of a connection have different addresses.
+            let message = format!(
+                "expected no nat beside a firewall, found functions[{other}] too: run them as two chains, \
+                 the firewall on the inner side"
+            );
+            return Err(item.error(message));
+        }
         let written = |config: &FunctionConfig| match config {
             FunctionConfig::Accounting(accounting) => {
                 accounting.export.as_ref().map(|export| export.file.clone())

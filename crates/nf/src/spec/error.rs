@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The first thing found wrong in a spec or in a file that it names.
 ///
-/// Displayed on one line: `chain.yaml:12:9: spec.slo.latency: expected a duration such as 200us,
+/// Displayed on one line, or one for each where [all](Self::each) that is wrong is told: `chain.yaml:12:9: spec.slo.latency: expected a duration such as 200us,
 /// found "fast"`, followed by `; did you mean "..."?` if a valid value is close to the one found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SpecError {
@@ -21,6 +21,8 @@ pub struct SpecError {
     pub message: String,
     /// The nearest valid name or value.
     pub suggestion: Option<String>,
+    /// The next thing that is wrong, where all of it is told at once (rules of a firewall).
+    pub next: Option<Box<SpecError>>,
 }
 
 impl SpecError {
@@ -33,7 +35,54 @@ impl SpecError {
             path: String::new(),
             message: message.into(),
             suggestion: None,
+            next: None,
         }
+    }
+
+    /// Several errors as one; `None` of none.
+    pub(crate) fn all(errors: Vec<SpecError>) -> Option<Self> {
+        let errors = errors.into_iter().rev();
+        errors.fold(None, |next, error| {
+            Some(SpecError {
+                next: next.map(Box::new),
+                ..error
+            })
+        })
+    }
+
+    /// This error and all that come after it.
+    pub fn each(&self) -> impl Iterator<Item = &SpecError> {
+        std::iter::successors(Some(self), |error| error.next.as_deref())
+    }
+
+    /// This error as text, without those after it.
+    pub fn alone(&self) -> String {
+        struct Alone<'a>(&'a SpecError);
+        impl fmt::Display for Alone<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.write(f)
+            }
+        }
+        Alone(self).to_string()
+    }
+
+    /// Writes this error without those after it.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", OneLine(&self.file))?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+            if self.column > 0 {
+                write!(f, ":{}", self.column)?;
+            }
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", OneLine(&self.path))?;
+        }
+        write!(f, ": {}", OneLine(&self.message))?;
+        if let Some(suggestion) = &self.suggestion {
+            write!(f, "; did you mean \"{}\"?", OneLine(suggestion))?;
+        }
+        Ok(())
     }
 
     /// The same error at a place: line and column from 1.
@@ -60,19 +109,11 @@ impl SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", OneLine(&self.file))?;
-        if self.line > 0 {
-            write!(f, ":{}", self.line)?;
-            if self.column > 0 {
-                write!(f, ":{}", self.column)?;
+        for (i, error) in self.each().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
             }
-        }
-        if !self.path.is_empty() {
-            write!(f, ": {}", OneLine(&self.path))?;
-        }
-        write!(f, ": {}", OneLine(&self.message))?;
-        if let Some(suggestion) = &self.suggestion {
-            write!(f, "; did you mean \"{}\"?", OneLine(suggestion))?;
+            error.write(f)?;
         }
         Ok(())
     }

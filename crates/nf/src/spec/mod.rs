@@ -24,10 +24,12 @@ pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
 pub(crate) use error::{nearest, quoted};
+pub(crate) use files::read_text;
 pub use functions::{
-    AclConfig, Changes, ExternalConfig, ForwardConfig, FunctionConfig, LibraryConfig, Missing,
-    NatConfig, OwnFunction,
+    AclConfig, Changes, ExternalConfig, FirewallConfig, ForwardConfig, FunctionConfig,
+    LibraryConfig, Missing, NatConfig, OwnFunction,
 };
+pub(crate) use functions::{describe_shadowed, parse_firewall_rules};
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};

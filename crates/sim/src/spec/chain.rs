@@ -233,6 +233,7 @@ fn of_profile(error: ProfileError) -> SpecError {
         path: error.field,
         message: error.message,
         suggestion: None,
+        next: None,
     }
 }
 

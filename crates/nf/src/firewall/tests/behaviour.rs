@@ -157,10 +157,11 @@ fn new_rules_are_asked_about_old_connections() {
     assert_eq!(passing(&mut rig, &[udp(&udp_key)], seconds(1)), 1);
     let data = |from: u32| tcp_frame(&tcp.reversed(), ACK, (5001 + from, 1001), b"data");
     // Allowed by other rules than before: nothing changes, not even the window.
-    let rules = table
-        .parse("deny udp from lan\nallow tcp ports 443")
-        .unwrap();
-    table.replace(&rules).unwrap();
+    let replace = |text| {
+        let rules = language::parse(text, table.zones()).unwrap();
+        table.replace(&rules).unwrap()
+    };
+    replace("deny udp from lan\nallow tcp ports 443");
     assert_eq!(passing(&mut rig, &[data(0)], seconds(2)), 1);
     let far = tcp_frame(&tcp, ACK, (900_000, 5001), b"x");
     assert_eq!(passing(&mut rig, &[far], seconds(2)), 0);
@@ -170,13 +171,13 @@ fn new_rules_are_asked_about_old_connections() {
         0
     );
     assert_eq!(rig.count("firewall/ended-by-rules"), 1);
-    table.replace(&table.parse("reject").unwrap()).unwrap();
+    replace("reject");
     assert_eq!(passing(&mut rig, &[data(4), udp(&udp_key)], seconds(3)), 0);
     // What the other end sends is of no connection any more.
     assert_eq!(rig.count("firewall/rejected"), 1);
     assert_eq!(rig.count("firewall/no-connection"), 1);
     // Back to the first: the connection is gone, and begins with a SYN.
-    table.replace(&table.parse(OUTWARD).unwrap()).unwrap();
+    replace(OUTWARD);
     assert_eq!(passing(&mut rig, &[data(8)], seconds(4)), 0);
     assert_eq!(passing(&mut rig, &handshake(&tcp), seconds(4)), 3);
     assert_eq!(passing(&mut rig, &[udp(&udp_key)], seconds(4)), 1);

@@ -79,16 +79,21 @@ registry! {
     "policer" => policer::PolicerConfig as Policer,
     /// ESP tunnels.
     "ipsec" => ipsec::IpsecConfig as Ipsec,
+    /// Connections allowed or not, by rules from zone to zone.
+    "firewall" => firewall::FirewallConfig as Firewall,
     /// A function from a shared library.
     "library" => library::LibraryConfig as Library,
     /// A program of somebody else's, beyond a port.
     "external" => external::ExternalConfig as External,
 }
 
+pub(crate) use firewall::{describe as describe_shadowed, parse_rules as parse_firewall_rules};
+
 impl FunctionConfig {
     /// Whether it [tracks connections](crate::function::NetworkFunction::tracks_connections).
     pub(crate) fn tracks_connections(&self) -> bool {
         match self {
+            FunctionConfig::Firewall(_) => true,
             FunctionConfig::Own(own) => own.instance().tracks_connections(),
             _ => false,
         }
