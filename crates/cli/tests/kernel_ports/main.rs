@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod external;
+mod firewall;
 mod services;
 mod tunnels;
 
