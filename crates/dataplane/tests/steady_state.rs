@@ -60,6 +60,9 @@ const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cip
                      {name: out-of, ipsec: {inbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
                      key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', destination: 192.0.2.2, udp: true}]}}]";
 
+const FIREWALL: &str = "[{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, \
+                        halfOpen: {total: 1000}, rules: [allow from lan, deny]}}]";
+
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
 }
@@ -128,6 +131,7 @@ fn nothing_is_allocated_per_packet() {
         TUNNEL_ROUTER,
         POLICER,
         IPSEC,
+        FIREWALL,
     ] {
         let (few, many) = (
             allocations(functions, 20_000),

@@ -28,6 +28,8 @@ pub struct Traffic {
     pub burst: u32,
     /// What is done to them on their way.
     pub impairments: Impairments,
+    /// Whether every second flow is the answers to the one before, which begins.
+    pub answers: bool,
 }
 
 impl Default for Traffic {
@@ -43,6 +45,7 @@ impl Default for Traffic {
             }),
             burst: 128,
             impairments: Impairments::NONE,
+            answers: false,
         }
     }
 }
@@ -103,7 +106,11 @@ impl Numbered {
                 0 => 200,
                 _ => 1 + (draw >> 40) as u32 % 4,
             };
-            self.train = ((draw % u64::from(flows)) as u32, length);
+            let mut flow = (draw % u64::from(flows)) as u32;
+            if self.traffic.answers && self.numbers[flow as usize & !1] == 0 {
+                flow &= !1;
+            }
+            self.train = (flow, length);
         }
         self.burst.1 -= 1;
         self.train.1 -= 1;
@@ -120,13 +127,16 @@ impl PacketSource for Numbered {
         let flow = self.train.0;
         let number = &mut self.numbers[flow as usize];
         *number += 1;
-        let key = FlowKey::v4(
-            Ipv4Addr::from_bits(0x0a00_0000 + flow),
+        let answers = self.traffic.answers && flow % 2 == 1;
+        let client = flow - u32::from(answers);
+        let asked = FlowKey::v4(
+            Ipv4Addr::from_bits(0x0a00_0000 + client),
             Ipv4Addr::new(198, 51, 100, 1),
             protocol::UDP,
-            1000 + flow as u16,
+            1000 + client as u16,
             53,
         );
+        let key = if answers { asked.reversed() } else { asked };
         let mut payload = [flow.to_be_bytes(), number.to_be_bytes()].concat();
         // Some so long that their end is copied by the core that processes them.
         payload.extend((0..flow % 3 * 120).map(|i| (i + *number) as u8));

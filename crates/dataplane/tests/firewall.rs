@@ -1,0 +1,132 @@
+//! Connections of which both directions are processed on several cores: answers pass only where what they answer
+//! was seen, so that each packet shows that its connection was in one hand.
+
+mod common;
+
+use common::mappers::{random_buckets, random_flows, random_splits};
+use common::traffic::{Traffic, order};
+use common::{Folder, Outcome, Reference, Setup, run_through, run_until};
+use std::sync::atomic::AtomicBool;
+use tailwater_handover::park::Mode;
+use tailwater_net::Nanos;
+
+/// Connections are opened from inside only.
+const ONE_WAY: &str = "firewall: {rules: [allow from lan], zones: {lan: {prefixes: [10.0.0.0/8]}}}";
+
+fn traffic() -> Traffic {
+    Traffic {
+        answers: true,
+        ..Traffic::default()
+    }
+}
+
+fn run(setup: Setup) -> Outcome {
+    run_through(
+        ONE_WAY,
+        Setup {
+            traffic: traffic(),
+            ..setup
+        },
+    )
+}
+
+/// Everything passes, as on one core, which counts both directions apart and has a flow for both.
+fn equals_single(setups: impl IntoIterator<Item = Setup>) {
+    let single = run(Setup::default());
+    let report = single.report();
+    let connections = u64::from(traffic().flows / 2);
+    assert_eq!(report.flows.map(|flows| flows.active), Some(connections));
+    assert_eq!(
+        report.packets.reasons.get("firewall/opened"),
+        Some(&connections)
+    );
+    // One line is the names of the columns.
+    assert_eq!(single.records.len() as u64, 2 * connections + 1);
+    let single = Reference::new(single).unwrap();
+    for setup in setups {
+        assert_eq!(single.difference(run(setup)), None);
+    }
+}
+
+#[test]
+fn connections_handed_to_helpers_and_back() {
+    let seeds = [0x2545_f491, 0x9e37_79b9_7f4a];
+    equals_single(seeds.map(|seed| Setup {
+        scaling: Some(random_flows(seed, 2, Mode::Sleep)),
+        ..Setup::default()
+    }));
+}
+
+#[test]
+fn buckets_of_connections_moved_between_workers() {
+    let setups = [(1, false), (77, true)].map(|(seed, helped)| {
+        let (server, _) = random_buckets(seed, Nanos::from_millis(2));
+        Setup {
+            workers: 3,
+            scaling: helped.then(|| random_flows(seed, 1, Mode::Sleep)),
+            server: Some(server),
+            ..Setup::default()
+        }
+    });
+    equals_single(setups);
+}
+
+#[test]
+fn connections_split_in_front_of_the_firewall() {
+    equals_single([Setup {
+        scaling: Some(random_splits(7, 2, Mode::Sleep, 2)),
+        ..Setup::default()
+    }]);
+}
+
+/// Rules are exchanged all the time while packets pass, on several cores: what all of them allow loses nothing, and
+/// keeps its order.
+#[test]
+fn rules_change_under_load_without_loss() {
+    let folder = Folder::new();
+    let path = folder.0.join("firewall.rules");
+    let write = |number: u32| {
+        let more: String = (0..200 * (number % 3))
+            .map(|i| format!("deny tcp destination 203.0.113.{} ports {i}\n", i % 256))
+            .collect();
+        let kept = ["allow from lan", "allow udp from lan ports 53"][number as usize % 2];
+        std::fs::write(&path, format!("# {number}\n{more}{kept}\n")).unwrap();
+    };
+    write(0);
+    let functions = format!(
+        "firewall: {{rulesFile: {}, zones: {{lan: {{prefixes: [10.0.0.0/8]}}}}}}",
+        path.display()
+    );
+    let setup = Setup {
+        traffic: Traffic {
+            packets: 60_000,
+            spacing: Nanos::from_micros(50),
+            ..traffic()
+        },
+        workers: 2,
+        scaling: Some(random_flows(5, 1, Mode::Sleep)),
+        ..Setup::default()
+    };
+    let (mut versions, mut written) = (0, 0);
+    let run = run_until(&functions, setup, &AtomicBool::new(false), |progress| {
+        let news = progress
+            .news
+            .iter()
+            .filter(|line| line.contains("are in force"));
+        versions += news.count() as u32;
+        if written == versions {
+            written += 1;
+            write(written);
+        }
+    });
+    assert!(versions >= 2, "{versions} of {written}");
+    let packets = &run.report().packets;
+    assert_eq!(
+        (packets.delivered, packets.lost),
+        (60_000, 0),
+        "{packets:?}"
+    );
+    for (flow, numbers) in order(&run.frames) {
+        assert!((1..=numbers.len() as u32).eq(numbers), "flow {flow}");
+    }
+}
