@@ -1,5 +1,5 @@
-//! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption: never a panic,
-//! every buffer comes back, and every packet is sent or counted.
+//! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption, and through a firewall: never a
+//! panic, every buffer comes back, and every packet is sent or counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run chain
@@ -45,6 +45,22 @@ spec:
   flows: {capacity: 512}
 ";
 
+const FIREWALL: &str = "
+apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: fuzz}
+spec:
+  functions:
+    - firewall:
+        zones: {low: {prefixes: [0.0.0.0/1, '::/1']}, high: {prefixes: any}}
+        rules: [allow from low, deny tcp from high ports 22, allow udp, allow tcp state invalid]
+        halfOpen: {total: 50, perDestination: 10}
+        tcp: {midstream: allow}
+    - accounting:
+  slo: {latency: 200us}
+  flows: {capacity: 512}
+";
+
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -56,9 +72,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Rig {
-        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let rss = RssHasher::default();
+    fn new(spec: &str) -> Rig {
+        let spec = ChainSpec::parse(spec, "fuzz", Path::new(".")).expect("a right spec");
+        let rss = spec.rss();
         let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
         let pool = BufferPool::new(64, 2048).expect("enough memory");
         Rig {
@@ -102,7 +118,7 @@ impl Rig {
 }
 
 thread_local! {
-    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+    static RIGS: RefCell<[Rig; 2]> = RefCell::new([SPEC, FIREWALL].map(Rig::new));
 }
 
-fuzz_target!(|bytes: &[u8]| RIG.with_borrow_mut(|rig| rig.run(bytes)));
+fuzz_target!(|bytes: &[u8]| RIGS.with_borrow_mut(|rigs| rigs.iter_mut().for_each(|rig| rig.run(bytes))));

@@ -1,0 +1,36 @@
+//! Any text as rules of a firewall: never a panic, every mistake is on one line and names a line of the text, and rules
+//! that are read are compared with each other.
+//!
+//! ```text
+//! cargo +nightly fuzz run firewall_rules
+//! ```
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tailwater_nf::firewall::{Zone, language, shadowed};
+
+fuzz_target!(|text: &str| {
+    let zone = |name: &str, prefix: &str| Zone {
+        name: name.to_owned(),
+        prefixes: vec![prefix.parse().expect("a prefix")],
+        port: None,
+    };
+    let zones = [zone("a", "10.0.0.0/8"), zone("b", "::/0")];
+    match language::parse(text, &zones) {
+        Ok(rules) => {
+            let lines = text.lines().count();
+            assert!(rules.len() <= lines);
+            for rule in shadowed(&rules) {
+                assert!(rule.by < rule.line && rule.line as usize <= lines);
+            }
+        }
+        Err((mistakes, more)) => {
+            let lines = text.lines().count();
+            assert!(!mistakes.is_empty() && mistakes.len() + more <= lines);
+            for mistake in mistakes {
+                assert!((1..=lines).contains(&mistake.line) && mistake.column > 0);
+            }
+        }
+    }
+});
