@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 use tailwater_dataplane::RunError;
 use tailwater_dataplane::port::OpenError;
+use tailwater_isolation::server::IsolationError;
 use tailwater_nf::spec::SpecError;
 use tailwater_profile::TrainError;
 use tailwater_traffic::TrafficError;
@@ -59,7 +60,7 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
             use RunError::{
-                Build, Core, External, IsolatedAndHandedOver, Open, Recording, State,
+                Build, Core, External, IsolatedAndHandedOver, Isolation, Open, Recording, State,
                 StateIsolated, StateNeedsStatic,
             };
             matches!(
@@ -68,6 +69,7 @@ impl CliError {
                     | Core(_)
                     | External { .. }
                     | IsolatedAndHandedOver
+                    | Isolation(IsolationError::Refused { .. })
                     | Open(OpenError::Device(_))
                     | Recording { .. }
                     | State(_)
