@@ -94,6 +94,7 @@ fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
         seed: 1,
         scaling: None,
         server: None,
+        isolation: None,
     };
     let stop = AtomicBool::new(false);
     let report = match spec.externals().next() {
