@@ -121,4 +121,6 @@ thread_local! {
     static RIGS: RefCell<[Rig; 2]> = RefCell::new([SPEC, FIREWALL].map(Rig::new));
 }
 
-fuzz_target!(|bytes: &[u8]| RIGS.with_borrow_mut(|rigs| rigs.iter_mut().for_each(|rig| rig.run(bytes))));
+fuzz_target!(
+    |bytes: &[u8]| RIGS.with_borrow_mut(|rigs| rigs.iter_mut().for_each(|rig| rig.run(bytes)))
+);

@@ -252,6 +252,9 @@ mod tests {
         let before = run(&mut size, &costs, 1_000);
         size.observe(size.next(), Nanos::from_millis(50));
         let after = run(&mut size, &costs, 1_000);
-        assert!(after.abs_diff(before) * 8 <= before, "{before}, then {after}");
+        assert!(
+            after.abs_diff(before) * 8 <= before,
+            "{before}, then {after}"
+        );
     }
 }
