@@ -316,8 +316,8 @@ impl Port for DpdkPorts {
         let (mut received, mut sent) = (Vec::new(), Vec::new());
         let cores = &self.config.cores;
         let used: Vec<_> = (0..devices.len()).map(used).collect();
-        for ((device, [rx_queues, tx_queues]), (receives, sends)) in
-            devices.into_iter().zip(queues).zip(used)
+        for (number, ((device, [rx_queues, tx_queues]), (receives, sends))) in
+            devices.into_iter().zip(queues).zip(used).enumerate()
         {
             let config = PortConfig {
                 rx_queues,

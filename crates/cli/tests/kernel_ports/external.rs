@@ -316,7 +316,7 @@ impl<'h> Switch<'h> {
 /// A packet that the switch has been given and has to send on, or not.
 fn numbered(number: u32) -> (u64, Vec<u8>) {
     let port = 4000 + (number % 50) as u16;
-    let to = if number % 4 == 0 { 53 } else { 80 };
+    let to = if number.is_multiple_of(4) { 53 } else { 80 };
     (
         u64::from(number) * 500_000,
         udp(client(1 + (number % 20) as u8), port, SERVER, to),
