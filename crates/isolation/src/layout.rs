@@ -120,9 +120,9 @@ pub struct Ended {
 /// Ended flows that the board has room for.
 pub const ENDED: u64 = 1024;
 
-/// [`Board::flags`]: the last packet has passed, only ends of flows follow.
+/// `Board::flags`: the last packet has passed, only ends of flows follow.
 pub const FINISHING: u64 = 1;
-/// [`Board::flags`]: nothing follows. The program ends after this turn.
+/// `Board::flags`: nothing follows. The program ends after this turn.
 pub const OVER: u64 = 2;
 
 const ROUND: usize = 0;
