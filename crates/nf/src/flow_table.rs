@@ -378,17 +378,15 @@ impl FlowTable {
     #[inline]
     pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
         match self.connections {
-            true => self.lookup_by(|key| key.of_connection(), slots, now, ends),
-            false => self.lookup_by(|key| (*key, false), slots, now, ends),
+            true => self.lookup_by::<true>(slots, now, ends),
+            false => self.lookup_by::<false>(slots, now, ends),
         }
     }
 
-    /// Looks packets up by what `name` makes of their keys: the flow's key, and whether it is the opposite
-    /// direction's.
+    /// Looks packets up by their keys or, with `CONNECTIONS`, by what both directions have in common.
     #[inline]
-    fn lookup_by(
+    fn lookup_by<const CONNECTIONS: bool>(
         &mut self,
-        name: impl Fn(&FlowKey) -> (FlowKey, bool),
         slots: &mut [Slot],
         now: Nanos,
         ends: &mut EndedFlows,
@@ -397,9 +395,17 @@ impl FlowTable {
         // First pass: where each key's home is; the line is on its way while the next is hashed.
         for (slot, home) in slots.iter_mut().zip(&mut homes) {
             slot.packet.flow = FlowIndex::NONE;
-            let (key, reversed) = name(&slot.packet.headers.key);
+            let bucket = bucket_of(slot.packet.rss_hash);
+            let key = &slot.packet.headers.key;
+            let reversed;
+            (*home, reversed) = match CONNECTIONS {
+                true => {
+                    let (key, reversed) = key.of_connection();
+                    (self.home(&key, bucket), reversed)
+                }
+                false => (self.home(key, bucket), false),
+            };
             slot.packet.set_reversed(reversed);
-            *home = self.home(&key, bucket_of(slot.packet.rss_hash));
             self.memory.prefetch_entry(*home as usize);
         }
         // Second pass: most flows are found at home. For the rest the lines to search are fetched.
@@ -413,7 +419,13 @@ impl FlowTable {
                 continue;
             }
             let near = self.links(FlowIndex(home)).near;
-            if near & 1 != 0 && *self.key_of(FlowIndex(home)) == name(&slot.packet.headers.key).0 {
+            let there = self.key_of(FlowIndex(home));
+            let key = &slot.packet.headers.key;
+            let is_it = || match CONNECTIONS {
+                true => *there == key.of_connection().0,
+                false => there == key,
+            };
+            if near & 1 != 0 && is_it() {
                 slot.packet.flow = FlowIndex(home);
                 self.memory.prefetch_state(home as usize, &self.fetched);
                 self.links_mut(FlowIndex(home)).last_seen = tick;
@@ -428,7 +440,10 @@ impl FlowTable {
         for &i in &unsettled[..waiting] {
             let packet = &mut slots[usize::from(i)].packet;
             let home = FlowIndex(homes[usize::from(i)]);
-            let (key, _) = name(&packet.headers.key);
+            let key = match CONNECTIONS {
+                true => packet.headers.key.of_connection().0,
+                false => packet.headers.key,
+            };
             let found = self.find(home, &key);
             let flow = found.or_else(|| self.open(home, &key, now, ends, Timer::Own));
             if let Some(flow) = flow {

@@ -256,14 +256,23 @@ impl StateSlot {
     /// Where the version is for packets of a direction.
     #[inline]
     pub(crate) fn version_at(&self, reversed: bool) -> usize {
-        self.version + self.version_apart * usize::from(reversed)
+        // Where it is the same for both, which way a packet goes need not be looked at.
+        match self.version_apart {
+            0 => self.version,
+            apart => self.version + apart * usize::from(reversed),
+        }
     }
 
     /// The function's bytes for packets of a direction.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn state_of(&self, reversed: bool) -> Range<usize> {
-        let apart = self.state_apart * usize::from(reversed);
-        self.state.start + apart..self.state.end + apart
+        match self.state_apart {
+            0 => self.state.clone(),
+            apart => {
+                let apart = apart * usize::from(reversed);
+                self.state.start + apart..self.state.end + apart
+            }
+        }
     }
 
     /// Whether each direction has its own.
@@ -281,7 +290,8 @@ impl StateSlot {
     ///
     /// # Panics
     /// If the type is larger than what the function declared, or its alignment above 8.
-    #[inline]
+    // Once a packet in every function with state: see `FlowStates::state`.
+    #[inline(always)]
     fn typed<'a, T: Pod>(
         &self,
         table: &'a mut FlowTable,

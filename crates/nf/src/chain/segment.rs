@@ -64,7 +64,10 @@ impl Segment {
     /// a connection.
     #[inline]
     pub(super) fn settled_at(&self, reversed: bool) -> usize {
-        self.bytes.start + self.apart * usize::from(reversed)
+        match self.apart {
+            0 => self.bytes.start,
+            apart => self.bytes.start + apart * usize::from(reversed),
+        }
     }
 
     /// Where in a flow's state it is noted that the segments behind have yet to be told of a flow that a
