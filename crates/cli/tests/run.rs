@@ -7,6 +7,7 @@ use common::*;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::Stdio;
+use tailwater_dataplane::report::StateReport;
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
 
@@ -322,6 +323,12 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     report["wake_us"] = report["latency_us"].clone();
     // Null where no RSS buckets move.
     report["server"] = serde_json::to_value(ServerReport::default()).unwrap();
+    // There with `spec.state` only; the list holds a name.
+    let state = StateReport {
+        functions: vec!["tw:edge:nat".to_owned()],
+        ..StateReport::default()
+    };
+    report["state"] = serde_json::to_value(state).unwrap();
     let found = fields(
         &report,
         &[

@@ -4,9 +4,10 @@ mod common;
 #[path = "../../state/tests/server/mod.rs"]
 mod server;
 
+use common::serving::{Serving, documented, served};
 use common::{Folder, run, tailwater};
 use server::RedisServer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -165,4 +166,25 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
         &[&"run", &chain, &"--traffic", &short],
         &server.socket().display().to_string(),
     );
+}
+
+/// A run whose state is kept serves all metrics of the page about them.
+#[test]
+fn documentation_and_page_name_the_same_metrics_of_state() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    let chain = spec(&folder, &server, &folder.path("flows.csv"));
+    let long = traffic(&folder, "long.pcap", 60_000);
+    let mut command = tailwater();
+    command.args(["run", "--traffic"]).args([&long, &chain]);
+    let mut serving = Serving::run(&mut command);
+    let served = served(&serving.page_with("tailwater_state_reads"));
+    let of_state = |name: &&str| name.starts_with("tailwater_state_");
+    let found: BTreeSet<&str> = served.iter().map(String::as_str).filter(of_state).collect();
+    let documented: BTreeSet<&str> = documented().into_iter().filter(of_state).collect();
+    assert!(!documented.is_empty());
+    assert_eq!(found, documented);
+    serving.stop("-TERM");
 }

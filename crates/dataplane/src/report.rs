@@ -182,7 +182,7 @@ pub struct SloReport {
 }
 
 /// What was done with flow state that is kept outside.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StateReport {
     /// Where the store is.
     pub store: String,

@@ -1,6 +1,7 @@
 //! A run that goes on, and is looked at meanwhile.
 
 use super::{Folder, tailwater};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -13,6 +14,27 @@ pub fn get(address: SocketAddr, request: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// The metrics that the documentation names.
+pub fn documented() -> BTreeSet<&'static str> {
+    let documentation = include_str!("../../../../docs/metrics.md");
+    let rows = documentation.lines();
+    rows.filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect()
+}
+
+/// The metrics of a page.
+pub fn served(page: &str) -> BTreeSet<String> {
+    let suffix = |line: &str| match line {
+        line if line.ends_with(" counter") => "_total",
+        line if line.ends_with(" info") => "_info",
+        _ => "",
+    };
+    page.lines()
+        .filter_map(|line| Some((line.strip_prefix("# TYPE ")?, suffix(line))))
+        .filter_map(|(line, suffix)| Some(format!("{}{suffix}", line.split(' ').next()?)))
+        .collect()
 }
 
 /// A run of an access list and NAT that serves metrics until it is stopped, or for five minutes.
