@@ -194,8 +194,10 @@ fn config(capture: PathBuf) -> RunConfig {
     RunConfig {
         cores: cores::available().into_iter().take(1).collect(),
         nic: TraceNicConfig {
-            // As fast as they are taken: a busy machine loses nothing.
-            pacing: Pacing::Saturate,
+            // For longer than packets are detained; the ring has room for all, so that a busy machine loses
+            // nothing.
+            pacing: Pacing::Arrivals,
+            ring: 1 << 16,
             ..TraceNicConfig::default()
         },
         window: Nanos::from_millis(20),
