@@ -512,6 +512,7 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
     spec.functions.push(FunctionSpec {
         name: "dying".to_owned(),
         config: FunctionConfig::Own(OwnFunction::new("Dying", make)),
+        files: Vec::new(),
     });
     let (capture, stop) = (folder.0.join("sent.pcap"), AtomicBool::new(false));
     let does = Does {

@@ -69,6 +69,7 @@ fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec
     Some(FunctionSpec {
         name: "faulty".to_owned(),
         config: FunctionConfig::Own(OwnFunction::new("Faulty", make)),
+        files: Vec::new(),
     })
 }
 

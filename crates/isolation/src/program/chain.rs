@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::build::by_itself;
-use tailwater_nf::spec::{ChainSpec, FunctionSpec};
+use tailwater_nf::spec::FunctionSpec;
 
 /// Runs the function at this place in the chain of a spec's file for the server at the other end of standard input,
 /// until the chain ends.
@@ -25,14 +25,14 @@ fn configure(
         field: String::new(),
         message,
     };
-    let spec = ChainSpec::read(chain).map_err(|error| refuse(error.to_string()))?;
-    let function = spec.functions.get(place);
-    let function = function.filter(|function| fingerprint(function) == configuration.config);
-    let function = function.ok_or_else(|| {
+    // Of the other functions it reads nothing, for it may not.
+    let function =
+        FunctionSpec::read_at(chain, place).map_err(|error| refuse(error.to_string()))?;
+    if fingerprint(&function) != configuration.config {
         let message = format!("{} has changed since the run began", chain.display());
-        refuse(message)
-    })?;
-    let made = by_itself(function, &RssHasher::default(), configuration.part);
+        return Err(refuse(message));
+    }
+    let made = by_itself(&function, &RssHasher::default(), configuration.part);
     let (function, records) = made.map_err(|error| refuse(error.to_string()))?;
     Ok(Configured {
         function,

@@ -56,6 +56,20 @@ impl LibraryFunction {
                 unsafe { shared.stop(instance) }
             }
         })?;
+        LibraryFunction::loaded(file, content, config)
+    }
+
+    /// As [`open`](Self::open), by a process that another one started after it had opened the same library: it is not
+    /// tried out again. If it crashes, so does this process.
+    ///
+    /// # Errors
+    /// The library is none for this program, or refuses the configuration.
+    pub fn open_tried(file: &Path, config: &str) -> Result<LibraryFunction, LibraryError> {
+        let content = content(file).map_err(LibraryError::Read)?;
+        LibraryFunction::loaded(file, content, config)
+    }
+
+    fn loaded(file: &Path, content: u64, config: &str) -> Result<LibraryFunction, LibraryError> {
         let shared = Shared::new(Library::load(file)?, config)?;
         // Can one be had at all?
         match shared.start() {

@@ -13,7 +13,7 @@ use crate::ipsec::IpsecRules;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
@@ -21,6 +21,20 @@ use tailwater_net::toeplitz::RssHasher;
 const KIND: &str = "Chain";
 /// What a chain spec is, in errors.
 const WHAT: &str = "a chain spec";
+/// What its `spec` is, in errors.
+const PARTS: &str = "a map with functions and slo";
+/// The fields of its `spec`.
+const FIELDS: &[&str] = &[
+    "match",
+    "functions",
+    "slo",
+    "flows",
+    "packets",
+    "ports",
+    "state",
+];
+/// What its `functions` are, in errors.
+const FUNCTIONS: &str = "a list of functions";
 /// Most functions in a chain.
 const MAX_FUNCTIONS: usize = 16;
 /// Most entries in a list of `match`.
@@ -73,6 +87,31 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its kind and configuration.
     pub config: FunctionConfig,
+    /// The files that its configuration was read from, besides the spec: rules, keys, a library.
+    pub files: Vec<PathBuf>,
+}
+
+impl FunctionSpec {
+    /// Reads one function of a spec that was read as a whole by another process: what is wrong with others, or between
+    /// them, is not seen, and none of their files is read. A library is not tried out before it is loaded.
+    ///
+    /// # Errors
+    /// There is no such function; the first thing that is wrong with it, with its place.
+    pub fn read_at(path: &Path, place: usize) -> Result<FunctionSpec, SpecError> {
+        let document = Document::read(path, WHAT)?;
+        let (_, spec) = document.object(KIND, PARTS)?;
+        let node = spec.fields(FIELDS)?.required("functions", FUNCTIONS)?;
+        let items = node.list("functions", MAX_FUNCTIONS)?;
+        let item = items.get(place).ok_or_else(|| {
+            node.error(format!(
+                "expected functions[{place}], found {}",
+                items.len()
+            ))
+        })?;
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        let (_, function) = function(item, &Context::new(base_dir, true))?;
+        Ok(function)
+    }
 }
 
 /// The service level objectives of a chain.
@@ -222,21 +261,10 @@ impl ChainSpec {
 }
 
 fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
-    let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
-    let spec = spec.fields(&[
-        "match",
-        "functions",
-        "slo",
-        "flows",
-        "packets",
-        "ports",
-        "state",
-    ])?;
-    let context = Context { base_dir };
-    let functions = functions(
-        &spec.required("functions", "a list of functions")?,
-        &context,
-    )?;
+    let (metadata, spec) = document.object(KIND, PARTS)?;
+    let spec = spec.fields(FIELDS)?;
+    let context = Context::new(base_dir, false);
+    let functions = functions(&spec.required("functions", FUNCTIONS)?, &context)?;
     let ports = spec.optional("ports");
     let ports = ports.map(|node| ports_of(&node, &functions)).transpose()?;
     let kept = match spec.optional("state") {
@@ -297,14 +325,29 @@ fn each<'a, T>(
     node.list(what, MAX_MATCHES)?.iter().map(parse).collect()
 }
 
+/// Reads a function, and tells whether the spec gives it a name.
+fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, FunctionSpec), SpecError> {
+    let (name, config) = functions::parse(item, context)?;
+    let named = name.is_some();
+    let function = FunctionSpec {
+        name: name.unwrap_or_else(|| config.default_name().to_string()),
+        config,
+        files: context.take_named(),
+    };
+    Ok((named, function))
+}
+
 fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSpec>, SpecError> {
     let mut functions: Vec<FunctionSpec> = Vec::new();
     // Of tunnels' ends, with the places of their functions.
     let mut keys = HashMap::new();
     for item in node.list("functions", MAX_FUNCTIONS)? {
-        let (name, config) = functions::parse(&item, context)?;
-        let named = name.is_some();
-        let name = name.unwrap_or_else(|| config.default_name().to_string());
+        let (named, function) = function(&item, context)?;
+        let FunctionSpec {
+            name,
+            config,
+            files,
+        } = function;
         if let Some(other) = functions.iter().position(|function| function.name == name) {
             let hint = if named {
                 ""
@@ -380,7 +423,11 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
                 return Err(item.error(message));
             }
         }
-        functions.push(FunctionSpec { name, config });
+        functions.push(FunctionSpec {
+            name,
+            config,
+            files,
+        });
     }
     Ok(functions)
 }

@@ -82,7 +82,7 @@ fn rules_file(
     fields: &Fields<'_>,
     context: &Context<'_>,
 ) -> Result<(Vec<Rule>, PathBuf), SpecError> {
-    let path = context.base_dir.join(node.string("the name of a file")?);
+    let path = context.file(node.string("the name of a file")?);
     let name = path.display().to_string();
     let format = match fields.optional("format") {
         Some(node) => node.word(&[("classbench", Format::Classbench), ("yaml", Format::Yaml)])?,

@@ -35,7 +35,7 @@ impl EncryptConfig {
                 })?
             }
             (None, Some(node)) => {
-                let path = context.base_dir.join(node.string("the name of a file")?);
+                let path = context.file(node.string("the name of a file")?);
                 let name = path.display().to_string();
                 let text = read_text(&path, &name)
                     .map_err(|error| node.error(format!("{name} {}", error.message)))?;

@@ -67,9 +67,7 @@ impl FirewallConfig {
             }
             (Some(list), None) => (rules_of(&list, &zones)?, None),
             (None, Some(file)) => {
-                let path = context
-                    .base_dir
-                    .join(file.string("the name of a file")?);
+                let path = context.file(file.string("the name of a file")?);
                 (read_rules(&path, &file, &zones)?, Some(path))
             }
         };

@@ -59,7 +59,7 @@ impl IpForwardConfig {
         let (mut routes, source) = match fields.optional("routesFile") {
             None => (Vec::new(), None),
             Some(node) => {
-                let path = context.base_dir.join(node.string("the name of a file")?);
+                let path = context.file(node.string("the name of a file")?);
                 (file_routes(&node, &path, &next_hops)?, Some(path))
             }
         };

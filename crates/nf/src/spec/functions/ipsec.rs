@@ -298,10 +298,7 @@ impl Parsing<'_> {
                 }
             }
             (None, Some(node)) => {
-                let path = self
-                    .context
-                    .base_dir
-                    .join(node.string("the name of a file")?);
+                let path = self.context.file(node.string("the name of a file")?);
                 let name = path.display().to_string();
                 let text = read_text(&path, &name)
                     .map_err(|error| node.error(format!("{name} {}", error.message)))?;

@@ -17,14 +17,18 @@ impl LibraryConfig {
         const WHAT: &str = "the name of a shared library, such as ./limit.so";
         let fields = node.fields(&["file", "config"])?;
         let file_node = fields.required("file", WHAT)?;
-        let file = context.base_dir.join(file_node.string(WHAT)?);
+        let file = context.file(file_node.string(WHAT)?);
         let config_node = fields.optional("config");
         let config = match &config_node {
             None => "{}".to_owned(),
             Some(node) if !node.is_map() => return Err(node.expected("a map")),
             Some(node) => node.json()?,
         };
-        let function = LibraryFunction::open(&file, &config).map_err(|error| match error {
+        let open = match context.tried {
+            true => LibraryFunction::open_tried,
+            false => LibraryFunction::open,
+        };
+        let function = open(&file, &config).map_err(|error| match error {
             LibraryError::Config { field, message } => match &config_node {
                 Some(node) => node.descendant(&field).error(message),
                 None => fields.error(format!("config: {message}")),

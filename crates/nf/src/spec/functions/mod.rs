@@ -3,7 +3,8 @@
 use super::error::{SpecError, nearest, quoted};
 use super::located::Located;
 use super::values::label;
-use std::path::Path;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 
 mod own;
 pub use external::{Changes, Missing};
@@ -12,7 +13,33 @@ pub use own::OwnFunction;
 /// What reading a function's configuration may need beside its YAML.
 pub(crate) struct Context<'a> {
     /// The folder that file names in the spec are relative to.
-    pub base_dir: &'a Path,
+    base_dir: &'a Path,
+    /// Whether libraries have been tried out by another process, which need not be done again.
+    tried: bool,
+    /// The files that were named since this was last taken.
+    named: RefCell<Vec<PathBuf>>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(base_dir: &'a Path, tried: bool) -> Context<'a> {
+        Context {
+            base_dir,
+            tried,
+            named: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Where a file is that a function names.
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.base_dir.join(name);
+        self.named.borrow_mut().push(path.clone());
+        path
+    }
+
+    /// The files that were named since the last time.
+    pub(crate) fn take_named(&self) -> Vec<PathBuf> {
+        self.named.take()
+    }
 }
 
 /// Declares the function kinds: the key in YAML, and the module and type of the configuration.

@@ -97,7 +97,7 @@ fn patterns(
     let mut patterns = Vec::new();
     let mut source = None;
     if let Some(node) = fields.optional("patternsFile") {
-        let path = context.base_dir.join(node.string("the name of a file")?);
+        let path = context.file(node.string("the name of a file")?);
         let name = path.display().to_string();
         let text = read_text(&path, &name).map_err(|mut error| {
             if error.path.is_empty() && error.line == 0 {
