@@ -36,7 +36,8 @@ pub struct Confinement {
 /// What is in a program's root directory besides the program and its libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Root {
-    /// Files and directories of the machine, readable at the same paths.
+    /// Files and directories of the machine, readable at the same paths. A file that the program's own user could not read,
+    /// a key for example, is copied for it as it is when the program starts.
     pub files: Vec<PathBuf>,
 }
 
@@ -122,6 +123,37 @@ impl Confinement {
             close_descriptors: true,
             die_with_parent: true,
         }
+    }
+
+    /// Defences that are switched off: `user`, `capabilities`, `no-new-privileges`, `filter`, `root`, `namespaces` (one or
+    /// more of them), `limits` (all of them), `groups` (one or more), `descriptors`, `end` (with the agent).
+    pub fn without(&self) -> Vec<&'static str> {
+        let Namespaces {
+            processes,
+            network,
+            ipc,
+            host_name,
+            users,
+        } = self.namespaces;
+        let namespaces = processes && network && ipc && host_name && users;
+        let groups = &self.groups;
+        let all = [
+            ("user", self.own_user),
+            ("capabilities", self.drop_capabilities),
+            ("no-new-privileges", self.no_new_privileges),
+            ("filter", self.filter),
+            ("root", self.root.is_some()),
+            ("namespaces", namespaces),
+            ("limits", self.limits != Limits::default()),
+            (
+                "groups",
+                groups.memory.is_some() && groups.processes.is_some() && groups.cores,
+            ),
+            ("descriptors", self.close_descriptors),
+            ("end", self.die_with_parent),
+        ];
+        let off = all.into_iter().filter(|(_, on)| !on);
+        off.map(|(name, _)| name).collect()
     }
 
     /// No defence at all: what any child is.

@@ -66,7 +66,10 @@ impl ContainerRuntime {
         let path = |name: &str| directory.join(name);
         let (root, socket, log) = (path("root"), path("seccomp"), path("log"));
         let skeleton = match &confinement.root {
-            Some(wanted) => Skeleton::make(&root, &program.path, wanted)?,
+            Some(wanted) => {
+                let user = confinement.own_user.then(|| instance.user());
+                Skeleton::make(&root, &program.path, wanted, user)?
+            }
             None => Skeleton::whole(&root, &program.path)?,
         };
         let devices = root.join("dev");

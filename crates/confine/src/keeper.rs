@@ -27,7 +27,7 @@ use crate::filter::{Filter, Listener, Notified, Syscall};
 use crate::instance::Instance;
 use crate::schedule;
 use crate::shared::Shared;
-use crate::stopped::{End, Status, Stopped};
+use crate::stopped::{Status, Stopped};
 use crate::sys::{self, Side};
 
 /// How long a start may take, on a machine that is busy.
@@ -401,13 +401,13 @@ impl Keeper {
     /// Takes its status, and removes all that was made for it.
     fn bury(mut self, instance: Instance) {
         let status = self.reap();
-        let stopped = self.shared.bury(status);
+        let end = self.shared.bury(status);
         if let Some(started) = self.started.take() {
             let _ = started.send(Err(self.why_not(status)));
         }
         // Nothing of it is left when its end is told.
         drop(instance);
-        self.shared.tell(End { status, stopped });
+        self.shared.tell(end);
     }
 
     fn reap(&self) -> Status {

@@ -1,10 +1,10 @@
 //! A program's root directory: an empty one where its program and libraries appear, for reading only.
 
 use std::ffi::{CString, OsStr};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::confinement::Root;
@@ -33,25 +33,34 @@ pub(crate) struct Skeleton {
 
 impl Skeleton {
     /// Makes the directory, with places for what will be seen there.
-    pub(crate) fn make(directory: &Path, program: &Path, root: &Root) -> Result<Skeleton, Error> {
+    /// Files that `user`, if the program has one of its own, could not read are copied for it.
+    pub(crate) fn make(
+        directory: &Path,
+        program: &Path,
+        root: &Root,
+        user: Option<u32>,
+    ) -> Result<Skeleton, Error> {
         let mut skeleton = Skeleton::begin(directory)?;
         skeleton.show(program, Path::new(PROGRAM))?;
-        if wants_libraries(program)? {
-            for library in LIBRARIES {
-                skeleton.show_as_it_is(Path::new(library))?;
-            }
+        let libraries = match wants_libraries(program)? {
+            true => &LIBRARIES[..],
+            false => &[],
+        };
+        for library in libraries {
+            skeleton.show_as_it_is(Path::new(library))?;
         }
         for wanted in &root.files {
-            if !wanted.exists() {
-                return Err(file(wanted, io::ErrorKind::NotFound.into()));
+            // By whichever link that leads there.
+            if libraries.iter().any(|library| wanted.starts_with(library)) {
+                continue;
             }
-            skeleton.show_as_it_is(wanted)?;
+            skeleton.show_file(wanted, user)?;
         }
         Ok(skeleton)
     }
 
     fn begin(directory: &Path) -> Result<Skeleton, Error> {
-        fs::create_dir(directory).map_err(|error| file(directory, error))?;
+        create_directory(directory).map_err(|error| file(directory, error))?;
         Ok(Skeleton {
             directory: directory.to_owned(),
             seen: Vec::new(),
@@ -92,11 +101,40 @@ impl Skeleton {
         }
     }
 
+    /// Shows a file or directory that a program is to read, at the path by which it was named, whatever links lead there.
+    fn show_file(&mut self, path: &Path, user: Option<u32>) -> Result<(), Error> {
+        let place = inside(&self.directory, path);
+        let seen = |(_, seen): &(PathBuf, PathBuf)| path.starts_with(seen);
+        if self.seen.iter().any(seen) || place.exists() {
+            return Ok(());
+        }
+        let real = path.canonicalize().map_err(|error| file(path, error))?;
+        let data = real.metadata().map_err(|error| file(path, error))?;
+        const READ_BY_OTHERS: u32 = 0o004;
+        let user = user.filter(|_| data.is_file() && data.mode() & READ_BY_OTHERS == 0);
+        let Some(user) = user else {
+            return self.show(&real, path);
+        };
+        // A key, say: it is in memory, and gone with the program.
+        let place = self.place(path)?;
+        let copied = File::open(&real).and_then(|mut from| {
+            let mut new = File::options();
+            let mut to = new.write(true).create_new(true).mode(0o400).open(&place)?;
+            io::copy(&mut from, &mut to)?;
+            fchown(&to, Some(user), Some(user))
+        });
+        copied.map_err(|error| file(path, error))
+    }
+
     fn show(&mut self, source: &Path, at: &Path) -> Result<(), Error> {
         let place = self.place(at)?;
         let made = match source.is_dir() {
             true => fs::create_dir_all(&place),
-            false => File::create(&place).map(|_| ()),
+            false => File::options()
+                .write(true)
+                .create_new(true)
+                .open(&place)
+                .map(|_| ()),
         };
         made.map_err(|error| file(&place, error))?;
         self.seen.push((source.to_owned(), at.to_owned()));
@@ -106,11 +144,19 @@ impl Skeleton {
     /// Where a path of the root is on the machine, with the directories on the way there.
     fn place(&self, at: &Path) -> Result<PathBuf, Error> {
         let place = inside(&self.directory, at);
-        if let Some(parent) = place.parent() {
-            fs::create_dir_all(parent).map_err(|error| file(parent, error))?;
+        let parents = place.ancestors().skip(1);
+        let missing: Vec<&Path> = parents.take_while(|path| !path.exists()).collect();
+        for directory in missing.into_iter().rev() {
+            create_directory(directory).map_err(|error| file(directory, error))?;
         }
         Ok(place)
     }
+}
+
+/// Makes a directory that every user can pass, whatever the agent's `umask`.
+fn create_directory(directory: &Path) -> io::Result<()> {
+    fs::create_dir(directory)?;
+    fs::set_permissions(directory, Permissions::from_mode(0o755))
 }
 
 /// An absolute path below another directory.

@@ -33,6 +33,8 @@ struct State {
     program: Option<OwnedFd>,
     group: Option<Group>,
     stopped: Option<Stopped>,
+    /// The program ended by itself, and its runtime was killed before it could tell how.
+    untold: bool,
     end: Option<End>,
 }
 
@@ -45,6 +47,7 @@ impl Shared {
                 program: None,
                 group: Some(group),
                 stopped: None,
+                untold: false,
                 end: None,
             }),
             ended: Condvar::new(),
@@ -86,8 +89,12 @@ impl Shared {
     }
 
     /// It has ended so: removes its groups, and works out what stopped it.
-    pub(crate) fn bury(&self, status: Status) -> Option<Stopped> {
+    pub(crate) fn bury(&self, status: Status) -> End {
         let mut state = self.lock();
+        let status = match state.untold {
+            true => Status::Unknown,
+            false => status,
+        };
         state.process = None;
         state.program = None;
         let group = state.group.take();
@@ -104,7 +111,7 @@ impl Shared {
         // That takes its time, in which nobody is to wait for the state.
         drop(state);
         drop(group);
-        stopped
+        End { status, stopped }
     }
 
     /// Nothing of it is left.
@@ -116,7 +123,8 @@ impl Shared {
     /// Kills it for this reason, unless there is one already.
     pub(crate) fn stop(&self, why: Stopped) {
         let mut state = self.lock();
-        // It may just have ended: then it ended by itself.
+        // It may just have ended: then it ended by itself. So may the program of a runtime that has yet to tell.
+        let gone = state.program.as_ref().is_some_and(has_ended);
         if let Some(process) = &state.process
             && !has_ended(process)
             && pidfd_send_signal(process, Signal::KILL).is_ok()
@@ -124,7 +132,10 @@ impl Shared {
             if let Some(program) = &state.program {
                 let _ = pidfd_send_signal(program, Signal::KILL);
             }
-            state.stopped.get_or_insert(why);
+            match gone {
+                true => state.untold = true,
+                false => drop(state.stopped.get_or_insert(why)),
+            }
         }
     }
 

@@ -138,15 +138,15 @@ impl Confinement {
             let behind = 3 + program.descriptors.len() as u32;
             Filter::function(&program.talks_over()).and_on_descriptor(libc::SYS_sendmsg, behind)
         });
+        let user = self.own_user.then(|| instance.user());
         let mut mounts = Vec::new();
         let mut path = c_path(&program.path)?;
         if let Some(root) = &self.root {
             let directory = instance.directory.join("root");
-            let skeleton = Skeleton::make(&directory, &program.path, root)?;
+            let skeleton = Skeleton::make(&directory, &program.path, root, user)?;
             mounts = root_mounts(&skeleton)?;
             path = c_path(Path::new(root::PROGRAM))?;
         }
-        let user = self.own_user.then(|| instance.user());
         let group = Group::make(
             Hierarchies::find()?,
             instance.group(),
