@@ -196,10 +196,14 @@ pub struct RunArgs {
     /// Record the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
-    /// Run each function in a process of its own (docs/isolation.md)
-    #[arg(long, value_name = "none|process", default_value = "none")]
+    /// Run each function in a confined process or container of its own (docs/isolation.md)
+    #[arg(long, value_name = "none|process|container", default_value = "none")]
     #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
     pub isolation: Isolated,
+    /// Leave out defences around isolated functions: filter, groups, limits, namespaces, root, user; or all of them
+    #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
+    #[arg(hide_possible_values = true)]
+    pub isolation_without: Vec<Defence>,
     /// Serve Prometheus metrics while running; a port means 127.0.0.1
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     pub metrics: Option<SocketAddr>,
@@ -233,6 +237,19 @@ pub struct LoadArgs {
 pub enum Isolated {
     None,
     Process,
+    Container,
+}
+
+/// What is around an isolated function, each to be left out by itself where a machine lacks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Defence {
+    All,
+    Filter,
+    Groups,
+    Limits,
+    Namespaces,
+    Root,
+    User,
 }
 
 /// How a report is printed.

@@ -31,7 +31,12 @@ const RING: u32 = 1024;
 /// Runs a chain on traffic or ports and prints the report.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
-    let spec = ChainSpec::read(&args.chain)?;
+    let spec = match args.isolation {
+        Isolated::None => ChainSpec::read(&args.chain)?,
+        // Isolated functions read it in a directory of their own.
+        _ => ChainSpec::read(&isolation::absolute(&args.chain)?)?,
+    };
+    let isolated = isolation::programs(args, &spec)?;
     spec.warnings()
         .for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
@@ -120,10 +125,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         server,
         recorder,
     } = placing.mappers(args, &spec, loaded.as_ref().map(|l| &l.trace), &stop)?;
-    let isolation = match args.isolation {
-        Isolated::None => None,
-        Isolated::Process => Some(isolation::processes(&args.chain, &spec, &dedicated)?),
-    };
+    let isolation = isolated
+        .map(|isolated| isolation::on(isolated, &dedicated))
+        .transpose()?;
     let config = RunConfig {
         cores: dedicated,
         nic: TraceNicConfig {

@@ -183,7 +183,7 @@ fn isolated(table: &mut Table, report: &RunReport) {
     let Some(isolation) = &report.isolation else {
         return;
     };
-    let mut text = "each in a process of its own".to_owned();
+    let mut text = format!("each in a {} of its own", isolation.mode);
     if isolation.switches_us > 0.0 {
         let _ = write!(
             text,
@@ -193,6 +193,11 @@ fn isolated(table: &mut Table, report: &RunReport) {
         );
     }
     table.line("functions", &text);
+    match &isolation.without[..] {
+        [] => table.line("", "confined by every defence"),
+        ["all"] => table.line("", "not confined: each has the rights of this program"),
+        some => table.line("", &format!("confined without {}", some.join(", "))),
+    }
     if !isolation.real_time {
         table.line("", "without real-time priority, which needs root: slower");
     }
@@ -211,6 +216,9 @@ fn isolated(table: &mut Table, report: &RunReport) {
         if restarts.total() > 0 {
             let text = format!("{} replaced: {}", function.name, causes.join(", "));
             table.line("", &text);
+        }
+        for end in &function.ends {
+            table.line("", &one_line(&format!("{}: {end}", function.name)));
         }
     }
     for failure in &isolation.failures {

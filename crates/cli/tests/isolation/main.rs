@@ -7,12 +7,15 @@ mod common;
 use common::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tailwater_confine::{ContainerRuntime, FIRST_USER};
 use tailwater_dataplane::cores::available;
 
 /// The examples, with an objective that leaves time for what a busy machine could not do at once.
@@ -31,6 +34,12 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
         // Libraries have to be built first: below. Others cannot be isolated.
         let others = ["library:", "ipsec:", "external:", "firewall:"];
         if !text.contains("kind: Chain") || others.iter().any(|other| text.contains(other)) {
+            continue;
+        }
+        // What cannot be isolated, and says so: below.
+        let alone = ["- firewall:", "- ipsec:", "external:", "state:"];
+        let mut lines = text.lines().map(str::trim);
+        if lines.any(|line| alone.contains(&line)) {
             continue;
         }
         let lines = text.lines().map(|line| match line.trim_start() {
@@ -61,16 +70,16 @@ fn run_isolated(
     cores: &str,
 ) -> (Value, Vec<Vec<u8>>) {
     let sent = chain.with_extension("pcap");
-    let more = [
+    let mut more = vec![
         "--ring",
         "1000000",
         "--cores",
         cores,
-        "--isolation",
-        isolation,
         "--capture-out",
         sent.to_str().unwrap(),
+        "--isolation",
     ];
+    more.extend(isolation.split(' '));
     let report = report(chain, traffic, &more);
     assert_identity(&report);
     (report, frames(&sent))
@@ -117,21 +126,62 @@ fn flows(report: &Value) -> [Option<u64>; 5] {
     ["active", "opened", "expired", "evicted", "refused"].map(|name| report["flows"][name].as_u64())
 }
 
-/// Runs a chain both ways and compares.
-fn assert_same(chain: &Path, traffic: &Path, cores: &str) {
-    let (one, sent) = run_isolated(chain, traffic, "none", cores);
-    let (other, sent_by_processes) = run_isolated(chain, traffic, "process", cores);
+/// Runs a chain in one process, and isolated in these ways, and compares.
+fn assert_same(chain: &Path, traffic: &Path, cores: &str, ways: &[&str]) {
     let name = chain.display();
-    assert!(!sent.is_empty(), "{name}");
-    assert_eq!(one["packets"], other["packets"], "{name}");
-    assert_eq!(flows(&one), flows(&other), "{name}");
     let encrypted = name.to_string().contains("encrypt");
-    let [sent, sent_by_processes] = [sent, sent_by_processes].map(|f| by_flow(f, encrypted));
-    assert!(sent == sent_by_processes, "{name}: other packets were sent");
-    for function in other["isolation"]["functions"].as_array().unwrap() {
-        assert!(function["turns"].as_u64().unwrap() > 0, "{other}");
-        assert_eq!(restarts(function), 0, "{other}");
+    let (one, sent) = run_isolated(chain, traffic, "none", cores);
+    assert!(!sent.is_empty(), "{name}");
+    let sent = by_flow(sent, encrypted);
+    for way in ways {
+        let (other, sent_by_processes) = run_isolated(chain, traffic, way, cores);
+        assert_eq!(one["packets"], other["packets"], "{name}: {way}");
+        assert_eq!(flows(&one), flows(&other), "{name}: {way}");
+        let same = sent == by_flow(sent_by_processes, encrypted);
+        assert!(same, "{name}: {way}: other packets were sent");
+        let isolation = &other["isolation"];
+        assert_eq!(isolation["mode"], way.split(' ').next().unwrap());
+        let left_out = way.split_once("--isolation-without ");
+        let left_out = left_out.map_or(vec![], |(_, left_out)| left_out.split(',').collect());
+        assert_eq!(isolation["without"], json!(left_out), "{way}");
+        for function in isolation["functions"].as_array().unwrap() {
+            assert!(function["turns"].as_u64().unwrap() > 0, "{way}: {other}");
+            assert_eq!(restarts(function), 0, "{way}: {other}");
+        }
     }
+}
+
+/// Processes with the rights of `tailwater`.
+const TRUSTED: &str = "process --isolation-without all";
+
+/// Whether functions can be confined; says so if not.
+fn can_confine() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: confining functions needs root");
+    }
+    root
+}
+
+/// In a process, with every defence if that can be.
+fn process() -> &'static str {
+    match can_confine() {
+        true => "process",
+        false => TRUSTED,
+    }
+}
+
+/// All ways that this machine has.
+fn ways() -> Vec<&'static str> {
+    let mut ways = vec![TRUSTED];
+    if can_confine() {
+        ways.push("process");
+        match ContainerRuntime::find() {
+            Some(_) => ways.push("container"),
+            None => println!("skipped in containers: no crun (apt-get install crun)"),
+        }
+    }
+    ways
 }
 
 fn restarts(function: &Value) -> u64 {
@@ -149,7 +199,17 @@ fn every_example_does_what_it_does_in_one_process() {
     let traffic = traffic(&folder);
     let core = available().pop().unwrap().to_string();
     for chain in examples(&folder) {
-        assert_same(&chain, &traffic, &core);
+        let name = chain.file_name().unwrap().to_str().unwrap();
+        let all = [
+            "acl-nat.yaml",
+            "acl-lb-accounting.yaml",
+            "acl-urlfilter-encrypt.yaml",
+            "router.yaml",
+        ];
+        match all.contains(&name) {
+            true => assert_same(&chain, &traffic, &core, &ways()),
+            false => assert_same(&chain, &traffic, &core, &[process()]),
+        }
     }
 }
 
@@ -171,7 +231,7 @@ fn and_on_several_cores() {
         ]
         .contains(&name)
         {
-            assert_same(&chain, &traffic, &format!("{one},{other}"));
+            assert_same(&chain, &traffic, &format!("{one},{other}"), &[process()]);
         }
     }
 }
@@ -225,8 +285,8 @@ fn a_library_is_in_its_process_what_it_is_in_ours() {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, 7000));
     let core = available().pop().unwrap().to_string();
-    assert_same(&chain, &traffic, &core);
-    let (report, _) = run_isolated(&chain, &traffic, "process", &core);
+    assert_same(&chain, &traffic, &core, &ways());
+    let (report, _) = run_isolated(&chain, &traffic, process(), &core);
     assert_eq!(reason(&report, "misbehaving/asked-for"), 3);
     // Counted by the function, in `process` and when flows end.
     assert_eq!(reason(&report, "misbehaving/packets"), 6003);
@@ -234,12 +294,13 @@ fn a_library_is_in_its_process_what_it_is_in_ours() {
     assert_eq!(reason(&report, "misbehaving/ended-packets"), 6003);
 }
 
-/// A function that does this three times loses what it had in its hands, and nothing else happens.
-fn assert_survived(port: u16, cause: &str) {
+/// A function that does this three times loses what it had in its hands, and nothing else happens. What is told of the
+/// ends of its processes.
+fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, port));
     let core = available().pop().unwrap().to_string();
-    let (report, sent) = run_isolated(&chain, &traffic, "process", &core);
+    let (report, sent) = run_isolated(&chain, &traffic, way, &core);
     let report = json!({"packets": report["packets"], "isolation": report["isolation"]});
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let failed = restarts(&functions[1]);
@@ -265,54 +326,93 @@ fn assert_survived(port: u16, cause: &str) {
     let flows = by_flow(sent, false);
     let translated = flows.keys().filter(|words| words[4] as u16 >> 8 != 0);
     assert!(translated.count() <= 23, "{port}: {flows:?}");
+    functions[1]["ends"].to_string()
+}
+
+/// In every way; what each tells of the ends, with the way.
+fn assert_survived_everywhere(port: u16, cause: &str) -> Vec<(&'static str, String)> {
+    let ways = ways().into_iter();
+    ways.map(|way| (way, assert_survived(port, cause, way)))
+        .collect()
+}
+
+/// One that lies has to find out where to, which the filter and an empty root prevent.
+fn can_look_around() -> &'static str {
+    match can_confine() {
+        true => "process --isolation-without filter,root",
+        false => TRUSTED,
+    }
+}
+
+/// The filter ends a confined process that tries this; one that is trusted is overdue.
+fn assert_forbidden(port: u16, call: &str) {
+    assert_survived(port, "overdue", TRUSTED);
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        let told = assert_survived(port, "ended", way);
+        let expected = format!("it called {call}, which functions may not");
+        assert!(told.contains(&expected), "{way}: {told}");
+    }
 }
 
 #[test]
 fn a_function_that_crashes() {
     let _alone = alone();
-    assert_survived(7001, "ended");
+    for (way, told) in assert_survived_everywhere(7001, "ended") {
+        let expected = match way {
+            TRUSTED => "signal 6",
+            // The first process of a namespace ignores the signal, and runs into what is behind.
+            "process" => "it crashed (signal 11)",
+            // A runtime that is slow to tell how its program ended is not waited for.
+            _ if told.contains("nobody knows how") => continue,
+            _ => "signal 11",
+        };
+        assert!(told.contains(expected), "{way}: {told}");
+    }
 }
 
 #[test]
 fn a_function_that_ends() {
     let _alone = alone();
-    assert_survived(7002, "ended");
+    for (way, told) in assert_survived_everywhere(7002, "ended") {
+        let unknown = way == "container" && told.contains("nobody knows how");
+        assert!(unknown || told.contains("exit code 7"), "{way}: {told}");
+    }
 }
 
 #[test]
 fn a_function_that_never_yields() {
     let _alone = alone();
-    assert_survived(7003, "overdue");
+    assert_survived_everywhere(7003, "overdue");
 }
 
 #[test]
 fn a_function_that_sleeps_in_its_turn() {
     let _alone = alone();
-    assert_survived(7004, "overdue");
+    assert_forbidden(7004, "pause");
 }
 
 #[test]
 fn a_function_that_is_stopped() {
     let _alone = alone();
-    assert_survived(7005, "overdue");
+    assert_forbidden(7005, "tgkill");
 }
 
 #[test]
 fn a_function_whose_frames_reach_beyond_their_buffers() {
     let _alone = alone();
-    assert_survived(7006, "lied");
+    assert_survived(7006, "lied", can_look_around());
 }
 
 #[test]
 fn a_function_that_denies_packets() {
     let _alone = alone();
-    assert_survived(7007, "lied");
+    assert_survived(7007, "lied", can_look_around());
 }
 
 #[test]
 fn a_function_that_says_nothing_of_its_packets() {
     let _alone = alone();
-    assert_survived(7008, "lied");
+    assert_survived(7008, "lied", can_look_around());
 }
 
 #[test]
@@ -321,12 +421,103 @@ fn a_function_that_destroys_its_packets_destroys_no_more() {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, 7009));
     let core = available().pop().unwrap().to_string();
-    let (report, sent) = run_isolated(&chain, &traffic, "process", &core);
+    let (report, sent) = run_isolated(&chain, &traffic, can_look_around(), &core);
     // What is no packet any more is dropped by the next function; all others are sent.
     let malformed = reason(&report, "behind/other");
     assert!((3..2000).contains(&malformed), "{report}");
     assert_eq!(sent.len() as u64, 6003 - malformed, "{report}");
     assert_eq!(wrong_checksums(&sent), 0);
+}
+
+#[test]
+fn a_function_that_looks_around_is_stopped() {
+    let _alone = alone();
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        let told = assert_survived(7006, "ended", way);
+        let expected = "it called openat, which functions may not";
+        assert!(told.contains(expected), "{way}: {told}");
+    }
+}
+
+/// What only root may read reaches the function that it is for, whatever files `tailwater` makes by default.
+#[test]
+fn keys_of_root_s_are_read_by_the_function_that_needs_them() {
+    let _alone = alone();
+    if !can_confine() {
+        return;
+    }
+    let folder = Folder::new();
+    let key = folder.write("key", format!("{}\n", "0123456789abcdef".repeat(4)));
+    let rules = folder.write(
+        "edge.rules",
+        "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n",
+    );
+    let kept = folder.path("kept");
+    std::fs::create_dir(&kept).unwrap();
+    for file in [&key, &rules] {
+        std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+        // By a link in a directory that nobody else may look into.
+        symlink(file, kept.join(file.file_name().unwrap())).unwrap();
+    }
+    std::fs::set_permissions(&kept, Permissions::from_mode(0o700)).unwrap();
+    let functions = "[{acl: {rulesFile: kept/edge.rules, matchAction: allow, default: deny}}, \
+                     {encrypt: {keyFile: kept/key, midstream: encrypt}}]";
+    let chain = folder.spec("chain.yaml", functions, "");
+    std::fs::set_permissions(&chain, Permissions::from_mode(0o600)).unwrap();
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        let run = Command::new("sh")
+            .current_dir(&folder.0)
+            .args(["-c", "umask 077; exec \"$0\" \"$@\""])
+            .arg(env!("CARGO_BIN_EXE_tailwater"))
+            .args([
+                "run",
+                "chain.yaml",
+                "--duration",
+                "50ms",
+                "--output",
+                "json",
+            ])
+            .args(["--isolation", way])
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{way}: {}", text(&run.stderr));
+        let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert!(count(&report, "delivered") > 0, "{way}: {report}");
+    }
+}
+
+#[test]
+fn each_defence_can_be_left_out_and_that_is_told() {
+    let _alone = alone();
+    if !can_confine() {
+        return;
+    }
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    let traffic = folder.capture("in.pcap", &mixture(60));
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        for defence in ["filter", "groups", "limits", "namespaces", "root", "user"] {
+            let run = run(&[
+                &"run",
+                &chain,
+                &"--traffic",
+                &traffic,
+                &"--isolation",
+                &way,
+                &"--isolation-without",
+                &defence,
+                &"--output",
+                &"json",
+            ]);
+            let told = text(&run.stderr);
+            assert!(run.status.success(), "{way} without {defence}: {told}");
+            let warning = format!("warning: functions are confined without {defence} ");
+            assert!(told.contains(&warning), "{told}");
+            let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+            assert_eq!(report["isolation"]["without"], json!([defence]));
+            assert!(count(&report, "delivered") > 0, "{report}");
+        }
+    }
 }
 
 /// Processes of functions that were started by this one.
@@ -356,12 +547,45 @@ fn is_there(process: u32) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Runs a chain for long, does something to `tailwater`, and checks that no process of its stays.
-fn assert_nothing_stays(end: impl FnOnce(u32)) {
+/// A process and all that it started, and they.
+fn family_of(process: u32) -> Vec<u32> {
+    let mut family = vec![process];
+    let mut next = 0;
+    while let Some(&process) = family.get(next) {
+        family.extend(processes_of(process));
+        next += 1;
+    }
+    family
+}
+
+/// Directories and control groups of a confined function's process; none of another process.
+fn places_of(process: u32) -> Vec<PathBuf> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = user.and_then(|users| users.split_whitespace().next()?.parse::<u32>().ok());
+    let Some(number) = user.and_then(|user| user.checked_sub(FIRST_USER)) else {
+        return Vec::new();
+    };
+    let number = number.to_string();
+    let groups = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten();
+    let hierarchies = groups.flatten().map(|entry| entry.path());
+    let hierarchies = hierarchies.chain(["/sys/fs/cgroup".into()]);
+    let groups = hierarchies.map(|path| path.join("tailwater").join(&number));
+    let directory = Path::new("/run/tailwater/functions").join(&number);
+    groups
+        .chain([directory])
+        .filter(|path| path.exists())
+        .collect()
+}
+
+/// Runs a chain for long, does something to `tailwater`, and checks that nothing of it stays: no process; of confined
+/// ones, no directory and no control group either, after the next run has begun if `swept`.
+fn assert_nothing_stays(way: &str, swept: bool, end: impl FnOnce(u32)) {
     let folder = Folder::new();
     let chain = folder.acl_nat();
     let mut child = tailwater()
-        .args(["run", "--isolation", "process", "--duration", "60s"])
+        .args(["run", "--duration", "60s", "--isolation"])
+        .args(way.split(' '))
         .arg(&chain)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -373,7 +597,12 @@ fn assert_nothing_stays(end: impl FnOnce(u32)) {
         assert!(Instant::now() < until, "{:?}", processes_of(child.id()));
         sleep(Duration::from_millis(20));
     }
-    let processes = processes_of(child.id());
+    // And all of them are seated.
+    sleep(Duration::from_millis(300));
+    let mut processes = family_of(child.id());
+    processes.retain(|process| *process != child.id());
+    let places: Vec<PathBuf> = processes.iter().copied().flat_map(places_of).collect();
+    assert_eq!(places.is_empty(), way == TRUSTED, "{way}: {places:?}");
     end(child.id());
     child.wait().unwrap();
     let until = Instant::now() + Duration::from_secs(30);
@@ -381,6 +610,12 @@ fn assert_nothing_stays(end: impl FnOnce(u32)) {
         assert!(Instant::now() < until, "process {left} is still there");
         sleep(Duration::from_millis(20));
     }
+    if swept && way != TRUSTED {
+        let traffic = folder.capture("in.pcap", &mixture(10));
+        report(&chain, &traffic, &["--isolation", way]);
+    }
+    let left: Vec<_> = places.iter().filter(|path| path.exists()).collect();
+    assert!(left.is_empty(), "{way}: {left:?}");
 }
 
 fn signal(process: u32, signal: &str) {
@@ -393,13 +628,17 @@ fn signal(process: u32, signal: &str) {
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     let _alone = alone();
-    assert_nothing_stays(|tailwater| signal(tailwater, "-INT"));
+    for way in ways() {
+        assert_nothing_stays(way, false, |tailwater| signal(tailwater, "-INT"));
+    }
 }
 
 #[test]
 fn a_killed_run_leaves_nothing() {
     let _alone = alone();
-    assert_nothing_stays(|tailwater| signal(tailwater, "-KILL"));
+    for way in ways() {
+        assert_nothing_stays(way, true, |tailwater| signal(tailwater, "-KILL"));
+    }
 }
 
 #[test]
@@ -418,10 +657,24 @@ fn what_cannot_be_isolated_is_refused() {
             &chain,
             &"--isolation",
             &"process",
+            &"--isolation-without",
+            &"all",
             &"--cores",
             &cores,
         ]);
-        assert_refused(&refused, "export.file can be written by one process only");
+        let refused = text(&refused.stderr);
+        let expected = "export.file can be written by one process only";
+        assert!(refused.contains(expected), "{refused}");
+    }
+    if can_confine() {
+        let refused = run(&[&"run", &chain, &"--isolation", &"process"]);
+        assert_refused(&refused, "by a function that may write no files");
+    }
+    let [option, all] = ["--isolation-without", "all"];
+    assert_refused(&run(&[&"run", &chain, &option, &all]), "is for --isolation");
+    if ways().contains(&"container") {
+        let refused = run(&[&"run", &chain, &"--isolation", &"container", &option, &all]);
+        assert_refused(&refused, "has defences of its own");
     }
     // Numbers would begin anew with every process.
     let tunnel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ipsec.yaml");
@@ -450,4 +703,31 @@ fn what_cannot_be_isolated_is_refused() {
         "{}",
         text(&alone.stderr)
     );
+}
+
+#[test]
+fn who_is_not_root_is_told_that_functions_cannot_be_confined() {
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    std::fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&chain, Permissions::from_mode(0o644)).unwrap();
+    let nobody = || {
+        let mut tailwater = tailwater();
+        if rustix::process::geteuid().is_root() {
+            tailwater.uid(65_534);
+        }
+        tailwater
+    };
+    if let Err(error) = nobody().arg("--version").output() {
+        return println!("skipped: this program cannot be run by nobody: {error}");
+    }
+    let run = |without: &[&str]| {
+        let mut command = nobody();
+        command.args(["run", "--duration", "20ms", "--isolation", "process"]);
+        command.args(without).arg(&chain).output().unwrap()
+    };
+    assert_refused(&run(&[]), "this program must be root");
+    let trusted = run(&["--isolation-without", "all"]);
+    assert!(trusted.status.success(), "{}", text(&trusted.stderr));
+    assert!(text(&trusted.stderr).contains("warning: functions are not confined"));
 }

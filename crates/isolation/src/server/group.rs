@@ -255,9 +255,14 @@ impl Group {
                     Cause::Ended
                 }),
             };
-            if let Some(cause) = cause {
+            if let Some(mut cause) = cause {
                 // First it ends, then the worker goes on.
-                seat.process = None;
+                let ended = seat.process.take().and_then(|mut process| process.end());
+                // What a defence stopped keeps its turn until nothing is left of it.
+                if let Some(how) = ended.filter(|_| cause == Cause::Overdue) {
+                    seat.report.note_end(how);
+                    cause = Cause::Ended;
+                }
                 self.status.set_down(k);
                 seat.fail(now, |restarts| match cause {
                     Cause::Ended => &mut restarts.ended,
@@ -307,6 +312,8 @@ impl Group {
                 let waited = now.duration_since(since);
                 // A process that could run and did not get its core is not to blame, unless for very long.
                 let idle = state != 'R' || on_core.saturating_sub(before) >= deadline;
+                // One that has ended is not either; how it did is known when nothing is left of it.
+                let idle = idle && !matches!(state, 'Z' | 'X' | '?');
                 ((waited >= deadline && idle) || waited >= 10 * deadline).then_some(k)
             }
             _ => {

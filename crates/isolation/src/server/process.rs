@@ -13,9 +13,9 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use tailwater_confine::{Confinement, ContainerRuntime, Stopped};
+use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 
 /// How a program is started.
@@ -72,6 +72,14 @@ impl Program {
         });
         programs.collect()
     }
+
+    /// Which defences are left out: as [`Confinement::without`] says; `all` for a program that is trusted.
+    pub fn without(&self) -> Vec<&'static str> {
+        match &self.confined {
+            None => vec!["all"],
+            Some(confined) => confined.confinement.without(),
+        }
+    }
 }
 
 /// A process that runs, or has run.
@@ -115,40 +123,32 @@ impl Process {
     /// How it ended, if it has.
     pub(super) fn ended(&mut self) -> Option<String> {
         match &mut self.running {
-            Running::Trusted(child) => {
-                let status = child.try_wait().ok().flatten()?;
-                Some(match status.signal() {
-                    Some(signal) => format!("it was ended by signal {signal}"),
-                    None => format!("it ended with exit code {}", status.code().unwrap_or(0)),
-                })
-            }
-            Running::Confined(child) => {
-                let end = child.wait_for(Duration::ZERO)?;
-                Some(match end.stopped {
-                    Some(stopped) => stopped.to_string(),
-                    None => format!("it ended with {}", end.status),
-                })
-            }
+            Running::Trusted(child) => child.try_wait().ok().flatten().map(told),
+            Running::Confined(child) => child.wait_for(Duration::ZERO).map(told_of_confined),
         }
     }
 
-    /// Ends it now; if it runs, since it did not yield.
-    fn end(&mut self) {
-        // It may have ended by itself.
-        match &mut self.running {
-            Running::Trusted(child) => {
-                let _ = child.kill();
+    /// Ends it now, if it runs, since it did not yield; or else tells how it had ended by itself, or been stopped.
+    pub(super) fn end(&mut self) -> Option<String> {
+        if self.ended().is_none() {
+            match &mut self.running {
+                // It may end by itself just now.
+                Running::Trusted(child) => drop(child.kill()),
+                Running::Confined(child) => child.kill(Stopped::Scheduler),
             }
-            Running::Confined(child) => child.kill(Stopped::Scheduler),
+            // To end it has to run once more, and its worker may never leave the core to it.
+            schedule::let_run(self.id());
         }
-        // To end it has to run once more, and its worker may never leave the core to it.
-        schedule::let_run(self.id());
         match &mut self.running {
             Running::Trusted(child) => {
-                let _ = child.wait();
+                let status = child.wait().ok()?;
+                let by_us = status.signal() == Some(Signal::KILL.as_raw());
+                (!by_us).then(|| told(status))
             }
             Running::Confined(child) => {
-                child.wait();
+                let end = child.wait();
+                let by_us = end.stopped == Some(Stopped::Scheduler);
+                (!by_us).then(|| told_of_confined(end))
             }
         }
     }
@@ -165,6 +165,21 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+fn told(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("it was ended by signal {signal}"),
+        None => format!("it ended with exit code {}", status.code().unwrap_or(0)),
+    }
+}
+
+fn told_of_confined(end: End) -> String {
+    match end.stopped {
+        Some(stopped) => stopped.to_string(),
+        None if end.status == Status::Unknown => "it ended, nobody knows how".to_owned(),
+        None => format!("it ended with {}", end.status),
     }
 }
 

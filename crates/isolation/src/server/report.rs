@@ -5,8 +5,11 @@ use serde::Serialize;
 /// What isolated functions did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IsolationReport {
-    /// How they were isolated.
+    /// How they were isolated: `process` or `container`.
     pub mode: &'static str,
+    /// Defences that were left out around a function's program, by the names that
+    /// [`Confinement::without`](tailwater_confine::Confinement::without) gives; `all` for a program that was trusted.
+    pub without: Vec<&'static str>,
     /// Whether they took turns at real-time priority.
     pub real_time: bool,
     /// Packets that a batch had at most, at the end, by the worker with the largest batches.

@@ -69,14 +69,24 @@ pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What a process does, as the kernel says: `R` for one that could run; and the time it has had on cores.
+/// What a process does, as the kernel says: `R` for one that could run, `X` for one that is about to have ended; and the
+/// time it has had on cores.
 pub(super) fn state(process: u32) -> (char, Duration) {
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{process}/{what}"));
     let stat = read("stat").unwrap_or_default();
     // The name before it may hold anything.
-    let state = stat
+    let mut fields = stat
         .rsplit_once(')')
-        .and_then(|(_, rest)| rest.trim().chars().next());
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace();
+    let state = fields.next().and_then(|state| state.chars().next());
+    // Leaving its namespaces takes the kernel a while, in which it sleeps.
+    const EXITING: u64 = 4;
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    let state = match flags {
+        Some(flags) if flags & EXITING != 0 => Some('X'),
+        _ => state,
+    };
     let schedule = read("schedstat").unwrap_or_default();
     let on_core = schedule.split_whitespace().next();
     let on_core = on_core.and_then(|nanos| nanos.parse().ok()).unwrap_or(0);

@@ -3,6 +3,7 @@
 use super::IsolationConfig;
 use super::error::IsolationError;
 use super::group::Group;
+use super::process::Program;
 use super::report::IsolationReport;
 use super::schedule::WATCH_PRIORITY;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 
 /// The watch over all groups. When it is dropped, all processes are ended.
 pub(super) struct Watch {
+    config: Arc<IsolationConfig>,
     groups: Arc<Mutex<Vec<Group>>>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -29,6 +31,7 @@ impl Watch {
         let groups = Arc::new(Mutex::new(groups));
         let over = Arc::new(AtomicBool::new(false));
         let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));
+        let by = Arc::clone(&config);
         let thread = thread::Builder::new()
             .name("isolation".to_owned())
             .spawn(move || {
@@ -37,7 +40,7 @@ impl Watch {
                 while !end.load(Ordering::Acquire) {
                     let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     for group in groups.iter_mut() {
-                        group.tend(config.deadline, config.patience, Instant::now());
+                        group.tend(by.deadline, by.patience, Instant::now());
                     }
                     drop(groups);
                     thread::park_timeout(PERIOD);
@@ -45,6 +48,7 @@ impl Watch {
             })
             .map_err(IsolationError::Thread)?;
         Ok(Watch {
+            config,
             groups,
             over,
             thread: Some(thread),
@@ -73,8 +77,20 @@ impl Watch {
 
     pub(super) fn finish(mut self) -> IsolationReport {
         let real_time = self.is_real_time();
+        let programs = &self.config.programs;
+        let in_container = |program: &Program| {
+            let confined = program.confined.as_ref();
+            confined.is_some_and(|confined| confined.container.is_some())
+        };
+        let mut without: Vec<&str> = programs.iter().flat_map(Program::without).collect();
+        without.sort_unstable();
+        without.dedup();
         let mut report = IsolationReport {
-            mode: "process",
+            mode: match programs.iter().any(in_container) {
+                true => "container",
+                false => "process",
+            },
+            without,
             real_time,
             ..IsolationReport::default()
         };
