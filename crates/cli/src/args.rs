@@ -36,7 +36,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Measure what a chain can do on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),

@@ -706,6 +706,32 @@ fn what_cannot_be_isolated_is_refused() {
 }
 
 #[test]
+fn containers_without_their_runtime_are_refused() {
+    if !can_confine() {
+        return;
+    }
+    let Some(runtime) = ContainerRuntime::find() else {
+        return println!("skipped: no crun, as every run in a container would say");
+    };
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    // Something else in its place, which this run alone sees.
+    let hidden = Command::new("unshare")
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "mount --bind /dev/null \"$0\" && exec \"$@\"",
+        ])
+        .arg(runtime.path())
+        .arg(env!("CARGO_BIN_EXE_tailwater"))
+        .args(["run", "--isolation", "container"])
+        .arg(&chain)
+        .output();
+    assert_refused(&hidden.unwrap(), "--isolation container needs crun");
+}
+
+#[test]
 fn who_is_not_root_is_told_that_functions_cannot_be_confined() {
     let folder = Folder::new();
     let chain = folder.acl_nat();
