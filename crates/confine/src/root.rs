@@ -1,11 +1,14 @@
 //! A program's root directory: an empty one where its program and libraries appear, for reading only.
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::confinement::Root;
 use crate::error::Error;
@@ -51,7 +54,8 @@ impl Skeleton {
         }
         for wanted in &root.files {
             // By whichever link that leads there.
-            if libraries.iter().any(|library| wanted.starts_with(library)) {
+            let plain = plain(wanted);
+            if libraries.iter().any(|library| plain.starts_with(library)) {
                 continue;
             }
             skeleton.show_file(wanted, user)?;
@@ -103,9 +107,10 @@ impl Skeleton {
 
     /// Shows a file or directory that a program is to read, at the path by which it was named, whatever links lead there.
     fn show_file(&mut self, path: &Path, user: Option<u32>) -> Result<(), Error> {
-        let place = inside(&self.directory, path);
-        let seen = |(_, seen): &(PathBuf, PathBuf)| path.starts_with(seen);
-        if self.seen.iter().any(seen) || place.exists() {
+        let at = plain(path);
+        let seen = |(_, seen): &(PathBuf, PathBuf)| at.starts_with(seen);
+        let place = self.place(path)?;
+        if self.seen.iter().any(seen) || place.is_file() {
             return Ok(());
         }
         let real = path.canonicalize().map_err(|error| file(path, error))?;
@@ -113,10 +118,9 @@ impl Skeleton {
         const READ_BY_OTHERS: u32 = 0o004;
         let user = user.filter(|_| data.is_file() && data.mode() & READ_BY_OTHERS == 0);
         let Some(user) = user else {
-            return self.show(&real, path);
+            return self.show(&real, &at);
         };
         // A key, say: it is in memory, and gone with the program.
-        let place = self.place(path)?;
         let copied = File::open(&real).and_then(|mut from| {
             let mut new = File::options();
             let mut to = new.write(true).create_new(true).mode(0o400).open(&place)?;
@@ -141,15 +145,52 @@ impl Skeleton {
         Ok(())
     }
 
-    /// Where a path of the root is on the machine, with the directories on the way there.
+    /// Where a path of the root is on the machine, with the directories on the way there, those that `..` leaves again
+    /// among them.
     fn place(&self, at: &Path) -> Result<PathBuf, Error> {
-        let place = inside(&self.directory, at);
-        let parents = place.ancestors().skip(1);
-        let missing: Vec<&Path> = parents.take_while(|path| !path.exists()).collect();
-        for directory in missing.into_iter().rev() {
-            create_directory(directory).map_err(|error| file(directory, error))?;
+        let mut place = self.directory.clone();
+        let mut depth = 0;
+        let mut parts = at.components().peekable();
+        while let Some(part) = parts.next() {
+            match part {
+                Component::Normal(name) => {
+                    place.push(name);
+                    depth += 1;
+                }
+                // Above the root there is the root.
+                Component::ParentDir if depth > 0 => {
+                    place.pop();
+                    depth -= 1;
+                }
+                _ => continue,
+            }
+            if parts.peek().is_some() {
+                make_directory(&place).map_err(|error| file(&place, error))?;
+            }
         }
         Ok(place)
+    }
+}
+
+/// An absolute path with nothing to leave again in it, as it is where there are no links.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            _ => {}
+        }
+    }
+    plain
+}
+
+/// Makes a directory of a root, if it is not there. A link is none: it might lead out of the root.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(directory) {
+        Ok(data) if data.is_dir() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+        Err(_) => create_directory(directory),
     }
 }
 

@@ -1,0 +1,75 @@
+use super::*;
+use std::process;
+
+/// A directory of this test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("tailwater-root-{}-{name}", process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path.canonicalize().unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn skeleton(folder: &Folder, files: &[PathBuf]) -> Result<Skeleton, Error> {
+    let program = std::env::current_exe().unwrap();
+    let root = Root {
+        files: files.to_vec(),
+    };
+    Skeleton::make(&folder.0.join("root"), &program, &root, None)
+}
+
+#[test]
+fn files_are_where_they_were_named_whatever_leads_there() {
+    let folder = Folder::new("named");
+    let (real, named) = (folder.0.join("real"), folder.0.join("a/b/../../link"));
+    fs::write(&real, "rules").unwrap();
+    symlink("real", folder.0.join("link")).unwrap();
+    fs::create_dir_all(folder.0.join("a/b")).unwrap();
+    // Twice makes no difference.
+    let skeleton = skeleton(&folder, &[named.clone(), named.clone(), real.clone()]).unwrap();
+    let root = folder.0.join("root");
+    let at = |path: &str| (real.clone(), folder.0.join(path));
+    let seen: Vec<_> = skeleton.seen.iter().rev().take(2).cloned().collect();
+    assert_eq!(seen, [at("real"), at("link")]);
+    // What the name goes through is there, for everybody to pass.
+    let through = inside(&root, &folder.0.join("a/b"));
+    assert_eq!(through.metadata().unwrap().mode() & 0o777, 0o755);
+    assert!(inside(&root, &named).is_file());
+}
+
+#[test]
+fn nothing_is_made_outside_the_root() {
+    let folder = Folder::new("outside");
+    let up = "/..".repeat(20);
+    let file = folder.0.join("file");
+    fs::write(&file, "rules").unwrap();
+    let named = PathBuf::from(format!("{up}{}", file.display()));
+    let skeleton = skeleton(&folder, &[named]).unwrap();
+    assert_eq!(skeleton.seen.last().unwrap().1, file);
+    let root = folder.0.join("root");
+    assert!(inside(&root, &file).is_file());
+    // A link in the root is not gone through.
+    symlink("/", root.join("out")).unwrap();
+    let through = Path::new("/out/tailwater-root/file");
+    assert!(skeleton.place(through).is_err());
+    assert!(!Path::new("/tailwater-root").exists());
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    let folder = Folder::new("missing");
+    let missing = folder.0.join("missing");
+    let error = skeleton(&folder, std::slice::from_ref(&missing))
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with(&missing.display().to_string()), "{error}");
+}
