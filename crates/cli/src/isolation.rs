@@ -2,7 +2,7 @@
 
 use crate::args::{Defence, FunctionProcessArgs, Isolated, RunArgs};
 use crate::complain;
-use crate::error::CliError;
+use crate::error::{BAD_INPUT, CliError};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{self, Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tailwater_confine::{
     Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces,
 };
-use tailwater_isolation::program::run_function;
+use tailwater_isolation::program::{ProgramError, run_function};
 use tailwater_isolation::server::{Confined, IsolationConfig, Launch, Program};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 
@@ -19,8 +19,12 @@ const FLOW_BYTES: u64 = 1024 + 64;
 
 /// Runs one function of a chain for the `tailwater run` that started it.
 pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError> {
-    run_function(&args.chain, args.place).map_err(|error| CliError::Input(error.to_string()))?;
-    Ok(ExitCode::SUCCESS)
+    match run_function(&args.chain, args.place) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // Who started it has been told, and tells it on.
+        Err(ProgramError::Refused(_)) => Ok(ExitCode::from(BAD_INPUT)),
+        Err(error) => Err(CliError::Input(error.to_string())),
+    }
 }
 
 /// The same file, whatever directory a process is in.
