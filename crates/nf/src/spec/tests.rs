@@ -246,3 +246,34 @@ fn the_network_takes_less_than_the_objective() {
     let error = with("network: 1.5ms").unwrap_err().to_string();
     assert!(error.contains("spec.slo.network"), "{error}");
 }
+
+#[test]
+fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
+    let name = format!("tailwater-read-at-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let rules = "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n";
+    std::fs::write(folder.join("edge.rules"), rules).unwrap();
+    std::fs::write(folder.join("key"), "0123456789abcdef".repeat(4)).unwrap();
+    let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  functions:\n  \
+                - acl: {rulesFile: edge.rules, matchAction: allow, default: deny}\n  - name: secret\n    \
+                encrypt: {keyFile: key}\n  - forward: {}\n  slo: {latency: 1ms}\n";
+    let chain = folder.join("chain.yaml");
+    std::fs::write(&chain, text).unwrap();
+    let whole = ChainSpec::read(&chain).unwrap();
+    let files = |function: &FunctionSpec| function.files.clone();
+    let all: Vec<_> = whole.functions.iter().map(files).collect();
+    let [rules, key] = ["edge.rules", "key"].map(|file| folder.join(file));
+    assert_eq!(all, [vec![rules.clone()], vec![key], vec![]]);
+    for (place, function) in whole.functions.iter().enumerate() {
+        assert_eq!(&FunctionSpec::read_at(&chain, place).unwrap(), function);
+    }
+    let none = FunctionSpec::read_at(&chain, 3).unwrap_err().to_string();
+    assert!(none.contains("expected functions[3], found 3"), "{none}");
+    // Of the first, nothing is needed for the second.
+    std::fs::remove_file(&rules).unwrap();
+    assert!(ChainSpec::read(&chain).is_err());
+    let secret = FunctionSpec::read_at(&chain, 1).unwrap();
+    assert_eq!(secret, whole.functions[1]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
