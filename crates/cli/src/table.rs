@@ -7,7 +7,7 @@ mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
-use tailwater_dataplane::report::{LatencyReport, QueueReport, RunReport};
+use tailwater_dataplane::report::{ArrivalTimes, LatencyReport, QueueReport, RunReport};
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
@@ -389,6 +389,11 @@ fn ports(table: &mut Table, report: &RunReport) {
             }
         }
         table.line(name, &text);
+        let times = match port.arrival_times {
+            ArrivalTimes::Device => "arrival times are the device's",
+            ArrivalTimes::Software => "arrival times are software's",
+        };
+        table.line(name, times);
         if port.link.changes > 0 {
             let changes = thousands(port.link.changes);
             table.line(name, &format!("the link came or went {changes} times"));

@@ -322,6 +322,7 @@ mod with_dpdk {
             (&2.into(), &2.into())
         );
         assert_eq!(port["link"]["up"], true);
+        assert_eq!(port["arrival_times"], "software");
         // And every field is documented.
         let document = serde_json::json!({"ports": report["ports"]});
         let page = include_str!("../../../docs/run.md");

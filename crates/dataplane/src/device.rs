@@ -7,27 +7,30 @@
 //! the table changed; one with a single queue leaves all to one worker's dealing out. The server mapper sees
 //! no difference.
 //!
-//! **When a packet arrived** nobody tells. It was after the last time at which the device queue was seen empty, and
+//! **When a packet arrived** few devices tell. It was after the last time at which the device queue was seen empty, and
 //! that is what counts as its arrival: latencies come out too long, if anything, by one turn of the worker's
-//! loop; and by the time that a full device ring takes to pass, in a backlog.
+//! loop; and by the time that a full device ring takes to pass, in a backlog. A device that stamps packets says it
+//! better ([`ticks`]): its times are taken where they lie between then and now. Whose a packet is goes by the
+//! former time in any case, which all workers can rely on.
 //!
 //! **Order.** A worker takes what others handed it only once it has emptied its own device queue *after* it was
 //! handed over: what the device gave it before is older. (`Snapshot`). Hence packets of a flow keep their
 //! order while a device's own table changes, if the change reaches the device before it is in force here.
 
 mod among;
+pub mod ticks;
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
 use crate::port::{PortQueue, PortSender, Received, Refused, Reta, RetaError};
 use crate::reta::RetaHistory;
 use crate::trace_nic::check;
-use among::{Among, connect};
+use among::{Among, Handed, connect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::{Arrived, Batch};
+use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
 use tailwater_nf::buffer::BufferPool;
 
 /// A device's receive queue, with the thread that uses it.
@@ -38,6 +41,14 @@ pub trait Receiver: Send {
 
     /// The packets received last, in order, once.
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived>;
+
+    /// Writes when the packets arrived that [`packets`](Receiver::packets) is to give next, one by one, if the device tells:
+    /// between the two times, the last of which is now. Returns whether it did.
+    #[inline]
+    fn arrivals(&mut self, between: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
+        let (_, _) = (between, into);
+        false
+    }
 
     /// Packets among those returned that were not told, since this was last asked.
     fn refused(&mut self) -> Refused {
@@ -130,6 +141,7 @@ impl Steering {
                 rss: Arc::clone(&self.rss),
                 among,
                 missed: missed.take(),
+                times: Vec::with_capacity(MAX_BATCH),
                 start,
                 end,
             })
@@ -209,6 +221,8 @@ pub struct DeviceQueue<R, S> {
     among: Option<Box<Among>>,
     /// Of one queue: counts what the devices lost.
     missed: Option<Arc<AtomicU64>>,
+    /// Of packets just received, if the device tells.
+    times: Vec<Nanos>,
     start: Nanos,
     end: Nanos,
 }
@@ -272,10 +286,40 @@ fn hash(batch: &mut Batch, rss: &RssHasher) {
     });
 }
 
+/// Takes packets that are the worker's own into the batch, each with the time at which it arrived, and hands the others
+/// over. Whose they are goes by `since`.
+#[inline(always)]
+fn deal_out(
+    packets: impl Iterator<Item = (Arrived, Nanos)>,
+    since: Nanos,
+    among: &mut Among,
+    rss: &RssHasher,
+    (pool, batch): (&mut BufferPool, &mut Batch),
+    lost: &mut u64,
+) {
+    for (packet, time) in packets {
+        let hash = packet.hash.unwrap_or_else(|| {
+            let frame = packet.frame(pool.memory());
+            rss.hash_frame(frame)
+        });
+        let handed = Handed::new(packet, since, time, hash);
+        let own = among.sort(handed, bucket_of(hash), pool, lost);
+        if let Some(packet) = own {
+            batch.receive(packet, time, hash);
+        }
+    }
+}
+
 impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
     /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
     #[inline]
-    fn ask(&mut self, pool: &mut BufferPool, batch: &mut Batch, received: &mut Received) {
+    fn ask(
+        &mut self,
+        now: Nanos,
+        pool: &mut BufferPool,
+        batch: &mut Batch,
+        received: &mut Received,
+    ) {
         let receivers = self.receivers.len();
         for i in 0..receivers {
             let number = (self.first + i) % receivers;
@@ -289,6 +333,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let before = batch.len();
             let receiver = &mut self.receivers[number];
             let count = receiver.receive(pool, most);
+            let timed = receiver.arrivals([arrival, now], &mut self.times);
             match &mut self.among {
                 None => {
                     let mut missing = false;
@@ -298,22 +343,23 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
                         (packet, hash)
                     });
                     batch.receive_all(hashed, arrival);
+                    if timed {
+                        let times = batch.iter_mut().skip(before).zip(&self.times);
+                        times.for_each(|(packet, time)| packet.arrival = *time);
+                    }
                     if missing {
                         hash(batch, rss);
                     }
                 }
                 Some(among) => {
                     let lost = &mut received.lost_ring_full;
-                    for packet in receiver.packets() {
-                        let hash = packet.hash.unwrap_or_else(|| {
-                            let frame = packet.frame(pool.memory());
-                            rss.hash_frame(frame)
-                        });
-                        let bucket = bucket_of(hash);
-                        let own = among.sort(packet, bucket, (arrival, hash), pool, lost);
-                        if let Some(packet) = own {
-                            batch.receive(packet, arrival, hash);
-                        }
+                    let packets = receiver.packets();
+                    if timed {
+                        let timed = packets.zip(self.times.iter().copied());
+                        deal_out(timed, arrival, among, rss, (pool, batch), lost);
+                    } else {
+                        let timed = packets.map(|packet| (packet, arrival));
+                        deal_out(timed, arrival, among, rss, (pool, batch), lost);
                     }
                 }
             }
@@ -393,7 +439,7 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         }
         if self.state != State::Ended {
             self.look(now);
-            self.ask(pool, batch, &mut received);
+            self.ask(now, pool, batch, &mut received);
             self.settle();
         }
         if let Some(missed) = &self.missed

@@ -6,6 +6,7 @@ mod tend;
 use crate::clock::Clock;
 use crate::cores::{KeepOff, format_list, node_of};
 use crate::ddio::{Cache, Sizing};
+use crate::device::ticks::ClockView;
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
 use crate::port::{
     Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin,
@@ -55,25 +56,41 @@ pub struct DpdkConfig {
     pub checksums: bool,
 }
 
-impl Receiver for RxQueue {
+/// A receive queue, with the clock of a device that stamps packets.
+#[derive(Debug)]
+struct Receives {
+    queue: RxQueue,
+    clock: Option<ClockView>,
+}
+
+impl Receiver for Receives {
     #[inline]
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
-        RxQueue::receive(self, pool, most)
+        self.queue.receive(pool, most)
     }
 
     #[inline]
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
-        RxQueue::packets(self)
+        self.queue.packets()
+    }
+
+    #[inline]
+    fn arrivals(&mut self, between: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
+        let Some(clock) = &mut self.clock else {
+            return false;
+        };
+        let stamps = self.queue.stamps();
+        stamps.is_some_and(|stamps| clock.arrivals(stamps, between, into))
     }
 
     #[inline]
     fn refused(&mut self) -> Refused {
-        let [in_pieces, damaged] = self.take_refused();
+        let [in_pieces, damaged] = self.queue.take_refused();
         Refused { in_pieces, damaged }
     }
 
     fn ring(&self) -> usize {
-        RxQueue::ring(self)
+        self.queue.ring()
     }
 }
 
@@ -102,7 +119,7 @@ pub struct DpdkPorts {
     mempool: Option<Mempool>,
     steering: Option<Steering>,
     /// By worker.
-    queues: Vec<(Vec<RxQueue>, TxQueue)>,
+    queues: Vec<(Vec<Receives>, TxQueue)>,
     /// Of helpers.
     senders: Vec<TxQueue>,
     /// Lines for the user about how the ports were set up.
@@ -329,17 +346,22 @@ impl Port for DpdkPorts {
                 mtu: set_up.mtu,
                 promiscuous: set_up.promiscuous,
                 checksums: self.config.checksums,
+                timestamps: receives,
                 hash_key: need.rss_key,
             };
             let far = far_cores(device.name(), device.info().node, cores, node_of);
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
-            self.ports.push(Tended::new(port, receives));
-            let of_entry = |queue: RxQueue| queue.of_entry(number as u8);
+            let tended = Tended::new(port, receives).timed(&self.clock);
+            let of_entry = |queue: RxQueue| Receives {
+                queue: queue.of_entry(number as u8),
+                clock: tended.view(),
+            };
             received.push(if receives {
                 rx.into_iter().map(of_entry).collect()
             } else {
                 Vec::new()
             });
+            self.ports.push(tended);
             sent.push(if sends { tx } else { Vec::new() });
             lines.extend(far);
         }
@@ -402,7 +424,7 @@ impl Port for DpdkPorts {
             .config
             .duration
             .map_or(Nanos::MAX, |duration| start + duration);
-        let boxed = |queue: DeviceQueue<RxQueue, TxQueue>| Box::new(queue) as Box<dyn PortQueue>;
+        let boxed = |queue: DeviceQueue<Receives, TxQueue>| Box::new(queue) as Box<dyn PortQueue>;
         self.steering.as_ref().map_or_else(Vec::new, |steering| {
             let queues = steering.queues(queues, start, end);
             queues.into_iter().map(boxed).collect()
@@ -457,6 +479,7 @@ impl Port for DpdkPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::ArrivalTimes;
     use tailwater_nf::spec::PortSetup;
 
     #[test]
@@ -512,6 +535,7 @@ mod tests {
         }
         assert!(ports.set_reta(&[2; BUCKETS]).is_err());
         let report = &ports.report()[0];
+        assert_eq!(report.arrival_times, ArrivalTimes::Software);
         assert_eq!((report.queues, report.send_queues), (2, 3));
         assert_eq!(ports.queues(Nanos::ZERO).len(), 2);
         drop(ports.sender());

@@ -115,6 +115,8 @@ pub struct PortReport {
     pub numa_node: Option<u64>,
     /// Whether it looks at the checksums of what comes.
     pub checks_checksums: bool,
+    /// Where the times come from at which its packets arrived.
+    pub arrival_times: ArrivalTimes,
     /// Packets received.
     pub received: u64,
     /// Packets sent.
@@ -136,6 +138,17 @@ pub struct PortReport {
     /// The table that maps hashes to queues (RETA), as the device has it; nothing if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reta: Option<Vec<u16>>,
+}
+
+/// Where the times come from at which packets arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrivalTimes {
+    /// The device stamps packets, and its clock is known.
+    Device,
+    /// When the port's queue was last seen empty.
+    #[default]
+    Software,
 }
 
 /// A port's link.

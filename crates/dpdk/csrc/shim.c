@@ -24,6 +24,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_dyn.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_memcpy.h>
 #include <rte_memzone.h>
@@ -38,7 +39,7 @@
 /* As crates/dpdk/src/ffi.rs has them. */
 _Static_assert(sizeof(struct tw_pool) == 56, "pool");
 _Static_assert(sizeof(struct tw_port_info) == 64, "info");
-_Static_assert(sizeof(struct tw_port_config) == 24, "config");
+_Static_assert(sizeof(struct tw_port_config) == 32, "config");
 _Static_assert(sizeof(struct tw_link) == 8, "link");
 _Static_assert(sizeof(struct tw_stats) == 48, "stats");
 _Static_assert(sizeof(struct tw_refused) == 24, "refused");
@@ -300,6 +301,20 @@ int tw_port_info(uint16_t port, struct tw_port_info *info)
     return 0;
 }
 
+/* Readies mbufs for a device's times. Returns whether the device declares them, and a clock to know them by: a driver
+ * that only writes the field, as net_pcap does, means something else by it. */
+static int give_times(uint16_t port, const struct rte_eth_dev_info *device, struct tw_port_config *config)
+{
+    uint64_t ticks;
+    int offset;
+    if ((device->rx_offload_capa & RTE_ETH_RX_OFFLOAD_TIMESTAMP) == 0 ||
+        rte_eth_read_clock(port, &ticks) == -ENOTSUP ||
+        rte_mbuf_dyn_rx_timestamp_register(&offset, &config->timestamp_flag) != 0)
+        return 0;
+    config->timestamp_offset = offset;
+    return 1;
+}
+
 int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct tw_pool *pool)
 {
     struct rte_eth_dev_info device;
@@ -321,6 +336,9 @@ int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct
     uint64_t checksums = config->checksums ? device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_CHECKSUM : 0;
     conf.rxmode.offloads |= checksums;
     config->checksums = checksums != 0;
+    config->timestamps = config->timestamps && give_times(port, &device, config);
+    if (config->timestamps)
+        conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_TIMESTAMP;
     /* All buffers are of one pool, in one piece, and used once. */
     conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
     error = rte_eth_dev_configure(port, config->rx_queues, config->tx_queues, &conf);
@@ -415,6 +433,12 @@ int tw_port_stats(uint16_t port, struct tw_stats *stats)
             .send_errors = found.oerrors,
         };
     return error;
+}
+
+/* The time on the device's clock, in its ticks. */
+int tw_port_read_clock(uint16_t port, uint64_t *ticks)
+{
+    return rte_eth_read_clock(port, ticks);
 }
 
 /* One of the extended statistics; ENOENT if the port has none of the name. */

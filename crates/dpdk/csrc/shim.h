@@ -45,7 +45,12 @@ struct tw_port_config {
     uint16_t hash_key_bytes;
     /* Whether the port looks at checksums, if it can; whether it does is written here. */
     uint16_t checksums;
+    /* Whether packets get the device's time, if it offers that; whether they do is written here, and where
+     * in an mbuf the time is, and the bit of the flags that says so. */
+    uint16_t timestamps;
+    uint16_t timestamp_offset;
     const uint8_t *hash_key;
+    uint64_t timestamp_flag;
 };
 
 struct tw_link {
@@ -125,6 +130,7 @@ int tw_port_set_mtu(uint16_t port, uint16_t mtu);
 int tw_port_link(uint16_t port, struct tw_link *link);
 int tw_port_stats(uint16_t port, struct tw_stats *stats);
 int tw_port_xstat(uint16_t port, const char *name, uint64_t *value);
+int tw_port_read_clock(uint16_t port, uint64_t *ticks);
 int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size);
 int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size);
 

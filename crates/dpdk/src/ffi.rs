@@ -40,7 +40,10 @@ pub(crate) struct Config {
     pub(crate) tx_ring: u16,
     pub(crate) hash_key_bytes: u16,
     pub(crate) checksums: u16,
+    pub(crate) timestamps: u16,
+    pub(crate) timestamp_offset: u16,
     pub(crate) hash_key: *const u8,
+    pub(crate) timestamp_flag: u64,
 }
 
 #[repr(C)]
@@ -104,7 +107,7 @@ pub(crate) struct Queue {
 // As the shim has them.
 const _: () = {
     assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
-    assert!(size_of::<Config>() == 24 && size_of::<Link>() == 8);
+    assert!(size_of::<Config>() == 32 && size_of::<Link>() == 8);
     assert!(size_of::<Stats>() == 48);
     assert!(size_of::<Copied>() == 16 && size_of::<Frame>() == 32);
     assert!(size_of::<Queue>() == 4 && size_of::<Refused>() == 24);
@@ -142,6 +145,7 @@ unsafe extern "C" {
     pub(crate) fn tw_port_link(port: u16, link: *mut Link) -> c_int;
     pub(crate) fn tw_port_stats(port: u16, stats: *mut Stats) -> c_int;
     pub(crate) fn tw_port_xstat(port: u16, name: *const c_char, value: *mut u64) -> c_int;
+    pub(crate) fn tw_port_read_clock(port: u16, ticks: *mut u64) -> c_int;
     pub(crate) fn tw_port_set_reta(port: u16, queues: *const u16, size: u16) -> c_int;
     pub(crate) fn tw_port_reta(port: u16, queues: *mut u16, size: u16) -> c_int;
 

@@ -39,6 +39,21 @@ pub(crate) const MBUF: usize = 128;
 /// The bit of the flags that says that there is an RSS hash.
 const HAS_HASH: u64 = 1 << 1;
 
+/// Where drivers put the time at which a packet came, as DPDK has laid that out for this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    offset: u16,
+    flag: u64,
+}
+
+impl Stamp {
+    /// At so many bytes from the mbuf's start, under this bit of the flags; `None` if that is beyond it.
+    pub(crate) fn new(offset: u16, flag: u64) -> Option<Stamp> {
+        let within = usize::from(offset) + size_of::<u64>() <= MBUF;
+        within.then_some(Stamp { offset, flag })
+    }
+}
+
 /// One of these bits is set where the device found a checksum wrong.
 const PERHAPS_BAD: u64 = 1 << 3 | 1 << 4;
 
@@ -79,6 +94,21 @@ impl Mbuf {
         (self.flags & HAS_HASH != 0).then_some(self.hash)
     }
 
+    /// When the packet came, in the device's ticks, if the device tells.
+    ///
+    /// # Safety
+    /// There is a whole mbuf, of [`MBUF`] bytes, and nobody writes to it meanwhile.
+    #[inline]
+    pub(crate) unsafe fn ticks(this: *const Mbuf, stamp: Stamp) -> Option<u64> {
+        // SAFETY: the flags are there, and aligned.
+        let told = unsafe { (*this).flags } & stamp.flag != 0;
+        // SAFETY: the mbuf has so many bytes: `Stamp::new` has looked. Any bytes are a number.
+        told.then(|| unsafe {
+            let at = this.cast::<u8>().add(usize::from(stamp.offset));
+            at.cast::<u64>().read_unaligned()
+        })
+    }
+
     /// The port that it came from.
     #[inline]
     pub(crate) fn port(&self) -> u16 {
@@ -106,4 +136,26 @@ impl Mbuf {
 fn u16s(all: u64) -> [u16; 4] {
     let bytes = all.to_ne_bytes();
     std::array::from_fn(|i| u16::from_ne_bytes([bytes[2 * i], bytes[2 * i + 1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_where_it_was_laid_out_and_only_under_its_flag() {
+        let mut words = [0u64; MBUF / 8];
+        // The flags are the fourth word.
+        (words[3], words[13], words[15]) = (1 << 40 | HAS_HASH, 7, 9);
+        let ticks = |offset, flag| {
+            let stamp = Stamp::new(offset, flag).unwrap();
+            // SAFETY: as many bytes as an mbuf has, aligned, and nobody else's.
+            unsafe { Mbuf::ticks(words.as_ptr().cast(), stamp) }
+        };
+        assert_eq!(ticks(104, 1 << 40), Some(7));
+        assert_eq!(ticks(120, 1 << 40), Some(9));
+        assert_eq!(ticks(104, 1 << 41), None);
+        assert_eq!(Stamp::new(121, 1), None);
+        assert_eq!(Stamp::new(u16::MAX, 1), None);
+    }
 }

@@ -10,6 +10,7 @@ use crate::eal::Eal;
 use crate::error::{DpdkError, of_device};
 use crate::ffi;
 use crate::gate::Pass;
+use crate::mbuf::Stamp;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, Turns, TxQueue};
 use std::ffi::{CString, c_int};
@@ -41,6 +42,8 @@ pub struct PortConfig {
     pub hash_key: RssKey,
     /// Whether the device is to look at checksums, if it can, and packets with a wrong one are refused.
     pub checksums: bool,
+    /// Whether the device is to give packets the time at which they came, if it can.
+    pub timestamps: bool,
 }
 
 impl Default for PortConfig {
@@ -55,6 +58,7 @@ impl Default for PortConfig {
             hash_key: MICROSOFT_KEY,
             promiscuous: true,
             checksums: false,
+            timestamps: false,
         }
     }
 }
@@ -86,6 +90,8 @@ pub struct PortInfo {
     pub tx_ring: u16,
     /// Whether it looks at the checksums of what comes.
     pub checksums: bool,
+    /// Whether it gives packets the time at which they came, on a clock that [`Port::read_clock`] reads.
+    pub timestamps: bool,
 }
 
 /// A port's link.
@@ -285,7 +291,10 @@ impl Device {
             tx_ring: config.tx_ring,
             hash_key_bytes: key.len() as u16,
             checksums: u16::from(config.checksums),
+            timestamps: u16::from(config.timestamps),
+            timestamp_offset: 0,
             hash_key: key.as_ptr(),
+            timestamp_flag: 0,
         };
         // SAFETY: the port is there and nobody has queues of it; the key lives through the call; the pool
         // lives as long as the port, which holds on to it.
@@ -301,6 +310,11 @@ impl Device {
         if code != 0 {
             return Err(refused("it does not start", code));
         }
+        // Times are good for something only if the clock they are on can be read.
+        let stamp = (raw.timestamps != 0 && read_clock(self.id).is_some())
+            .then(|| Stamp::new(raw.timestamp_offset, raw.timestamp_flag))
+            .flatten();
+        self.info.timestamps = stamp.is_some();
         // SAFETY: the port runs. Devices that know only one way refuse, and receive everything anyway.
         unsafe { ffi::tw_port_promiscuous(self.id, c_int::from(config.promiscuous)) };
         let removed = Box::new(AtomicU8::new(0));
@@ -318,7 +332,7 @@ impl Device {
         let ring = usize::from(raw.rx_ring);
         let rx = (0..rx_queues).map(|queue| {
             let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
-            let kind = (ring, config.checksums);
+            let kind = (ring, config.checksums, stamp);
             Ok(RxQueue::new(port, queue, kind, mempool.clone(), pass))
         });
         let rx = rx.collect::<Result<Vec<_>, DpdkError>>()?;
@@ -383,6 +397,11 @@ impl Port {
             up: link.up != 0,
             mbps: (link.mbps != 0).then_some(link.mbps),
         })
+    }
+
+    /// The time on the device's clock, in its ticks; `None` if it has none that can be read.
+    pub fn read_clock(&self) -> Option<u64> {
+        read_clock(self.shared.id)
     }
 
     /// What the device counted since it was started; `None` if it does not count.
@@ -459,6 +478,13 @@ impl Port {
     }
 }
 
+fn read_clock(port: u16) -> Option<u64> {
+    let mut ticks = 0;
+    // SAFETY: the port runs, and `ticks` is written.
+    let code = unsafe { ffi::tw_port_read_clock(port, &mut ticks) };
+    (code == 0).then_some(ticks)
+}
+
 fn answer(code: i32) -> io::Result<()> {
     match code {
         0 => Ok(()),
@@ -515,6 +541,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
         rx_ring: 0,
         tx_ring: 0,
         checksums: false,
+        timestamps: false,
     };
     Ok((id, info, usize::from(raw.hash_key_bytes)))
 }

@@ -7,7 +7,7 @@
 use crate::eal::enter_thread;
 use crate::ffi;
 use crate::gate::{Burst, Pass};
-use crate::mbuf::{MBUF, Mbuf};
+use crate::mbuf::{MBUF, Mbuf, Stamp};
 use crate::mempool::Mempool;
 use crate::port::{Port, Shared};
 use std::mem::MaybeUninit;
@@ -29,6 +29,9 @@ pub struct RxQueue {
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     refused: ffi::Refused,
+    /// Where the device puts times, if it does.
+    stamp: Option<Stamp>,
+    stamps: Vec<Option<u64>>,
     /// Which of a chain's two ports it is of, as packets tell it.
     entry: u8,
     /// Without it bursts need none.
@@ -46,7 +49,7 @@ impl RxQueue {
     pub(crate) fn new(
         port: Arc<Shared>,
         queue: u16,
-        (ring, checksums): (usize, bool),
+        (ring, checksums, stamp): (usize, bool, Option<Stamp>),
         mempool: Mempool,
         pass: Option<Pass>,
     ) -> RxQueue {
@@ -63,6 +66,8 @@ impl RxQueue {
                 damage_counts: u64::from(checksums),
                 ..ffi::Refused::default()
             },
+            stamps: Vec::with_capacity(stamp.map_or(0, |_| MAX_BATCH)),
+            stamp,
             entry: 0,
             entered: false,
         }
@@ -143,6 +148,24 @@ impl RxQueue {
                 entry,
             }
         })
+    }
+
+    /// When the packets came that [`packets`](RxQueue::packets) is to give, in the device's ticks, in order: `None` for
+    /// one that the device gave no time. `None` for all if the port gives none
+    /// ([`timestamps`](crate::PortInfo::timestamps)). To be called before they are taken.
+    #[inline]
+    pub fn stamps(&mut self) -> Option<&[Option<u64>]> {
+        let stamp = self.stamp?;
+        let count = self.there.as_ref().map_or(0, |(count, _)| *count);
+        self.stamps.clear();
+        let mbufs = &self.mbufs[..count];
+        // SAFETY: the device has handed these over, whole, and nobody has taken them from here: they are this queue's
+        // alone.
+        let ticks = mbufs
+            .iter()
+            .map(|&mbuf| unsafe { Mbuf::ticks(mbuf, stamp) });
+        self.stamps.extend(ticks);
+        Some(&self.stamps)
     }
 
     /// Where its buffers are.

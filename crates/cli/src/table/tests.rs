@@ -3,8 +3,8 @@
 use super::{capacity, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport, PortReport,
-    QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
+    ArrivalReport, ArrivalTimes, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport,
+    PortReport, QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
@@ -109,6 +109,7 @@ fn ports_tell_what_they_counted() {
         ..PortReport::default()
     };
     report.ports = vec![port("net_ring0"), port("net_af_packet0,iface=veth0")];
+    report.ports[0].arrival_times = ArrivalTimes::Device;
     report.ports[1].missed = 7;
     report.ports[1].gone = true;
     report.ports[0].link = LinkReport {
@@ -131,11 +132,13 @@ fn ports_tell_what_they_counted() {
     let end = "\
 ports               net_ring0: the link is down
                     1,000 received, 900 sent
+                    arrival times are the device's
                     the link came or went 3 times
                       queue 0: 400 received, 900 sent
                       queue 1: 600 received, 2 damaged
                     net_af_packet0,iface=veth0: gone
                     1,000 received, 900 sent, 7 missed
+                    arrival times are software's
 ";
     assert!(text.ends_with(end), "{text}");
 }

@@ -12,8 +12,34 @@ use tailwater_nf::buffer::BufferPool;
 #[derive(Debug)]
 pub(super) struct Handed {
     packet: Arrived,
+    /// By which it is this worker's.
     arrival: Nanos,
     rss_hash: u32,
+    /// How much later it came, in nanoseconds, as its device says.
+    later: u32,
+}
+
+// As large as it would be without the last field.
+const _: () = assert!(size_of::<Handed>() == 40);
+
+impl Handed {
+    /// A packet that arrived at `time`, and is whose it is at `arrival`, before that.
+    #[inline]
+    pub(super) fn new(packet: Arrived, arrival: Nanos, time: Nanos, rss_hash: u32) -> Handed {
+        let later = time.saturating_sub(arrival).0;
+        Handed {
+            packet,
+            arrival,
+            rss_hash,
+            later: u32::try_from(later).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// When it arrived.
+    #[inline]
+    fn time(&self) -> Nanos {
+        self.arrival + Nanos(u64::from(self.later))
+    }
 }
 
 /// Up to which arrival time a worker has handed over what is others'. On cache lines of its own.
@@ -109,23 +135,17 @@ impl Among {
     #[inline]
     pub(super) fn sort(
         &mut self,
-        packet: Arrived,
+        handed: Handed,
         bucket: u16,
-        (arrival, rss_hash): (Nanos, u32),
         pool: &mut BufferPool,
         lost: &mut u64,
     ) -> Option<Arrived> {
-        let owner = usize::from(self.reta.queue_of(bucket, arrival));
+        let owner = usize::from(self.reta.queue_of(bucket, handed.arrival));
         let Some(Some(to)) = self.to.get_mut(owner) else {
             debug_assert!(owner == self.me);
-            return Some(packet);
+            return Some(handed.packet);
         };
-        pool.dismiss(&packet.buffer);
-        let handed = Handed {
-            packet,
-            arrival,
-            rss_hash,
-        };
+        pool.dismiss(&handed.packet.buffer);
         // A worker that has gone takes nothing any more.
         let refused = match to.is_closed() {
             true => Some(handed),
@@ -175,13 +195,12 @@ impl Among {
                 let Some(handed) = from.next.take().or_else(|| from.ring.pop()) else {
                     break;
                 };
+                let time = handed.time();
                 let Handed {
-                    packet,
-                    arrival,
-                    rss_hash,
+                    packet, rss_hash, ..
                 } = handed;
                 pool.admit(&packet.buffer);
-                batch.receive(packet, arrival, rss_hash);
+                batch.receive(packet, time, rss_hash);
                 from.taken += 1;
                 most -= 1;
             }
@@ -230,7 +249,7 @@ impl Among {
     pub(super) fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
         for from in &mut self.from {
             while let Some(handed) = from.next.take().or_else(|| from.ring.pop()) {
-                lost(handed.arrival, handed.rss_hash);
+                lost(handed.time(), handed.rss_hash);
             }
         }
     }

@@ -1,3 +1,4 @@
+use super::ticks::{BOUND, ClockView, Learner};
 use super::*;
 use crate::port::round_robin;
 use proptest::prelude::*;
@@ -11,8 +12,8 @@ const BUFFERS: u32 = 4096;
 const DEVICE_RING: usize = 64;
 const RING: usize = 1024;
 
-/// Packets' numbers and hashes.
-type FakeRing = VecDeque<(u32, Option<u32>)>;
+/// Packets' numbers, hashes and stamps.
+type FakeRing = VecDeque<(u32, Option<u32>, Option<u64>)>;
 
 /// A device that keeps what it is given in queues, and its buffers.
 #[derive(Debug)]
@@ -43,25 +44,38 @@ impl Fake {
 
     /// A packet arrives; its number is in front. Whether there is room.
     fn give(&self, queue: usize, number: u32, hash: Option<u32>) -> bool {
+        self.give_at(queue, number, hash, None)
+    }
+
+    /// The same, at a time on the device's clock.
+    fn give_at(&self, queue: usize, number: u32, hash: Option<u32>, ticks: Option<u64>) -> bool {
         let mut queue = self.queues[queue].lock().unwrap();
         let room = queue.len() < DEVICE_RING;
         if room {
-            queue.push_back((number, hash));
+            queue.push_back((number, hash, ticks));
         }
         room
     }
 }
 
+/// A queue of it, what was received last with its stamps, and the clock of a device that stamps.
 #[derive(Debug)]
-struct FakeQueue(Arc<Fake>, usize, Vec<Arrived>);
+struct FakeQueue(
+    Arc<Fake>,
+    usize,
+    Vec<Arrived>,
+    Vec<Option<u64>>,
+    Option<ClockView>,
+);
 
 impl Receiver for FakeQueue {
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
         let mut free = self.0.free.lock().unwrap();
         free.extend(pool.returned());
+        self.3.clear();
         let mut count = 0;
         while count < most
-            && let Some((number, hash)) = self.0.queues[self.1].lock().unwrap().pop_front()
+            && let Some((number, hash, ticks)) = self.0.queues[self.1].lock().unwrap().pop_front()
         {
             let index = free.pop().unwrap();
             // SAFETY: what is in the list of free buffers has no other handle.
@@ -76,6 +90,7 @@ impl Receiver for FakeQueue {
                 entry: 0,
             };
             self.2.push(packet);
+            self.3.push(ticks);
             count += 1;
         }
         count
@@ -83,6 +98,11 @@ impl Receiver for FakeQueue {
 
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> {
         self.2.drain(..)
+    }
+
+    fn arrivals(&mut self, between: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
+        let clock = self.4.as_mut();
+        clock.is_some_and(|clock| clock.arrivals(&self.3, between, into))
     }
 
     fn ring(&self) -> usize {
@@ -128,12 +148,22 @@ const FLOWS: u32 = 16;
 
 impl Rig {
     fn new(workers: u16, device_queues: usize) -> Rig {
+        Rig::stamped(workers, device_queues, &|_| None)
+    }
+
+    /// With a device that stamps packets, on a clock of which somebody has learnt.
+    fn stamped(
+        workers: u16,
+        device_queues: usize,
+        learn: &dyn Fn(&Clock) -> Option<Learner>,
+    ) -> Rig {
         let fake = Fake::new(device_queues);
         let (clock, reta) = (Clock::start(), round_robin(workers));
-        let rss = RssHasher::default();
+        let (rss, learner) = (RssHasher::default(), learn(&clock));
         let steering = Steering::new(rss, (workers, RING), &reta, Nanos(1), clock.clone()).unwrap();
         let devices = (0..usize::from(workers)).map(|worker| {
-            let queue = |queue| FakeQueue(Arc::clone(&fake), queue, Vec::new());
+            let view = || learner.as_ref().map(Learner::view);
+            let queue = |queue| FakeQueue(fake.clone(), queue, Vec::new(), Vec::new(), view());
             let receivers = (worker < device_queues).then(|| queue(worker));
             (receivers.into_iter().collect(), queue(0))
         });
@@ -273,11 +303,13 @@ proptest! {
     #[test]
     fn packets_keep_their_order_whatever_moves(
         steps in steps(), workers in 1..4u16, device_queues in 1..4usize, follows: bool,
+        stamps: bool,
     ) {
         let device_queues = device_queues.min(usize::from(workers));
         // Only a device with a queue for each worker can follow.
         let follows = follows && device_queues == usize::from(workers);
-        let mut rig = Rig::new(workers, device_queues);
+        let known = |clock: &Clock| stamps.then(|| known(clock));
+        let mut rig = Rig::stamped(workers, device_queues, &known);
         let (mut numbers, mut given) = (0, 0);
         for step in steps {
             match step {
@@ -289,7 +321,12 @@ proptest! {
                         true => usize::from(rig.reta[flow as usize]),
                         false => flow as usize % device_queues,
                     };
-                    given += u32::from(rig.fake.give(queue, number, Some(flow)));
+                    // Right or wrong, and in any order.
+                    let ticks = (!number.is_multiple_of(5)).then(|| {
+                        ticks_at(rig.clock.now()) + u64::from(number % 7 * 1_000_000)
+                            - u64::from(number % 3 * 1_000_000)
+                    });
+                    given += u32::from(rig.fake.give_at(queue, number, Some(flow), ticks));
                     numbers += 1;
                 },
                 Step::Turn(worker) => {
@@ -368,4 +405,80 @@ fn arrivals_are_when_the_device_was_last_empty() {
         .queue
         .receive(Nanos(800), &mut worker.pool, &mut worker.batch);
     assert!(received.ended);
+}
+
+/// What the device's clock counts: every other nanosecond, from elsewhere.
+fn ticks_at(time: Nanos) -> u64 {
+    time.0 / 2 + 1_000_000_000
+}
+
+/// Who knows that clock.
+fn known(clock: &Clock) -> Learner {
+    Learner::taught(clock.clone(), ticks_at)
+}
+
+#[test]
+fn arrivals_are_when_the_device_says() {
+    // One of them sorts for both.
+    for workers in [1, 2] {
+        let mut rig = Rig::stamped(workers, 1, &|clock| Some(known(clock)));
+        let (clock, fake) = (rig.clock.clone(), Arc::clone(&rig.fake));
+        let turn = |rig: &mut Rig, worker: usize, now: Nanos| {
+            let Worker {
+                queue, pool, batch, ..
+            } = &mut rig.workers[worker];
+            queue.receive(now, pool, batch);
+            let number = |i| u32::from_le_bytes(*batch.frame(i).first_chunk().unwrap());
+            let seen: Vec<(u32, Nanos)> = (0..batch.len())
+                .map(|i| (number(i), batch.packet(i).arrival))
+                .collect();
+            queue.transmit(batch);
+            batch.release(pool);
+            seen
+        };
+        // Empty then; and what comes later is seen later still.
+        let empty = clock.now();
+        assert_eq!(turn(&mut rig, 0, empty), []);
+        let [came, now] = [1_000_000, 2_000_000].map(|later| empty + Nanos(later));
+        let stamps = [
+            Some(ticks_at(came)),
+            None,
+            // Before the queue was empty, and after now.
+            Some(ticks_at(empty) - 400_000),
+            Some(ticks_at(now) + 400_000),
+        ];
+        // For each in turn, if there are two.
+        for (number, ticks) in (0..).zip(stamps) {
+            for bucket in 0..u32::from(workers) {
+                assert!(fake.give_at(0, 10 * bucket + number, Some(bucket), ticks));
+            }
+        }
+        for worker in 0..usize::from(workers) {
+            let mut seen = turn(&mut rig, worker, now);
+            if worker > 0 {
+                // What is handed over may be taken after its taker has looked once more.
+                seen = turn(&mut rig, worker, now);
+            }
+            let numbers: Vec<u32> = seen.iter().map(|(number, _)| number % 10).collect();
+            assert_eq!(numbers, [0, 1, 2, 3], "worker {worker} of {workers}");
+            let off = seen[0].1.0.abs_diff(came.0);
+            assert!(off <= BOUND.0 + 2, "off by {off}");
+            assert_eq!(seen[1].1, empty);
+            // None goes back behind one before it.
+            assert!(seen[2].1 >= seen[0].1 && seen[2].1 <= now);
+            assert_eq!(seen[3].1, now);
+        }
+    }
+}
+
+#[test]
+fn a_device_whose_clock_is_not_known_has_times_of_software() {
+    let mut rig = Rig::stamped(1, 1, &|clock| Some(Learner::new(clock.clone())));
+    let Worker {
+        queue, pool, batch, ..
+    } = &mut rig.workers[0];
+    queue.receive(Nanos(100), pool, batch);
+    assert!(rig.fake.give_at(0, 0, Some(0), Some(150)));
+    queue.receive(Nanos(200), pool, batch);
+    assert_eq!(batch.packet(0).arrival, Nanos(100));
 }

@@ -90,6 +90,8 @@ impl ExternalPorts {
             promiscuous: true,
             // Functions may leave checksums to others, as the kernel does.
             checksums: false,
+            // Times are those at which packets came to the chain.
+            timestamps: false,
             hash_key: *self.rss.key(),
         };
         let mut attachments: Vec<Box<dyn Attachment>> = Vec::new();

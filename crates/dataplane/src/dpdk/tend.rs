@@ -1,8 +1,15 @@
 //! Ports that run: what is new of them, and what they counted.
 
-use crate::report::{LinkReport, PortReport, QueueReport};
+use crate::clock::Clock;
+use crate::device::ticks::{ClockView, Learner};
+use crate::report::{ArrivalTimes, LinkReport, PortReport, QueueReport};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use tailwater_dpdk::{Port, PortStats};
+
+/// Readings of a device's clock at the start, and what is between them: enough to go by.
+const READINGS: usize = 4;
+const APART: Duration = Duration::from_millis(10);
 
 /// A port that runs, and what is known of it so far.
 #[derive(Debug)]
@@ -10,6 +17,8 @@ pub(super) struct Tended {
     port: Port,
     /// Whether packets are received from it.
     receives: bool,
+    /// Of a device that stamps packets.
+    learner: Option<Learner>,
     known: Mutex<Known>,
 }
 
@@ -20,6 +29,8 @@ struct Known {
     /// By field of [`PortStats`].
     counts: [Count; 6],
     gone: bool,
+    /// Whether its clock was known.
+    timed: bool,
     /// Whether the link was up.
     up: Option<bool>,
     /// How often it came or went.
@@ -38,6 +49,15 @@ impl Known {
             (_, true) => Some("up"),
             (_, false) => Some("down"),
         }
+    }
+
+    /// What is to be told of where arrival times come from: that it is otherwise than before.
+    fn times(&mut self, timed: bool) -> Option<&'static str> {
+        let before = std::mem::replace(&mut self.timed, timed);
+        (before != timed).then_some(match timed {
+            true => "its clock is known: arrival times are the device's",
+            false => "its clock cannot be followed: arrival times are software's",
+        })
     }
 
     /// What a device counted since the run began; nothing newer if it does not answer.
@@ -86,8 +106,30 @@ impl Tended {
         Tended {
             port,
             receives,
+            learner: None,
             known: Mutex::default(),
         }
+    }
+
+    /// Takes the times at which packets arrived from the device, if it has them, on the run's clock. Takes some
+    /// milliseconds then.
+    pub(super) fn timed(mut self, clock: &Clock) -> Tended {
+        if self.receives && self.port.info().timestamps {
+            let learner = Learner::new(clock.clone());
+            let mut known = false;
+            for _ in 0..READINGS {
+                known = learner.look(&mut || self.port.read_clock());
+                std::thread::sleep(APART);
+            }
+            self.known().timed = known;
+            self.learner = Some(learner);
+        }
+        self
+    }
+
+    /// What a queue of it knows of its clock.
+    pub(super) fn view(&self) -> Option<ClockView> {
+        self.learner.as_ref().map(Learner::view)
     }
 
     pub(super) fn port(&self) -> &Port {
@@ -112,6 +154,12 @@ impl Tended {
         if !known.gone && self.port.has_gone() {
             known.gone = true;
             tell(format!("port {name} has gone while it was in use"));
+        }
+        if let Some(learner) = self.learner.as_ref().filter(|_| !known.gone) {
+            let timed = learner.look(&mut || self.port.read_clock());
+            if let Some(source) = known.times(timed) {
+                tell(format!("port {name}: {source}"));
+            }
         }
         let up = self.port.link().map(|link| link.up);
         if !known.gone
@@ -146,6 +194,10 @@ impl Tended {
             descriptors: u64::from(port.info().rx_ring),
             numa_node: port.info().node.map(u64::from),
             checks_checksums: port.info().checksums,
+            arrival_times: match self.learner.as_ref().is_some_and(Learner::is_known) {
+                true => ArrivalTimes::Device,
+                false => ArrivalTimes::Software,
+            },
             received: stats.received,
             sent: stats.sent,
             missed: stats.missed,
@@ -180,6 +232,13 @@ mod tests {
         };
         let seen = [Some(3), Some(10), None, Some(0), Some(4), Some(4), Some(1)];
         assert_eq!(seen.map(&mut received), [3, 10, 10, 10, 14, 14, 15]);
+    }
+
+    #[test]
+    fn where_times_come_from_is_told_when_it_changes() {
+        let mut known = Known::default();
+        let told = [false, true, true, false].map(|timed| known.times(timed).is_some());
+        assert_eq!(told, [false, true, false, true]);
     }
 
     #[test]
