@@ -119,6 +119,7 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
         let pid = line.expect("the agent starts its function");
         let user = user_of(pid);
         assert!(!processes_of(user).is_empty());
+        assert!(!made_for(user).is_empty());
         agent.kill().unwrap();
         agent.wait().unwrap();
         // Its programs end by themselves, also those that spin.
@@ -127,8 +128,8 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
             assert!(Instant::now() < deadline, "it outlives its agent in {way}");
             thread::sleep(Duration::from_millis(10));
         }
-        assert!(!made_for(user).is_empty(), "who would have removed that?");
-        // What one that lives has is not touched.
+        // Whoever starts next, which may be another test, removes what it has made; what one that lives has is
+        // not touched.
         let mut lives = start(&way, &Confinement::full(), &hostile("nothing"));
         sweep().unwrap();
         gone(user);
