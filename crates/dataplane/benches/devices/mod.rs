@@ -110,7 +110,15 @@ impl Devices {
         let pool = || or_end(Mempool::new(eal, BUFFERS, frames.longest(), -1));
         let open = |name: String, pool: &Mempool| {
             let device = or_end(Device::find(eal, &or_end(name.parse())));
-            let (port, mut rx, mut tx) = or_end(device.start(&PortConfig::default(), pool));
+            // The driver of rings makes 16 of them for a device, and frees as many as there are queues: the rest
+            // would stay, until there is room for no more.
+            let queues = if kind == Kind::Ring { 16 } else { 1 };
+            let config = PortConfig {
+                rx_queues: queues,
+                tx_queues: queues,
+                ..PortConfig::default()
+            };
+            let (port, mut rx, mut tx) = or_end(device.start(&config, pool));
             (port, rx.remove(0), tx.remove(0))
         };
         let mempool = pool();
