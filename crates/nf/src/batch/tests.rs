@@ -1,0 +1,191 @@
+//! Batches: frames, buffers and their order.
+
+use super::*;
+use tailwater_net::parse::Headers;
+
+fn batch(frames: &[&[u8]]) -> (BufferPool, Batch) {
+    let mut pool = BufferPool::new(8, 256).unwrap();
+    let mut batch = Batch::new(&pool, 8);
+    for (i, frame) in frames.iter().enumerate() {
+        assert!(batch.push(&mut pool, frame, Nanos(i as u64), 0));
+    }
+    (pool, batch)
+}
+
+#[test]
+fn frames_come_back_as_they_went_in() {
+    let (mut pool, mut batch) = batch(&[b"one", b"", b"three"]);
+    assert_eq!(batch.frame(0), b"one");
+    assert_eq!(batch.frame(1), b"");
+    batch.packet_mut(2).1[0] = b'T';
+    assert_eq!(batch.frame(2), b"Three");
+    batch.release(&mut pool);
+    assert_eq!((batch.len(), pool.available()), (0, 8));
+}
+
+#[test]
+fn a_device_takes_buffers_away_and_sends_some() {
+    let (mut pool, mut batch) = batch(&[b"a", b"bb", b"ccc"]);
+    let taken: Vec<_> = batch.hand_over().collect();
+    assert_eq!(taken.iter().map(|t| t.2).collect::<Vec<_>>(), [1, 2, 3]);
+    batch.take_out(&[0, 2]);
+    assert_eq!((batch.len(), batch.packet(0).length()), (1, 2));
+    assert_eq!(batch.in_hand(), 3);
+    for (buffer, start, length) in taken {
+        let packet = Arrived {
+            buffer,
+            start: start + 1,
+            length: length - 1,
+            hash: None,
+            entry: 0,
+        };
+        let whole = usize::from(packet.length);
+        assert_eq!(packet.frame(pool.memory()).len(), whole);
+        let mut other = Batch::new(&pool, 1);
+        other.receive(packet, Nanos(1), 2);
+        assert_eq!(other.frame(0).len(), whole);
+        other.release(&mut pool);
+    }
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+#[should_panic(expected = "a frame of 10 bytes from")]
+fn a_packet_beyond_its_buffer_is_refused() {
+    let mut pool = BufferPool::new(1, 64).unwrap();
+    let (mut batch, bytes) = (Batch::new(&pool, 1), pool.memory().buffer_bytes());
+    let packet = Arrived {
+        buffer: pool.take().unwrap(),
+        start: bytes as u16 - 9,
+        length: 10,
+        hash: None,
+        entry: 0,
+    };
+    batch.receive(packet, Nanos::ZERO, 0);
+}
+
+#[test]
+fn compaction_keeps_order_and_loses_no_buffer() {
+    let (mut pool, mut batch) = batch(&[b"a", b"b", b"c", b"d", b"e"]);
+    batch.packet_mut(0).0.verdict = Verdict::Drop(3);
+    batch.packet_mut(2).0.verdict = Verdict::Bypass;
+    batch.packet_mut(4).0.verdict = Verdict::Drop(1);
+    let mut reasons = vec![];
+    batch.compact(|_, reason| reasons.push(reason));
+    assert_eq!(reasons, [3, 1]);
+    assert_eq!(
+        (batch.frame(0), batch.frame(1), batch.len()),
+        (&b"b"[..], &b"d"[..], 2)
+    );
+    batch.rejoin_bypass();
+    assert_eq!(batch.frame(2), b"c");
+    batch.release(&mut pool);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+fn a_batch_is_divided_in_order() {
+    let (mut pool, mut batch) = batch(&[b"a", b"b", b"c", b"d"]);
+    let mut other = Batch::new(&pool, 4);
+    batch.packet_mut(1).0.set_number(1);
+    batch.packet_mut(2).0.set_number(1);
+    batch.divide(&mut other, |packet| packet.number() == 1);
+    let frames = |batch: &Batch| -> Vec<Vec<u8>> {
+        let frames = (0..batch.len()).map(|i| batch.frame(i).to_vec());
+        frames.collect()
+    };
+    assert_eq!(frames(&batch), [b"a", b"d"]);
+    assert_eq!(frames(&other), [b"b", b"c"]);
+    batch.release(&mut pool);
+    other.release(&mut pool);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+fn frames_grow_and_shrink_at_the_front() {
+    let (mut pool, mut batch) = batch(&[b"0123456789"]);
+    batch.packet_mut(0).0.headers = Headers {
+        network_offset: 4,
+        transport_offset: 6,
+        payload_offset: 8,
+        end: 10,
+        ..Headers::default()
+    };
+    let (packet, frame) = batch.grow_front(0, 2).unwrap();
+    frame[..2].copy_from_slice(b"ab");
+    assert_eq!(
+        (
+            frame.len(),
+            packet.headers.network_offset,
+            packet.headers.end
+        ),
+        (12, 6, 12)
+    );
+    assert_eq!(batch.frame(0), b"ab0123456789");
+    assert!(batch.grow_front(0, HEADROOM).is_none());
+    assert!(batch.shrink_front(0, 7).is_none());
+    let (packet, frame) = batch.shrink_front(0, 6).unwrap();
+    assert_eq!(
+        (&*frame, packet.headers.network_offset),
+        (&b"456789"[..], 0)
+    );
+    assert_eq!(
+        (packet.headers.transport_offset, packet.headers.end),
+        (2, 6)
+    );
+    batch.release(&mut pool);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+fn datagrams_grow_and_shrink_at_the_end() {
+    // Once into the room behind, once into the headroom, for want of room behind.
+    for length in [10, 64] {
+        let mut pool = BufferPool::new(1, 64).unwrap();
+        let mut batch = Batch::new(&pool, 1);
+        let whole: Vec<u8> = (0..length).collect();
+        assert!(batch.push(&mut pool, &whole, Nanos::ZERO, 0));
+        let headers = Headers {
+            network_offset: 1,
+            transport_offset: 2,
+            payload_offset: 4,
+            end: 8,
+            ..Headers::default()
+        };
+        batch.packet_mut(0).0.headers = headers;
+        assert!(batch.grow_back(0, 1000).is_none());
+        let (packet, frame) = batch.grow_back(0, 3).unwrap();
+        assert_eq!((packet.headers.end, frame.len()), (11, whole.len() + 3));
+        assert_eq!((&frame[..8], &frame[11..]), (&whole[..8], &whole[8..]));
+        assert_eq!(packet.headers.payload_offset, 4);
+        assert!(batch.shrink_back(0, 8).is_none());
+        let (packet, frame) = batch.shrink_back(0, 3).unwrap();
+        assert_eq!((packet.headers, &*frame), (headers, &whole[..]));
+    }
+}
+
+#[test]
+fn a_full_batch_and_an_empty_pool_take_no_more() {
+    let mut pool = BufferPool::new(2, 64).unwrap();
+    let mut batch = Batch::new(&pool, 1);
+    assert!(batch.push(&mut pool, &[1], Nanos::ZERO, 0));
+    assert!(!batch.push(&mut pool, &[2], Nanos::ZERO, 0));
+    let mut wide = Batch::new(&pool, 8);
+    let incoming = Incoming {
+        length: 3,
+        arrival: Nanos::ZERO,
+        rss_hash: 0,
+        rest: 0,
+    };
+    assert_eq!(wide.fill(&mut pool, 8, |_| incoming), 1);
+    batch.release(&mut pool);
+    wide.release(&mut pool);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+#[should_panic(expected = "a frame of 4096 bytes in a buffer for")]
+fn a_frame_beyond_its_buffer_is_refused() {
+    let mut pool = BufferPool::new(1, 64).unwrap();
+    Batch::new(&pool, 1).push(&mut pool, &[0; 4096], Nanos::ZERO, 0);
+}
