@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak loom check bench bench-chains bench-functions bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim clean
+.PHONY: help deps build demo test soak chaos loom check bench bench-chains bench-functions bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,9 +22,9 @@ help: ## this list
 deps: ## install what is missing: Debian packages, and Rust where there is no cargo
 	@tools/deps.sh
 
-build: ## the `tailwater` program, optimised
+build: ## the `tailwater` program and libtailwater_nf, optimised
 	@tools/deps.sh build
-	@cargo build --release --locked -p tailwater
+	@cargo build --release --locked -p tailwater -p tailwater-sdk-c
 
 demo: build ## two chains on bursty traffic, and a report; CHAIN=file and TRAFFIC=file for one of your own
 ifdef CHAIN
@@ -41,14 +41,19 @@ else
 endif
 
 test: ## all tests, and why any were skipped
-	@tools/deps.sh build test ports
+	@tools/deps.sh build test ports milp
 	@tools/test.sh
 	@tools/with-dpdk.sh tools/test.sh $(WITH_DPDK) $(DPDK_TESTS)
 	@tools/loom.sh
+	@tools/milp.sh
 
 soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round
 	@tools/deps.sh build
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
+
+chaos: ## processes of isolated functions are killed and stopped at random for MINUTES=10 in each way, as root; exits 1 if a packet, a binding or a counter is wrong or anything is left; SEED=n repeats one
+	@tools/deps.sh build test
+	@CHAOS_SECONDS=$$(($(MINUTES) * 60)) CHAOS_SEED=$(SEED) cargo test --release --locked -p tailwater --test isolation chaos -- --nocapture --test-threads 1
 
 loom: ## model checks of what hands packets between cores; `test` runs them, too
 	@tools/deps.sh build
@@ -91,9 +96,10 @@ bench-scaling: ## policies live on two cores, one flow split between them, what 
 	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
 
-bench-isolation: ## chains of functions in processes of their own beside the same in one process; as root
+bench-isolation: ## chains of functions in processes of their own beside the same in one process, and the latency objective that they keep; as root
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench isolation
+	@cargo bench --locked -p tailwater --bench isolation_slo
 
 bench-sim: ## how fast the rack simulator is
 	@tools/deps.sh build bench
@@ -109,14 +115,23 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-profile --bench live_vs_sim
 
+bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
+	@tools/deps.sh build milp
+	@cargo bench --locked -p tailwater-placement --features milp --bench placement
+
 bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-state --bench redis
 
-bench-functions: ## single functions: the ACL's classifier, IPsec beside its ciphers alone
+bench-functions: ## every function by itself (FUNCTIONS="acl nat --flows 10k" for some), a table; the ACL's classifier, IPsec beside its ciphers alone, users' sessions up to a million, detection with ET Open's rules
 	@tools/deps.sh build bench
+	@mkdir -p target
+	@cargo bench --locked -p tailwater-dataplane --bench functions -- --runs 3 --sizes 64B,imix,1024B $(FUNCTIONS) | tee target/functions.jsonl
+	@cargo bench --locked -p tailwater-dataplane --bench functions -- table $(CURDIR)/target/functions.jsonl
 	@cargo bench --locked -p tailwater-nf --bench acl
 	@cargo bench --locked -p tailwater-nf --bench ipsec
+	@cargo bench --locked -p tailwater-nf --bench upf
+	@cargo bench --locked -p tailwater-ids --bench ids
 
 clean: ## remove what was built
 	cargo clean

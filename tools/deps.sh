@@ -6,12 +6,14 @@
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
-#           redis-server, openssl: flow state in Redis
-#   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs
+#           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
+#           libpcap: expressions of bpfFilter
+#   bench   valgrind: instruction counts; zstd: packed rule sets; redis-server: what state in Redis costs; libpcap
 #   ports   DPDK and pkg-config: the feature `dpdk`; ip, ping, curl, iperf3, openssl, tcpreplay, nft,
 #           Open vSwitch: its tests end to end
+#   milp    cmake and libclang: the feature `milp`, which builds HiGHS
 #
-# What `test`, `bench` and `ports` name is good to have: without it, what needs it is left out and says so.
+# What `test`, `bench`, `ports` and `milp` name is good to have: without it, what needs it is left out and says so.
 #
 # Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
@@ -104,6 +106,15 @@ optional() {
         say "going on without ${missing[*]}: what needs it is skipped"
 }
 
+# The library that compiles expressions of packets; it is loaded when there is one, and nothing is linked with it.
+pcap() {
+    case "$(/sbin/ldconfig -p 2>/dev/null)" in
+    *libpcap.so.0.8*) return ;;
+    esac
+    apt_install libpcap0.8 ||
+        say "going on without libpcap: expressions of bpfFilter are refused, and their tests skipped"
+}
+
 # DPDK's headers, and programs whose packages have other names.
 ports() {
     local missing=()
@@ -122,16 +133,32 @@ ports() {
     optional curl iperf3 openssl tcpreplay ethtool
 }
 
-[ $# -gt 0 ] || set -- build test bench ports
+# libclang has no program that it could be known by.
+milp() {
+    local missing=()
+    have cmake || missing+=(cmake)
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=(libclang-dev)
+    [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
+        say "going on without ${missing[*]}: what needs it is skipped"
+}
+
+[ $# -gt 0 ] || set -- build test bench ports milp
 for group in "$@"; do
     case $group in
     build)
         build_packages
         rust
         ;;
-    test) optional tshark zstd crun redis-server openssl ;;
-    bench) optional valgrind zstd redis-server ;;
+    test)
+        optional tshark zstd crun redis-server openssl nfdump
+        pcap
+        ;;
+    bench)
+        optional valgrind zstd redis-server
+        pcap
+        ;;
     ports) ports ;;
-    *) fail "there is no group $group: the groups are build, test, bench, ports" ;;
+    milp) milp ;;
+    *) fail "there is no group $group: the groups are build, test, bench, ports, milp" ;;
     esac
 done

@@ -1,5 +1,5 @@
-//! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption, and through a firewall: never a
-//! panic, every buffer comes back, and every packet is sent or counted.
+//! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption, through a firewall, and through
+//! branches: never a panic, every buffer comes back, and every packet is sent or counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run chain
@@ -56,6 +56,31 @@ spec:
         rules: [allow from low, deny tcp from high ports 22, allow udp, allow tcp state invalid]
         halfOpen: {total: 50, perDestination: 10}
         tcp: {midstream: allow}
+    - accounting:
+  slo: {latency: 200us}
+  flows: {capacity: 512}
+";
+
+const BRANCHES: &str = "
+apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: fuzz}
+spec:
+  functions:
+    - classifier:
+        directions: each
+        rules: [{to: low, source: 0.0.0.0/1}, {to: send, protocol: icmp}, {to: odd, sourcePorts: 1-32767}]
+        branches:
+          low:
+            functions:
+              - name: inner
+                classifier:
+                  rules: [{to: web, destinationPorts: 80-443}]
+                  branches: {web: {functions: [urlFilter: {patterns: [example.net]}], then: send}}
+              - acl: {rules: [{action: deny, destinationPorts: 22}], default: allow}
+          odd:
+            functions: [policer: {limits: [{per: flow, rate: 1Mbps, burst: 1600}]}]
+    - nat: {external: [203.0.113.0/30], internal: [0.0.0.0/1]}
     - accounting:
   slo: {latency: 200us}
   flows: {capacity: 512}
@@ -118,7 +143,7 @@ impl Rig {
 }
 
 thread_local! {
-    static RIGS: RefCell<[Rig; 2]> = RefCell::new([SPEC, FIREWALL].map(Rig::new));
+    static RIGS: RefCell<[Rig; 3]> = RefCell::new([SPEC, FIREWALL, BRANCHES].map(Rig::new));
 }
 
 fuzz_target!(

@@ -5,13 +5,13 @@
 //! cargo +nightly fuzz run isolation_message
 //! ```
 //!
-//! Put a failing input into a test of `crates/isolation/src/message/tests.rs`.
+//! Put a failing input into a test of `crates/sdk/src/protocol/message/tests.rs`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_isolation::layout::Place;
-use tailwater_isolation::message::{FromProgram, FromServer};
+use tailwater_sdk::protocol::layout::Place;
+use tailwater_sdk::protocol::message::{FromProgram, FromServer};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(message) = FromProgram::decode(bytes) {

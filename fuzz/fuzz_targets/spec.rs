@@ -1,5 +1,5 @@
 //! Any bytes as a chain spec: reading never panics, and an error is one line that points into
-//! the text.
+//! the text, or one for each wrong rule of a list.
 //!
 //! ```text
 //! cargo +nightly fuzz run spec fuzz/corpus/spec crates/nf/tests/specs/right crates/nf/tests/specs/wrong
@@ -22,9 +22,13 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let shown = error.to_string();
-    assert!(!shown.contains(['\n', '\r']), "{shown:?}");
-    assert!(
-        error.line <= text.split(['\n', '\r']).count() + 1,
-        "{shown}"
-    );
+    // Lists of rules tell all that is wrong with them.
+    assert_eq!(shown.lines().count(), error.each().count(), "{shown:?}");
+    assert!(!shown.contains('\r'), "{shown:?}");
+    for error in error.each() {
+        assert!(
+            error.line <= text.split(['\n', '\r']).count() + 1,
+            "{shown}"
+        );
+    }
 });

@@ -43,6 +43,9 @@ pub enum Command {
     /// Simulate chains on a rack of servers, under several policies
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
+    /// Tell whether SLOs fit on a cluster, and where their instances go
+    #[command(after_help = PLACE_EXAMPLES)]
+    Place(PlaceArgs),
     /// Tell what the policy of a recorded run saw and did
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
@@ -65,8 +68,12 @@ pub enum Command {
 pub struct FunctionProcessArgs {
     /// The chain spec
     pub chain: PathBuf,
-    /// The function's place in it
-    pub place: usize,
+    /// The place in it of a function that is built in
+    #[arg(required_unless_present = "library")]
+    pub place: Option<usize>,
+    /// The shared library that the function is in, rather
+    #[arg(long, value_name = "FILE", conflicts_with = "place")]
+    pub library: Option<PathBuf>,
 }
 
 const NEW_FUNCTION_EXAMPLES: &str = "\
@@ -204,6 +211,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
     #[arg(hide_possible_values = true)]
     pub isolation_without: Vec<Defence>,
+    /// Functions that stay in this process, trusted, since what they share or write keeps them from being isolated
+    #[arg(long, value_name = "FUNCTION,...", value_delimiter = ',')]
+    pub isolation_except: Vec<String>,
+    /// How much longer turns of isolated functions may make a packet's time: less is larger batches [default: 3]
+    #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
+    pub isolation_overhead: Option<f64>,
     /// Serve Prometheus metrics while running; a port means 127.0.0.1
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     pub metrics: Option<SocketAddr>,
@@ -379,6 +392,50 @@ pub enum SimulateOutput {
     Table,
     Json,
     Csv,
+}
+
+const PLACE_EXAMPLES: &str = "\
+SLOs are admitted in the order of their file; each gets instances, cores and ways of cache of its own, or
+the reason why not and the nearest SLO that would fit. With a state, what runs stays where it is, but for
+what changed, and servers that are gone.
+
+Examples:
+  tailwater place examples/place/slos.yaml --cluster examples/place/cluster.yaml
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json
+      Only what is new or changed is placed; SLOs that are no longer in the file leave.
+Exits with 3 if an SLO was denied.";
+
+/// What `tailwater place` is told.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// The SLOs, and their chains' curves
+    #[arg(value_name = "SLOS.yaml")]
+    pub slos: PathBuf,
+    /// The servers
+    #[arg(long, value_name = "CLUSTER.yaml")]
+    pub cluster: PathBuf,
+    /// What was placed before, and after; made where there is none
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Who decides
+    #[arg(
+        long,
+        value_name = "tailwater|resq-greedy",
+        default_value = "tailwater"
+    )]
+    #[arg(hide_possible_values = true)]
+    pub scheduler: PlaceScheduler,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+/// Who decides where instances go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlaceScheduler {
+    Tailwater,
+    ResqGreedy,
 }
 
 const EXPLAIN_EXAMPLES: &str = "\

@@ -61,7 +61,7 @@ impl CliError {
         let run = |error: &RunError| {
             use RunError::{
                 Build, Core, External, IsolatedAndHandedOver, Isolation, Open, Recording, State,
-                StateIsolated, StateNeedsStatic,
+                StateHandedOver,
             };
             matches!(
                 error,
@@ -69,12 +69,15 @@ impl CliError {
                     | Core(_)
                     | External { .. }
                     | IsolatedAndHandedOver
-                    | Isolation(IsolationError::Refused { .. })
+                    | Isolation(
+                        IsolationError::Refused { .. }
+                            | IsolationError::Unfit { .. }
+                            | IsolationError::Build(_)
+                    )
                     | Open(OpenError::Device(_))
                     | Recording { .. }
                     | State(_)
-                    | StateIsolated
-                    | StateNeedsStatic
+                    | StateHandedOver
             )
         };
         let input = match self {

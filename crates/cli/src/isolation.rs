@@ -3,23 +3,33 @@
 use crate::args::{Defence, FunctionProcessArgs, Isolated, RunArgs};
 use crate::complain;
 use crate::error::{BAD_INPUT, CliError};
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tailwater_confine::{
     Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces,
 };
-use tailwater_isolation::program::{ProgramError, run_function};
-use tailwater_isolation::server::{Confined, IsolationConfig, Launch, Program};
+use tailwater_isolation::program::{ProgramError, run_function, run_library};
+use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
+use tailwater_nf::library::{Apart, Code, LibraryError};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 
 /// State of one flow, and what the system needs to keep it: no function has more.
 const FLOW_BYTES: u64 = 1024 + 64;
 
+/// How long a function of somebody else's may take to read its configuration.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Runs one function of a chain for the `tailwater run` that started it.
 pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError> {
-    match run_function(&args.chain, args.place) {
+    let ran = match (&args.library, args.place) {
+        (Some(library), _) => run_library(library),
+        (None, place) => run_function(&args.chain, place.unwrap_or_default()),
+    };
+    match ran {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // Who started it has been told, and tells it on.
         Err(ProgramError::Refused(_)) => Ok(ExitCode::from(BAD_INPUT)),
@@ -28,63 +38,208 @@ pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError
 }
 
 /// The same file, whatever directory a process is in.
-pub fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
+fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
     path::absolute(chain).map_err(|source| CliError::System {
         what: "the current directory cannot be found",
         source,
     })
 }
 
-/// The programs of a chain's functions, which are this one, confined as the arguments say; none where functions are
-/// not isolated.
-pub fn programs(args: &RunArgs, spec: &ChainSpec) -> Result<Option<IsolationConfig>, CliError> {
+/// Reads a chain's spec, and finds the programs of its functions, which are this one and others', confined as the
+/// arguments say; no programs where functions are not isolated.
+pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliError> {
     let mode = match args.isolation {
-        Isolated::None if args.isolation_without.is_empty() => return Ok(None),
-        Isolated::None => {
+        Isolated::None if args.isolation_overhead.is_some() => {
+            return wrong("--isolation-overhead is for --isolation process or container");
+        }
+        Isolated::None if !args.isolation_without.is_empty() => {
             return wrong("--isolation-without is for --isolation process or container");
         }
+        Isolated::None if !args.isolation_except.is_empty() => {
+            return wrong("--isolation-except is for --isolation process or container");
+        }
+        Isolated::None => return Ok((ChainSpec::read(&args.chain)?, None)),
         Isolated::Process => "--isolation process",
         Isolated::Container => "--isolation container",
     };
+    // Isolated functions read it in a directory of their own.
     let chain = absolute(&args.chain)?;
+    let isolated = Isolating {
+        own: Launch {
+            program: own_program()?.into(),
+            arguments: vec!["function-process".into(), chain.clone().into()],
+        },
+        confined: confined(args, mode)?,
+    };
+    let spec = ChainSpec::read_apart(&chain, &isolated)?;
     if !fs::metadata(&chain).is_ok_and(|file| file.is_file()) {
         return wrong(format!(
             "{mode}: expected the chain in a file, which every function reads for itself, found {}",
             args.chain.display()
         ));
     }
-    let program = std::env::current_exe().map_err(|source| CliError::System {
-        what: "this program's file cannot be found",
-        source,
-    })?;
-    let launch = Launch {
-        program: program.into(),
-        arguments: [
-            OsStr::new("function-process"),
-            OsStr::new("--"),
-            chain.as_ref(),
-        ]
-        .map(OsString::from)
-        .into(),
-    };
-    let mut programs = Program::of_chain(spec, &launch);
-    if let Some(confined) = confined(args, spec, mode)? {
-        for (program, function) in programs.iter_mut().zip(&spec.functions) {
-            let mut confined = confined.clone();
-            if let Some(root) = &mut confined.confinement.root {
-                root.files = files(&chain, function);
-            }
-            program.confined = Some(confined);
+    let stays = |name: &str| args.isolation_except.iter().any(|it| it == name);
+    check_what_stays(&args.isolation_except, &spec, mode)?;
+    let exports = |function: &&FunctionSpec| function.config.exports() && !stays(&function.name);
+    if let (Some(_), Some(writer)) = (&isolated.confined, spec.functions.iter().find(exports)) {
+        return wrong(format!(
+            "{mode}: {name}: its export cannot be made by a function that may write no files and connect to nobody: leave it out, or \
+             trust it with --isolation-except {name}",
+            name = writer.name
+        ));
+    }
+    // Each direction of a connection may have a state of its own.
+    let flows = 2 * u64::from(spec.flows.capacity) * FLOW_BYTES;
+    let mut programs = Program::of_chain(&spec, &isolated.own);
+    programs.retain(|program| !stays(&program.function));
+    if programs.is_empty() && !args.isolation_except.is_empty() {
+        return wrong(format!(
+            "{mode}: no function is left that would be isolated: leave it out"
+        ));
+    }
+    for program in &mut programs {
+        let mut functions = spec.functions.iter();
+        let Some(function) = functions.find(|function| function.name == program.function) else {
+            continue;
+        };
+        let memory = flows + program.demands.shared_bytes as u64;
+        isolated.confine(program, files(&chain, function), memory);
+    }
+    let mut config = IsolationConfig::new(programs, spec.slo.budget());
+    if let Some(overhead) = args.isolation_overhead {
+        config.batch.overhead = overhead;
+    }
+    Ok((spec, Some(config)))
+}
+
+/// Who is to stay in this process must be one of ours that shares or writes what keeps it from being isolated, on some cores or
+/// confined: all others are isolated.
+fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<(), CliError> {
+    for name in names {
+        let mut functions = spec.functions.iter();
+        let Some(function) = functions.find(|function| function.name == *name) else {
+            return wrong(format!(
+                "--isolation-except: expected a function of the chain, found {name}"
+            ));
+        };
+        if matches!(function.config, FunctionConfig::External(_)) {
+            return wrong(format!(
+                "--isolation-except: {name} is a process of somebody else's already: expected a function of this program's"
+            ));
+        }
+        if function.config.shares().is_none() && !function.config.exports() {
+            return wrong(format!(
+                "--isolation-except: {name} can be isolated, and is: expected a function that shares or writes what a process of its \
+                 own could not"
+            ));
         }
     }
-    Ok(Some(IsolationConfig::new(programs, spec.slo.budget())))
+    if let (Some(name), Some(_)) = (names.first(), &spec.state) {
+        return wrong(format!(
+            "{mode}: state cannot be kept in Redis where functions stay in this process (--isolation-except {name})"
+        ));
+    }
+    if !names.is_empty() {
+        let text = format!(
+            "{} not isolated, and trusted (--isolation-except)",
+            match names {
+                [one] => format!("function {one} is"),
+                several => format!("functions {} are", several.join(", ")),
+            }
+        );
+        complain("warning", &text);
+    }
+    Ok(())
+}
+
+fn own_program() -> Result<PathBuf, CliError> {
+    std::env::current_exe().map_err(|source| CliError::System {
+        what: "this program's file cannot be found",
+        source,
+    })
+}
+
+/// How functions are isolated.
+struct Isolating {
+    /// This program as that of a function.
+    own: Launch,
+    /// None: they are trusted.
+    confined: Option<Confined>,
+}
+
+impl Isolating {
+    /// Confines a program that reads these files, with so many bytes of memory that it is given.
+    fn confine(&self, program: &mut Program, files: Vec<PathBuf>, given: u64) {
+        program.confined = self.confined.clone();
+        let confinement = program.confined.as_mut().map(|it| &mut it.confinement);
+        if let Some(confinement) = confinement {
+            if let Some(memory) = &mut confinement.groups.memory {
+                *memory += given;
+            }
+            if let Some(root) = &mut confinement.root {
+                root.files = files;
+            }
+        }
+    }
+}
+
+/// Functions of others are tried out as they will run: they never have more rights than that.
+impl Apart for Isolating {
+    fn learn(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError> {
+        check_file(code)?;
+        let mut program = Program::of_code("", code, config, &self.own);
+        self.confine(&mut program, files_of(code), 0);
+        match program.try_out(PATIENCE) {
+            Ok(description) => Ok(description.name),
+            Err(IsolationError::Refused { field, message, .. }) => {
+                Err(LibraryError::Config { field, message })
+            }
+            Err(IsolationError::Unfit { message, .. }) => Err(LibraryError::Apart(message)),
+            Err(IsolationError::Silent { due, reason, .. }) => Err(LibraryError::Apart(format!(
+                "is no function: it was to {due}, but {reason}"
+            ))),
+            Err(IsolationError::Launch { source, .. }) => {
+                Err(LibraryError::Apart(format!("cannot be started: {source}")))
+            }
+            Err(error) => Err(LibraryError::Apart(error.to_string())),
+        }
+    }
+}
+
+/// That a file can be what it is said to be, before a process is started for it.
+fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
+    let mut file = File::open(code.file()).map_err(LibraryError::Read)?;
+    let data = file.metadata().map_err(LibraryError::Read)?;
+    let apart = |message: &str| Err(LibraryError::Apart(message.to_owned()));
+    if !data.is_file() {
+        return match code {
+            Code::Library(_) => Err(LibraryError::NoFile),
+            Code::Program(_) => apart("expected an executable, found a folder or device"),
+        };
+    }
+    let Code::Program(_) = code else {
+        return Ok(());
+    };
+    const EXECUTABLE: u32 = 0o111;
+    if data.mode() & EXECUTABLE == 0 {
+        return apart("expected an executable, found a file that may not be executed (chmod +x)");
+    }
+    // Of what runs scripts a function's directory has nothing.
+    let mut magic = [0; 4];
+    match file.read_exact(&mut magic) {
+        Ok(()) if magic == *b"\x7fELF" => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(LibraryError::Read(error))
+        }
+        _ => apart("expected an executable (ELF), found a script or something else"),
+    }
 }
 
 /// What can be isolated on these cores.
 pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, CliError> {
     match config.programs.iter().find(|program| program.alone) {
         Some(writer) if cores.len() > 1 => wrong(format!(
-            "--isolation: {}: export.file can be written by one process only: leave it out, or run on one core",
+            "--isolation: {}: its export can be made by one process only: leave it out, or run on one core",
             writer.function
         )),
         _ => Ok(config),
@@ -92,7 +247,7 @@ pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, C
 }
 
 /// The defences around each function; none: it is trusted.
-fn confined(args: &RunArgs, spec: &ChainSpec, mode: &str) -> Result<Option<Confined>, CliError> {
+fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
     let without = &args.isolation_without;
     let container = match args.isolation {
         Isolated::Container if without.contains(&Defence::All) => {
@@ -121,17 +276,8 @@ fn confined(args: &RunArgs, spec: &ChainSpec, mode: &str) -> Result<Option<Confi
              --isolation process --isolation-without all"
         ));
     }
-    let exports = |function: &&FunctionSpec| matches!(&function.config, FunctionConfig::Accounting(accounting) if accounting.export.is_some());
-    if let Some(writer) = spec.functions.iter().find(exports) {
-        return wrong(format!(
-            "{mode}: {}: export.file cannot be written by a function that may write no files: leave it out, or trust \
-             the functions with --isolation process --isolation-without all",
-            writer.name
-        ));
-    }
     let mut confinement = Confinement::full();
-    let flows = u64::from(spec.flows.capacity) * FLOW_BYTES;
-    confinement.groups.memory = Some(DEFAULT_MEMORY + flows);
+    confinement.groups.memory = Some(DEFAULT_MEMORY);
     for defence in without {
         leave_out(*defence, &mut confinement);
     }
@@ -174,10 +320,24 @@ fn leave_out(defence: Defence, from: &mut Confinement) {
     }
 }
 
-/// What a function reads to configure itself: its own files, and the spec.
+/// What a function reads to configure itself. A built-in one reads the spec, too.
 fn files(chain: &Path, function: &FunctionSpec) -> Vec<PathBuf> {
-    let own = function.files.iter().cloned();
-    [chain.to_owned()].into_iter().chain(own).collect()
+    match &function.config {
+        FunctionConfig::Library(library) => files_of(&Code::Library(&library.foreign().file)),
+        FunctionConfig::Program(program) => files_of(&Code::Program(&program.foreign().file)),
+        _ => {
+            let own = function.files.iter().cloned();
+            [chain.to_owned()].into_iter().chain(own).collect()
+        }
+    }
+}
+
+/// What has to be there besides the program.
+fn files_of(code: &Code<'_>) -> Vec<PathBuf> {
+    match code {
+        Code::Library(file) => vec![file.to_path_buf()],
+        Code::Program(_) => Vec::new(),
+    }
 }
 
 fn wrong<T>(message: impl Into<String>) -> Result<T, CliError> {

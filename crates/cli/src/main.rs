@@ -10,6 +10,7 @@ mod isolation;
 mod matching;
 mod metrics;
 mod new_function;
+mod place;
 mod ports;
 mod profile;
 mod progress;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Simulate(args) => simulate::simulate(&args),
+        Command::Place(args) => place::place(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),

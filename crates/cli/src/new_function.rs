@@ -9,10 +9,24 @@ use std::path::Path;
 use std::process::ExitCode;
 use tailwater_nf::spec::document::is_label;
 
+/// A file of a crate.
+macro_rules! of_crate {
+    ($from:literal, $path:literal) => {
+        include_str!(concat!("../../", $from, "/", $path))
+    };
+}
+
 /// A file of the interface.
 macro_rules! sdk {
     ($path:literal) => {
-        include_str!(concat!("../../sdk/", $path))
+        of_crate!("sdk", $path)
+    };
+}
+
+/// The source files of a crate that goes into the folder as it is.
+macro_rules! sources {
+    ($from:literal: $($path:literal),+ $(,)?) => {
+        &[$((concat!("tailwater-", $from, "/", $path), of_crate!($from, $path))),+]
     };
 }
 
@@ -21,6 +35,7 @@ type File = (&'static str, &'static str);
 
 const C: &[File] = &[
     ("function.c", include_str!("new_function/c/function.c")),
+    ("main.c", include_str!("new_function/c/main.c")),
     ("test.c", include_str!("new_function/c/test.c")),
     ("Makefile", include_str!("new_function/c/Makefile")),
     ("README.md", include_str!("new_function/c/README.md")),
@@ -34,6 +49,7 @@ const C: &[File] = &[
 const RUST: &[File] = &[
     ("Cargo.toml", include_str!("new_function/rust/Cargo.toml")),
     ("src/lib.rs", include_str!("new_function/rust/lib.rs")),
+    ("src/main.rs", include_str!("new_function/rust/main.rs")),
     (
         "tests/function.rs",
         include_str!("new_function/rust/test.rs"),
@@ -41,18 +57,33 @@ const RUST: &[File] = &[
     ("README.md", include_str!("new_function/rust/README.md")),
     (".gitignore", include_str!("new_function/rust/gitignore")),
     ("chain.yaml", include_str!("new_function/chain.yaml")),
-    (
-        "tailwater-sdk/Cargo.toml",
-        include_str!("new_function/rust/sdk.toml"),
+];
+
+/// The interface in Rust, and what it is built of.
+const RUST_SDK: &[&[File]] = &[
+    &[
+        (
+            "tailwater-sdk/Cargo.toml",
+            include_str!("new_function/rust/sdk.toml"),
+        ),
+        (
+            "tailwater-net/Cargo.toml",
+            include_str!("new_function/rust/net.toml"),
+        ),
+    ],
+    sources!("sdk":
+        "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/function.rs", "src/host.rs",
+        "src/key.rs", "src/lib.rs", "src/program/flows.rs", "src/program/instance.rs", "src/program/mod.rs",
+        "src/program/turns.rs", "src/protocol/images.rs", "src/protocol/layout.rs", "src/protocol/memory.rs",
+        "src/protocol/message.rs", "src/protocol/mod.rs", "src/protocol/socket.rs", "src/sys.rs",
+        "src/testing.rs",
     ),
-    ("tailwater-sdk/src/lib.rs", sdk!("src/lib.rs")),
-    ("tailwater-sdk/src/abi.rs", sdk!("src/abi.rs")),
-    ("tailwater-sdk/src/batch.rs", sdk!("src/batch.rs")),
-    ("tailwater-sdk/src/config.rs", sdk!("src/config.rs")),
-    ("tailwater-sdk/src/export.rs", sdk!("src/export.rs")),
-    ("tailwater-sdk/src/function.rs", sdk!("src/function.rs")),
-    ("tailwater-sdk/src/key.rs", sdk!("src/key.rs")),
-    ("tailwater-sdk/src/testing.rs", sdk!("src/testing.rs")),
+    sources!("net":
+        "src/arp.rs", "src/builder.rs", "src/builder/fragment.rs", "src/bytes.rs", "src/checksum.rs", "src/dns.rs",
+        "src/ethernet.rs", "src/flow.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs",
+        "src/malformed.rs", "src/parse.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs", "src/toeplitz.rs",
+        "src/udp.rs", "src/vlan.rs",
+    ),
 ];
 
 /// Writes the folder, and says what to do with it.
@@ -65,14 +96,27 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
         )));
     }
     let identifier = name.replace('-', "_");
-    let (files, library, build) = match args.lang {
-        Language::C => (C, format!("{identifier}.so"), "make test && make"),
+    let (files, interface, library, program, build) = match args.lang {
+        Language::C => (
+            C,
+            &[][..],
+            format!("{identifier}.so"),
+            format!("{name}-nf"),
+            "make test && make",
+        ),
         Language::Rust => (
             RUST,
+            RUST_SDK,
             format!("target/release/lib{identifier}_nf.so"),
+            format!("target/release/{name}-nf"),
             "cargo test && cargo build --release",
         ),
     };
+    // Where this program was built, libtailwater_nf is, too.
+    let program_folder = std::env::current_exe().ok();
+    let library_folder = program_folder.as_deref().and_then(Path::parent);
+    let library_folder = library_folder.unwrap_or(Path::new("/usr/local/lib"));
+    let library_folder = library_folder.display().to_string();
     let folder = Path::new(name);
     // Made here, so that nothing of anybody's is in it.
     fs::create_dir(folder).map_err(|error| match error.kind() {
@@ -81,12 +125,15 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
         }
         _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
     })?;
-    let written = files.iter().try_for_each(|(path, text)| {
+    let mut all = files.iter().chain(interface.iter().copied().flatten());
+    let written = all.try_for_each(|(path, text)| {
         let path = folder.join(path);
         let text = text
             .replace("@NAME@", name)
             .replace("@IDENT@", &identifier)
             .replace("@LIBRARY@", &library)
+            .replace("@LIBRARY_FOLDER@", &library_folder)
+            .replace("@PROGRAM@", &program)
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
             .replace("@RUST_VERSION@", env!("CARGO_PKG_RUST_VERSION"));
         let parent = path.parent().unwrap_or(folder);
@@ -100,13 +147,54 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
             "cannot write into {name}: {error}"
         )));
     }
+    let files = files.iter().map(|(path, _)| *path);
+    // Of the interface its folders will do.
+    let folders = interface.first().copied().unwrap_or_default().iter();
+    let folders = folders.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
     let lines: Vec<String> = files
-        .iter()
-        .map(|(path, _)| format!("  {name}/{path}\n"))
+        .chain(folders)
+        .map(|path| format!("  {name}/{path}\n"))
         .collect();
     print(&format!(
-        "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater run chain.yaml\n",
+        "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater run chain.yaml\n  \
+         sudo tailwater run chain.yaml --isolation process\n",
         lines.concat()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    /// The sources of a crate, but for tests.
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let found = paths.flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        });
+        found.filter(|path| !path.ends_with("tests.rs")).collect()
+    }
+
+    #[test]
+    fn every_source_of_the_interface_is_written() {
+        let written = RUST_SDK.iter().copied().flatten();
+        let written: BTreeSet<String> = written
+            .map(|(path, _)| (*path).to_owned())
+            .filter(|path| path.ends_with(".rs"))
+            .collect();
+        let mut there = BTreeSet::new();
+        for name in ["sdk", "net"] {
+            let of_crate = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+            for path in sources(&of_crate.join("src")) {
+                let path = path.strip_prefix(&of_crate).unwrap();
+                there.insert(format!("tailwater-{name}/{}", path.display()));
+            }
+        }
+        assert_eq!(written, there);
+    }
 }

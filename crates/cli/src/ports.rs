@@ -121,12 +121,16 @@ fn names(ports: &PortsSpec) -> impl Iterator<Item = &PortName> {
 }
 
 /// Finds the ports of external functions beside a trace; `None` if there are none.
-pub fn find_external(spec: &ChainSpec) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
+#[cfg_attr(not(feature = "dpdk"), expect(unused_variables))]
+pub fn find_external(
+    spec: &ChainSpec,
+    cores: &[usize],
+) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
     if spec.externals().next().is_none() {
         return Ok(None);
     }
     #[cfg(feature = "dpdk")]
-    return Ok(Some(Box::new(external_ports(spec, &[])?)));
+    return Ok(Some(Box::new(external_ports(spec, &[], cores)?)));
     #[cfg(not(feature = "dpdk"))]
     unreachable!("external functions are refused before they are looked for")
 }
@@ -135,8 +139,11 @@ pub fn find_external(spec: &ChainSpec) -> Result<Option<Box<dyn Functions<TraceN
 fn external_ports(
     spec: &ChainSpec,
     own: &[PortName],
+    cores: &[usize],
 ) -> Result<tailwater_dataplane::dpdk::ExternalPorts, CliError> {
     use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
+    // DPDK's own threads start here, and stay where they start.
+    let _elsewhere = tailwater_dataplane::cores::KeepOff::new(cores);
     let ports = ExternalPorts::find(spec, own, HugePages::IfThere);
     ports.map_err(|error| CliError::Input(error.to_string()))
 }
@@ -164,7 +171,7 @@ pub fn find(
         // First: DPDK is started with what all of them need.
         Some(_) => {
             let own: Vec<PortName> = names(&ports).cloned().collect();
-            Some(external_ports(spec, &own)?)
+            Some(external_ports(spec, &own, cores)?)
         }
         None => None,
     };

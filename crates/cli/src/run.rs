@@ -1,6 +1,6 @@
 //! `tailwater run`.
 
-use crate::args::{Isolated, ReportOutput, RunArgs};
+use crate::args::{ReportOutput, RunArgs};
 use crate::error::{CliError, SLO_MISSED};
 use crate::input::{self, Traffic};
 use crate::metrics::{Chain, Endpoint};
@@ -9,6 +9,7 @@ use crate::scaling::{Mappers, Placing};
 use crate::{complain, explain, html, isolation, ports, print, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,7 +23,7 @@ use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_nf::spec::FunctionConfig;
 use tailwater_traffic::TrafficError;
 
 /// Packets that a queue of the trace NIC holds.
@@ -31,12 +32,7 @@ const RING: u32 = 1024;
 /// Runs a chain on traffic or ports and prints the report.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
-    let spec = match args.isolation {
-        Isolated::None => ChainSpec::read(&args.chain)?,
-        // Isolated functions read it in a directory of their own.
-        _ => ChainSpec::read(&isolation::absolute(&args.chain)?)?,
-    };
-    let isolated = isolation::programs(args, &spec)?;
+    let (spec, isolated) = isolation::read(args)?;
     spec.warnings()
         .for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
@@ -76,12 +72,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
             }
         }
     }
+    let read = spec.functions.iter().flat_map(|function| &function.files);
+    let read = read.map(|file| file.as_path());
     for function in &spec.functions {
-        if let FunctionConfig::Accounting(accounting) = &function.config
-            && let Some(export) = &accounting.export
-        {
-            let what = format!("{}: export.file", function.name);
-            check_output(&what, &export.file, &args.chain, input)?;
+        for (field, file) in function.config.writes() {
+            let what = format!("{}: {field}", function.name);
+            check_writable(&what, file, read.clone())?;
+            check_output(&what, file, &args.chain, input)?;
         }
     }
     let spec_text = args.report.as_ref().map(|_| spec_text(&args.chain));
@@ -93,22 +90,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let loaded = traffic.map(load).transpose()?;
     let notices = loaded.iter().flat_map(|loaded| &loaded.notices);
     notices.for_each(|notice| complain("notice", notice));
-    let firewalls = spec
-        .functions
-        .iter()
-        .filter_map(|function| match &function.config {
-            FunctionConfig::Firewall(firewall) => Some(firewall),
-            _ => None,
-        });
-    for firewall in firewalls {
-        let warnings = firewall.warnings();
-        warnings
-            .iter()
-            .for_each(|warning| complain("notice", warning));
-        if firewall.source.is_some() {
-            reload_on_signal()?;
+    for function in &spec.functions {
+        if let FunctionConfig::Firewall(_)
+        | FunctionConfig::Acl(_)
+        | FunctionConfig::Ids(_)
+        | FunctionConfig::Classifier(_) = &function.config
+        {
+            let warnings = function.config.warnings();
+            let tell = |warning: &String| complain("notice", warning);
+            warnings.iter().for_each(tell);
         }
     }
+    reload_on_signal()?;
     let stop = stop_on_signals()?;
     let clock = Clock::start();
     // Before anything else that takes time: a port may not be there.
@@ -117,7 +110,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         .transpose()?;
     let functions = match port {
         Some(_) => None,
-        None => ports::find_external(&spec)?,
+        None => ports::find_external(&spec, &placing.dedicated)?,
     };
     let dedicated = placing.dedicated.clone();
     let Mappers {
@@ -128,6 +121,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let isolation = isolated
         .map(|isolated| isolation::on(isolated, &dedicated))
         .transpose()?;
+    // Whoever sends to a port must not be able to tell where its flows are kept; a trace's run is to repeat.
+    let seed = match &port {
+        Some(_) => RandomState::new().hash_one(&spec.name),
+        None => args.load.seed,
+    };
     let config = RunConfig {
         cores: dedicated,
         nic: TraceNicConfig {
@@ -143,7 +141,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         window: args.window,
         capture_out: args.capture_out.clone(),
         not_matched: loaded.as_ref().map_or(0, |loaded| loaded.not_matched),
-        seed: args.load.seed,
+        seed,
         scaling,
         server,
         isolation,

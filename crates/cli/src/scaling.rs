@@ -90,8 +90,8 @@ impl Placing {
             profile: None,
         };
         placing.check(args)?;
-        if spec.state.is_some() && (placing.hands_over() || placing.moves_buckets()) {
-            return wrong(RunError::StateNeedsStatic.to_string());
+        if spec.state.is_some() && placing.hands_over() {
+            return wrong(RunError::StateHandedOver.to_string());
         }
         if placing.needs_profile() {
             epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;

@@ -6,6 +6,7 @@ mod explanation;
 mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{ArrivalTimes, LatencyReport, QueueReport, RunReport};
 use tailwater_net::Nanos;
@@ -78,6 +79,16 @@ pub fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
+/// How much of the bytes that a function was given left it, by the names of its counts; `None` for counts of anything else.
+pub fn of_bytes_in(reasons: &BTreeMap<String, u64>, reason: &str) -> Option<String> {
+    let function = reason.strip_suffix("-bytes-out")?;
+    let given = reasons.get(&format!("{function}-bytes-in"))?;
+    Some(format!(
+        "{:.3} of bytes-in",
+        share(*reasons.get(reason)?, *given)
+    ))
+}
+
 fn heading(table: &mut Table, report: &RunReport) {
     let packets = &report.packets;
     let rate = packets.offered as f64 / report.duration_s.max(1e-9);
@@ -148,7 +159,8 @@ fn packets(table: &mut Table, report: &RunReport) {
         table.line("reasons", "");
     }
     for (reason, count) in &packets.reasons {
-        table.figure(&format!("  {reason}"), &thousands(*count), "");
+        let words = of_bytes_in(&packets.reasons, reason).unwrap_or_default();
+        table.figure(&format!("  {reason}"), &thousands(*count), &words);
     }
     table.gap();
 }
@@ -328,7 +340,7 @@ fn flow_state(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What devices counted.
+/// What went to external functions and came back.
 fn externals(table: &mut Table, report: &RunReport) {
     let mut name = "external";
     for external in &report.externals {
@@ -363,6 +375,7 @@ fn externals(table: &mut Table, report: &RunReport) {
     }
 }
 
+/// What devices counted.
 fn ports(table: &mut Table, report: &RunReport) {
     let mut name = "ports";
     for port in &report.ports {

@@ -86,6 +86,15 @@ pub fn scale(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number above zero, such as 2 or 0.5".to_owned())
 }
 
+/// A part of something that may be more than all of it, as a part: above 0 %, at most 1,000 %.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    number
+        .filter(|percent| *percent > 0.0 && *percent <= 1000.0)
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| "expected percent above 0, at most 1000, such as 3 or 0.5".to_owned())
+}
+
 /// Bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     const WHAT: &str = "expected bytes such as 1000000, 512M or 4G";
@@ -221,6 +230,16 @@ mod tests {
         assert_eq!(scale("1e3"), Ok(1e3));
         for wrong in ["", "0", "-1", "nan", "inf", "-inf", "1e999", "x"] {
             assert!(scale(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn percents() {
+        assert_eq!(percent("3"), Ok(0.03));
+        assert_eq!(percent("50%"), Ok(0.5));
+        assert_eq!(percent("1000"), Ok(10.0));
+        for wrong in ["0", "-1", "1001", "NaN", "inf", "", "%", "3 %", "much"] {
+            assert!(percent(wrong).is_err(), "{wrong}");
         }
     }
 

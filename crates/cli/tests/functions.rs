@@ -138,6 +138,7 @@ fn skeletons_build_and_pass_and_run() {
         command.current_dir(&folder.0).output().unwrap()
     };
     let traffic = folder.capture("in.pcap", &mixture(2000));
+    // As libraries; as programs: the tests of isolation.
     let check = |name: &str| {
         let report = report(&folder.path(name).join("chain.yaml"), &traffic, &[]);
         assert_identity(&report);

@@ -126,6 +126,64 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
     assert_eq!(counted.sum::<u64>(), packets + 400);
 }
 
+/// A run that was taken to be dead, and comes back when another one has its place, or had it: it writes nothing, and sends
+/// nothing of flows that it does not own any more.
+#[test]
+fn a_run_that_comes_back_writes_nothing_over_its_successor() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = Folder::new();
+    let long = traffic(&folder, "long.pcap", 6_000);
+    let chain = spec(&folder, &server, &folder.path("before.csv"));
+    let mut stopped = tailwater()
+        .args(["run", "--output", "json", "--traffic"])
+        .args([&long, &chain])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while known(&server).1 < 500 {
+        assert!(stopped.try_wait().unwrap().is_none());
+        assert!(Instant::now() < until, "nothing gets into Redis");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(stopped.id(), "-STOP");
+    let chain = spec(&folder, &server, &folder.path("after.csv"));
+    let short = traffic(&folder, "short.pcap", 400);
+    let output = run(&[&"run", &chain, &"--traffic", &short, &"--output", &"json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["packets"]["delivered"], 400, "{report:#}");
+    assert_eq!(report["state"]["fenced"], false);
+    let everything = || {
+        let keys = server.command(&["--scan"]);
+        let mut keys: Vec<String> = keys.lines().map(str::to_owned).collect();
+        keys.sort();
+        (keys, known(&server))
+    };
+    let before = everything();
+    signal(stopped.id(), "-CONT");
+    let output = stopped.wait_with_output().unwrap();
+    assert_eq!(everything(), before);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["state"]["fenced"], true, "{report:#}");
+    // It had thousands of packets to go.
+    assert!(
+        report["state"]["dropped"].as_u64().unwrap() > 1000,
+        "{report:#}"
+    );
+    let failure = report["state"]["last_failure"].as_str().unwrap();
+    assert!(failure.contains("taken over"), "{failure}");
+}
+
+fn signal(process: u32, signal: &str) {
+    let sent = std::process::Command::new("kill")
+        .args([signal, &process.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
 #[test]
 fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
     let Some(mut server) = RedisServer::start(&[]) else {

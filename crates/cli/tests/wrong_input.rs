@@ -169,6 +169,33 @@ fn traffic() {
     );
 }
 
+/// Neither reports of usage nor a socket is made where something is that is read; that stays as it is.
+#[test]
+fn a_user_plane_writes_over_nothing_that_is_read() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(10));
+    let line = "1 ue 10.60.0.1 teid 1 profile all\n";
+    let sessions = folder.write("users.sessions", line);
+    let chain = folder.path("upf.yaml");
+    for over in [&chain, &sessions, &traffic] {
+        for (field, written) in [
+            ("usage.file", format!("usage: {{file: {}}}", over.display())),
+            ("api", format!("api: {}", over.display())),
+        ] {
+            let upf = format!(
+                "[{{upf: {{addresses: [192.0.2.1], profiles: {{all: {{}}}}, \
+                 sessionsFile: users.sessions, {written}}}}}]"
+            );
+            let chain = folder.spec("upf.yaml", &upf, "");
+            let before = std::fs::read(over).unwrap();
+            let args = ["run", name(&chain), "--traffic", name(&traffic)];
+            let expected = format!("upf: {field}: {} would overwrite", over.display());
+            refused(&args, &expected);
+            assert_eq!(std::fs::read(over).unwrap(), before);
+        }
+    }
+}
+
 #[test]
 fn chains() {
     let folder = Folder::new();

@@ -76,6 +76,9 @@ pub(crate) struct Started {
 
 /// The keeper's thread.
 pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
+    // Whoever asks for the start may have a real-time priority. The keeper has none until the program is sealed, which
+    // can keep it busy until then. To give one up is always permitted.
+    let _ = schedule::keep_ahead_of(rustix::thread::gettid(), 0);
     // SAFETY: the child runs its plan and nothing else, which is system calls only.
     let side = unsafe { sys::clone(order.flags) };
     let (pid, process) = match side {

@@ -15,6 +15,7 @@
 //! which takes about as long as to forward them; `other-end-waits` is the share of its bursts for which the memory had no
 //! room: only where that is much is the forwarder what is measured.
 
+#[allow(dead_code, reason = "other benchmarks use the rest of it")]
 mod cases;
 mod devices;
 mod library;
@@ -252,7 +253,7 @@ fn counts(kind: Kind, chain: &'static str) {
 }
 
 fn main() {
-    let arguments = Arguments::read(&[10_000]);
+    let arguments = Arguments::read(cases::CHAINS, &[10_000]);
     if let Some(one) = &arguments.one_pass {
         let [device, chain, packets] = &one[..] else {
             panic!("--one-pass takes a device or `trace`, a chain and a number of packets");

@@ -13,7 +13,7 @@ use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
+use tailwater_nf::chain::{Chain, KeptFunction};
 use tailwater_nf::spec::{ChainSpec, StateSpec};
 use tailwater_state::commits::Fate;
 use tailwater_state::counters::{Counters, Shared};
@@ -34,6 +34,29 @@ impl Kept {
             keeper,
             batch: Batch::new(pool, batch),
         }
+    }
+
+    /// As that of a worker whose RSS buckets move.
+    pub(crate) fn of_moving_buckets(self) -> Kept {
+        Kept {
+            keeper: self.keeper.of_moving_buckets(),
+            ..self
+        }
+    }
+
+    /// Whether a bucket's flows may go to another worker.
+    pub(crate) fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
+        self.keeper.is_free_of(chain, bucket)
+    }
+
+    /// A bucket that is free goes to another worker.
+    pub(crate) fn release(&mut self, chain: &mut Chain, bucket: u16) {
+        self.keeper.release(chain, bucket);
+    }
+
+    /// A bucket has come from another worker.
+    pub(crate) fn adopt(&mut self) {
+        self.keeper.adopt();
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -154,25 +177,33 @@ pub(crate) struct KeptRun {
 }
 
 impl KeptRun {
-    /// Connects, if the spec says so and a function has state to keep. `origin` is the run's start on the clock of
+    /// Connects, if the spec says so and functions have state to keep, in rows of so many bytes. `origin` is the run's start on the clock of
     /// the world.
     pub(crate) fn open(
         spec: &ChainSpec,
-        chain: Option<&Chain>,
+        kept: Option<(Vec<KeptFunction>, usize)>,
         origin: Nanos,
     ) -> Result<Option<KeptRun>, RunError> {
-        let kept = chain.and_then(Chain::kept_functions);
         let Some((state, (functions, row_bytes))) = spec.state.as_ref().zip(kept) else {
             return Ok(None);
         };
         Ok(Some(KeptRun {
-            access: Arc::new(Access::open(&state.redis, &spec.name, &functions)?),
+            access: Arc::new(Access::open(
+                &state.redis,
+                (&spec.name, state.instance.as_deref()),
+                &functions,
+            )?),
             spec: state.clone(),
             pieces: (functions.len(), row_bytes),
             origin,
             health: Arc::new(Health::new()),
             shared: Vec::new(),
         }))
+    }
+
+    /// How the store is.
+    pub(crate) fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.health)
     }
 
     /// Buffers that a worker needs for packets that wait.
@@ -242,6 +273,7 @@ impl KeptRun {
             failures: self.health.failures(),
             last_failure: self.health.last_failure(),
             unavailable_s: counters.away.as_secs_f64(),
+            fenced: self.health.is_fenced(),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod device;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod external;
+mod isolated;
 pub mod kept;
 mod meter;
 pub mod port;

@@ -231,6 +231,8 @@ pub struct StateReport {
     pub last_failure: Option<String>,
     /// For how long it did not.
     pub unavailable_s: f64,
+    /// Whether a later run of this instance has taken over, so that nothing was written any more.
+    pub fenced: bool,
 }
 
 /// What became of the packets.

@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::cores::{CoreError, KeepOff, pin_to};
 use crate::death::survive;
 use crate::external::{Beside, ExternalWorker, Functions, Parts, Station};
+use crate::isolated::Isolated;
 use crate::kept::{KeptRun, StateProgress, origin};
 use crate::port::{Need, OpenError, Port, RetaError, round_robin};
 use crate::report::{
@@ -18,7 +19,7 @@ use crate::scaling::{self, MOST_BUFFERS, ScalingConfig};
 use crate::telemetry::windows;
 use crate::timeline::add_reasons;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
-use crate::watch::{News, Watch};
+use crate::watch::{Fixed, News, Watch};
 use crate::worker::{Finished, Worker, WorkerConfig};
 use std::io;
 use std::path::PathBuf;
@@ -26,11 +27,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tailwater_handover::priority::Priority;
-use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, PRIORITY};
+use tailwater_isolation::server::{IsolationConfig, IsolationError, PRIORITY};
 use tailwater_net::Nanos;
 use tailwater_nf::accounting::ExportError;
 use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::build::{BuildError, ChainBuilder};
+use tailwater_nf::build::{BuildError, ChainBuilder, Reconfigure};
 use tailwater_nf::chain::{Chain, Reason};
 use tailwater_nf::flow_table::FlowCounters;
 use tailwater_nf::spec::ChainSpec;
@@ -98,15 +99,10 @@ pub enum RunError {
     State(#[from] AccessError),
     /// Flow state is kept outside by workers that process what they receive.
     #[error(
-        "spec.state: flow state is kept outside only where flows stay on the core that receives them: \
-         policy static, without auxiliary cores"
+        "spec.state: who writes a flow's state must be who sends its packets, when that is acknowledged, and auxiliary cores \
+         write nothing: without --auxiliary, several --cores and a policy that moves RSS buckets"
     )]
-    StateNeedsStatic,
-    /// Flow state is to be kept outside, but functions in processes of their own have it.
-    #[error(
-        "spec.state: flow state is kept outside only for functions of this process: --isolation none"
-    )]
-    StateIsolated,
+    StateHandedOver,
     /// The bucket table is wrong.
     #[error(transparent)]
     Reta(#[from] RetaError),
@@ -292,29 +288,29 @@ fn on_port(
     let _elsewhere = KeepOff::new(&config.cores);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     check_external(spec, config)?;
-    if spec.state.is_some() && (config.scaling.is_some() || config.server.is_some()) {
-        return Err(RunError::StateNeedsStatic);
-    }
-    if spec.state.is_some() && config.isolation.is_some() {
-        return Err(RunError::StateIsolated);
+    if spec.state.is_some() && config.scaling.is_some() {
+        return Err(RunError::StateHandedOver);
     }
     if config.isolation.is_some() && config.scaling.is_some() {
         return Err(RunError::IsolatedAndHandedOver);
     }
-    let isolation = config.isolation.clone();
-    let isolation = isolation.map(|isolation| Isolation::start(isolation, &config.cores));
-    let mut isolation = isolation.transpose()?;
     // At external functions the chain is cut; what is in front of the first one, or all of it:
     let parts = spec.parts();
+    let isolation = config.isolation.as_ref();
+    let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores));
+    let mut isolation = isolation.transpose()?;
     let (front, behind) = parts
         .split_first()
         .unwrap_or_else(|| unreachable!("a chain has a part"));
     let mut builder = match &isolation {
         None => ChainBuilder::with_cuts(front, &rss, config.seed, cuts)?,
-        Some(isolation) => ChainBuilder::of_others(front, &isolation.likenesses(), config.seed)?,
+        Some(isolation) => isolation.builder(0, front, &rss, config.seed)?,
     };
-    let behind = behind.iter();
-    let behind = behind.map(|part| ChainBuilder::with_cuts(part, &rss, config.seed, cuts));
+    let behind = behind.iter().zip(1..);
+    let behind = behind.map(|(part, number)| match &isolation {
+        None => ChainBuilder::with_cuts(part, &rss, config.seed, cuts),
+        Some(isolation) => isolation.builder(number, part, &rss, config.seed),
+    });
     let mut behind = behind.collect::<Result<Vec<_>, _>>()?;
     let origin = origin(clock.now());
     builder.set_origin(origin);
@@ -322,14 +318,13 @@ fn on_port(
     let duration = port.duration();
     let owns = |queue: u16| move |bucket: u16| reta[usize::from(bucket)] == queue;
     let mut chains: Vec<Chain> = Vec::new();
+    let mut chains_behind: Vec<Chain> = Vec::new();
     if isolation.is_none() {
         chains.extend((0..queues).map(|queue| builder.instance(owns(queue))));
+        let behind = behind.iter_mut();
+        chains_behind.extend(behind.map(|builder| builder.instance(|_| true)));
     }
-    let chains_behind: Vec<Chain> = behind
-        .iter_mut()
-        .map(|builder| builder.instance(|_| true))
-        .collect();
-    let mut kept = KeptRun::open(spec, chains.first(), origin)?;
+    let mut kept = KeptRun::open(spec, builder.kept_functions(), origin)?;
     let auxiliary: &[usize] = match &config.scaling {
         Some(scaling) => &scaling.auxiliary,
         None => &[],
@@ -351,12 +346,17 @@ fn on_port(
         buffers,
         rss_key: *rss.key(),
     })?;
+    let attached = port.attached();
     if let (Some(isolation), Some(pool)) = (&mut isolation, pools.first()) {
-        let flows = builder.has_flows().then_some(spec.flows.capacity as usize);
-        isolation.attach(pool.memory().buffer_bytes(), flows)?;
-        chains.extend((0..queues).map(|queue| {
-            builder.instance_of(isolation.functions(usize::from(queue)), owns(queue))
-        }));
+        isolation.attach(0, &builder, pool.memory().buffer_bytes())?;
+        let chain = |queue| isolation.chain(0, &mut builder, queue, owns(queue));
+        chains.extend((0..queues).map(chain));
+        // What comes from external functions is in buffers of their own.
+        let pool = attached.as_ref().map_or(pool, |attached| &attached.pool);
+        for (builder, part) in behind.iter_mut().zip(1..) {
+            isolation.attach(part, builder, pool.memory().buffer_bytes())?;
+            chains_behind.push(isolation.chain(part, builder, 0, |_| true));
+        }
     }
     let workers = chains.len() + auxiliary.len();
     let (capture, mut taps) = match &config.capture_out {
@@ -369,7 +369,6 @@ fn on_port(
     taps.reverse();
     let most = mappers.iter().map(|mapper| mapper.batch()).min();
     let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
-    let attached = port.attached();
     if let Some((function, _)) = spec.externals().next()
         && attached.is_none()
     {
@@ -407,6 +406,8 @@ fn on_port(
     let connected =
         server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
+    let store = kept.as_ref().map(KeptRun::health);
+    let server = server.map(|server| server.keeping(store));
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
     let kept_back = buckets.first().map(Buckets::kept);
     let mut buckets = buckets.into_iter();
@@ -484,7 +485,11 @@ fn on_port(
     }
     // Set when a worker cannot start, so that those that did end.
     let failed = AtomicBool::new(false);
-    let watch = Watch::new(builder.reloads());
+    let builders = || std::iter::once(&builder).chain(&behind);
+    let watch = match Reconfigure::of(builders()) {
+        Some(reconfigure) if isolation.is_none() => Watch::new(reconfigure),
+        _ => Watch::new(Fixed::of(spec, isolation.is_some())),
+    };
     let told = News::default();
     // Set when all workers have ended.
     let over = AtomicBool::new(false);
@@ -553,18 +558,16 @@ fn on_port(
                 .ok()
         });
         let (told, ended, broken) = (&told, &over, &failed);
-        let watch = watch.and_then(|watch| {
-            let thread = std::thread::Builder::new()
-                .name(WATCH.to_owned())
-                .spawn_scoped(scope, move || {
-                    survive(|| watch.run(told, ended))
-                        .inspect_err(|_| broken.store(true, Ordering::Relaxed))
-                });
-            thread
-                .inspect_err(|_| failed.store(true, Ordering::Relaxed))
-                .map_err(|source| error = Some(RunError::Thread(source)))
-                .ok()
-        });
+        let watch = std::thread::Builder::new()
+            .name(WATCH.to_owned())
+            .spawn_scoped(scope, move || {
+                survive(|| watch.run(told, ended))
+                    .inspect_err(|_| broken.store(true, Ordering::Relaxed))
+            });
+        let watch = watch
+            .inspect_err(|_| failed.store(true, Ordering::Relaxed))
+            .map_err(|source| error = Some(RunError::Thread(source)))
+            .ok();
         while receiver
             .receive(PROGRESS, |window| collector.add(window))
             .is_ok()
@@ -637,7 +640,6 @@ fn on_port(
     let state = kept.map(|kept| kept.report(keepers));
     let elapsed = clock.now().saturating_sub(start);
     let recorded = capture.map(CaptureFile::finish).transpose();
-    let builders = || std::iter::once(&builder).chain(&behind);
     let memory = builders()
         .map(ChainBuilder::flow_memory_bytes)
         .sum::<usize>();
@@ -657,7 +659,7 @@ fn on_port(
             before.resize(own + Station::REASONS, 0);
         }
     }
-    let isolation = isolation.map(Isolation::finish);
+    let isolation = isolation.map(Isolated::finish);
     // All of them, also after an error: no thread stays behind.
     let exported: Vec<_> = builders().map(ChainBuilder::finish_exports).collect();
     let exported: Result<Vec<_>, _> = exported.into_iter().collect();
@@ -744,8 +746,6 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
         "its packets cannot be handed to auxiliary cores; leave --auxiliary out"
     } else if spec.state.is_some() {
         "what flows are behind it is not known, so that their state cannot be kept; leave spec.state out"
-    } else if config.isolation.is_some() {
-        "it is a process of its own already, and the others cannot be isolated beside it; leave --isolation out"
     } else {
         return Ok(());
     };
@@ -792,7 +792,9 @@ fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> Serv
 fn not_exported(error: ExportError) -> TrafficError {
     let (file, source) = match error {
         ExportError::Write { file, source } => (file, source),
-        ExportError::Lost { ref file, .. } => (file.clone(), io::Error::other(error.to_string())),
+        ExportError::Lost { ref file, .. } | ExportError::Undelivered { ref file, .. } => {
+            (file.clone(), io::Error::other(error.to_string()))
+        }
     };
     let file = file.display().to_string();
     TrafficError::Write { file, source }

@@ -1,12 +1,13 @@
-//! Watching the files that functions read again while they run, off the data path.
+//! Watching the files that a chain is read again from while it runs, off the data path.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use tailwater_nf::reload::{Reload, Reloads};
+use tailwater_nf::reload::Reload;
+use tailwater_nf::spec::ChainSpec;
 
 /// How often files are looked at. One that has changed is read when it has not changed again until the next look:
 /// it may be being written.
@@ -39,35 +40,72 @@ impl Stamp {
     }
 }
 
-/// A file with what is known of it.
-struct Watched {
-    function: String,
-    file: Arc<dyn Reload>,
-    /// As it was when it was read.
-    read: Option<Stamp>,
-    /// As it was at the last look, if it has changed.
-    changed: Option<Stamp>,
-}
+/// Files with what tells whether they changed.
+type Stamps = Vec<(PathBuf, Option<Stamp>)>;
 
 /// Watches the files of a run.
 pub(crate) struct Watch {
-    files: Vec<Watched>,
+    files: Box<dyn Reload>,
+    /// As they were when they were read.
+    read: Stamps,
+    /// As they were at the last look, if one has changed.
+    changed: Stamps,
 }
 
 /// What there is to tell, on its way from the thread that watches.
 pub(crate) type News = Mutex<Vec<String>>;
 
+/// A chain of which nothing can be read again: who changes its files, or asks, is told why.
+pub(crate) struct Fixed {
+    files: Vec<PathBuf>,
+    why: &'static str,
+}
+
+impl Fixed {
+    /// Of this spec: `isolated` if its functions are in processes of their own.
+    pub(crate) fn of(spec: &ChainSpec, isolated: bool) -> Fixed {
+        let named = spec.functions.iter().flat_map(|function| &function.files);
+        let read = spec.source.file().map(Path::to_owned);
+        Fixed {
+            files: read.into_iter().chain(named.cloned()).collect(),
+            why: match isolated {
+                true => {
+                    "isolated functions read their files before they are confined, and not again: such a change takes a \
+                     new run"
+                }
+                false => "neither the spec nor anything that it says is in a file that stays there",
+            },
+        }
+    }
+}
+
+impl Reload for Fixed {
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.clone()
+    }
+
+    fn reload(&self) -> Result<Vec<String>, Vec<String>> {
+        Err(vec![self.why.to_owned()])
+    }
+}
+
+/// As files are now.
+fn stamps(files: Vec<PathBuf>) -> Stamps {
+    let stamped = files.into_iter().map(|path| {
+        let stamp = Stamp::of(&path);
+        (path, stamp)
+    });
+    stamped.collect()
+}
+
 impl Watch {
-    /// Of these files; `None` of none.
-    pub(crate) fn new(files: Reloads) -> Option<Watch> {
-        let watched = |(function, file): (String, Arc<dyn Reload>)| Watched {
-            read: Stamp::of(file.file()),
-            changed: None,
-            function,
-            file,
-        };
-        let files: Vec<_> = files.into_iter().map(watched).collect();
-        (!files.is_empty()).then_some(Watch { files })
+    /// Of these files, which have just been read.
+    pub(crate) fn new(files: impl Reload + 'static) -> Watch {
+        Watch {
+            read: stamps(files.files()),
+            changed: Stamps::new(),
+            files: Box::new(files),
+        }
     }
 
     /// Watches until the run is over.
@@ -83,47 +121,47 @@ impl Watch {
         }
     }
 
-    /// Reads files that have changed, or all. Returns what there is to tell.
-    fn look(&mut self, all: bool) -> Vec<String> {
-        let mut lines = Vec::new();
-        for watched in &mut self.files {
-            let now = Stamp::of(watched.file.file());
-            let before = std::mem::replace(&mut watched.changed, now);
-            // A file that is gone for a moment is being replaced.
-            let settled = now.is_some() && now != watched.read && now == before;
-            if !settled && !all {
-                continue;
-            }
-            watched.read = now;
-            let function = &watched.function;
-            match watched.file.reload() {
-                Ok(news) => lines.extend(news.into_iter().map(|l| format!("{function}: {l}"))),
-                Err(errors) => {
-                    lines.push(format!("{function}: what was in force stays, since:"));
-                    lines.extend(errors);
-                }
+    /// Reads the files again if one has changed, or if `asked`. Returns what there is to tell.
+    fn look(&mut self, asked: bool) -> Vec<String> {
+        let now = stamps(self.files.files());
+        let before = std::mem::replace(&mut self.changed, now.clone());
+        // A file that is gone for a moment is being replaced; one that stays away may be one that the spec does not name
+        // any more, or else is missed.
+        let settled = now != self.read && now == before;
+        if !settled && !asked {
+            return Vec::new();
+        }
+        self.read = now;
+        match self.files.reload() {
+            Ok(news) if news.is_empty() && asked => vec!["nothing has changed".to_owned()],
+            Ok(news) => news,
+            Err(errors) => {
+                let first = "what was in force stays, since:".to_owned();
+                std::iter::once(first).chain(errors).collect()
             }
         }
-        lines
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
     use std::sync::atomic::AtomicUsize;
 
-    struct Counted(PathBuf, AtomicUsize);
+    struct Counted(PathBuf, Arc<AtomicUsize>);
 
     impl Reload for Counted {
-        fn file(&self) -> &Path {
-            &self.0
+        fn files(&self) -> Vec<PathBuf> {
+            // A file may name another.
+            let named = fs::read_to_string(&self.0).unwrap_or_default();
+            let other = named.strip_prefix("see ").map(PathBuf::from);
+            std::iter::once(self.0.clone()).chain(other).collect()
         }
         fn reload(&self) -> Result<Vec<String>, Vec<String>> {
             self.1.fetch_add(1, Ordering::Relaxed);
             match fs::read_to_string(&self.0) {
                 Ok(text) if text.contains("wrong") => Err(vec!["wrong".to_owned()]),
+                Ok(text) if text.contains("same") => Ok(Vec::new()),
                 Ok(text) => Ok(vec![text]),
                 Err(_) => Err(vec!["gone".to_owned()]),
             }
@@ -132,18 +170,19 @@ mod tests {
 
     #[test]
     fn files_are_read_once_they_stay_as_they_are() {
-        let path = std::env::temp_dir().join(format!("tailwater-watch-{}", std::process::id()));
+        let folder = std::env::temp_dir();
+        let [path, other] = ["watch", "watch-other"]
+            .map(|name| folder.join(format!("tailwater-{name}-{}", std::process::id())));
         fs::write(&path, "first").unwrap();
-        let file = Arc::new(Counted(path.clone(), AtomicUsize::new(0)));
-        let mut watch =
-            Watch::new(vec![("f".to_owned(), file.clone() as Arc<dyn Reload>)]).unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let mut watch = Watch::new(Counted(path.clone(), Arc::clone(&count)));
         assert_eq!(watch.look(false), [""; 0]);
         fs::write(&path, "second").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         // Still being written.
         fs::write(&path, "second, longer").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), ["f: second, longer"]);
+        assert_eq!(watch.look(false), ["second, longer"]);
         assert_eq!(watch.look(false), [""; 0]);
         // Replaced by another, of the same size.
         fs::remove_file(&path).unwrap();
@@ -152,12 +191,54 @@ mod tests {
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(
             watch.look(false),
-            ["f: what was in force stays, since:", "wrong"]
+            ["what was in force stays, since:", "wrong"]
         );
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(true).len(), 2);
-        assert_eq!(file.1.load(Ordering::Relaxed), 3);
-        assert!(Watch::new(Vec::new()).is_none());
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+        // A file that is named now is watched, too.
+        let see = format!("see {}", other.display());
+        fs::write(&other, "1").unwrap();
+        fs::write(&path, &see).unwrap();
+        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.look(false), [&*see]);
+        assert_eq!(watch.look(false), [""; 0]);
+        fs::write(&other, "12").unwrap();
+        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.look(false), [&*see]);
+        // One that has gone is told of once, and the next version need not name it.
+        fs::remove_file(&other).unwrap();
+        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.look(false), [&*see]);
+        assert_eq!(watch.look(false), [""; 0]);
+        fs::write(&path, "third").unwrap();
+        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.look(false), ["third"]);
+        // Who asks is told that there is nothing.
+        fs::write(&path, "same").unwrap();
+        assert_eq!(watch.look(true), ["nothing has changed"]);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn who_asks_for_what_cannot_be_read_again_is_told_why() {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: fixed}\n\
+                    spec: {functions: [{forward: {}}], slo: {latency: 1ms, percentile: 99}}\n";
+        let spec = ChainSpec::parse(text, "-", Path::new("/")).unwrap();
+        for (isolated, why) in [(false, "in a file"), (true, "isolated functions read")] {
+            let mut watch = Watch::new(Fixed::of(&spec, isolated));
+            assert_eq!(watch.look(false), [""; 0]);
+            let told = watch.look(true);
+            assert!(told.len() == 2 && told[1].contains(why), "{told:?}");
+        }
+        let path = std::env::temp_dir().join(format!("tailwater-fixed-{}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        let spec = ChainSpec::read(&path).unwrap();
+        let mut watch = Watch::new(Fixed::of(&spec, true));
+        fs::write(&path, format!("{text}# changed\n")).unwrap();
+        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.look(false).len(), 2);
+        assert_eq!(watch.look(false), [""; 0]);
         fs::remove_file(&path).unwrap();
     }
 }

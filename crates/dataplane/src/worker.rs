@@ -118,8 +118,16 @@ impl Worker {
 
     /// Keeps flow state outside, too.
     pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
-        let kept = Kept::new(keeper, &self.pool, self.config.batch);
-        self.kept = Some(Box::new(kept));
+        let most = if self.sized {
+            MAX_BATCH
+        } else {
+            self.config.batch
+        };
+        let kept = Kept::new(keeper, &self.pool, most);
+        self.kept = Some(Box::new(match &self.buckets {
+            Some(_) => kept.of_moving_buckets(),
+            None => kept,
+        }));
         self
     }
 
@@ -205,7 +213,8 @@ impl Worker {
             }
             if let Some(buckets) = &mut self.buckets {
                 let (queue, dispatch) = (&*self.queue, self.dispatch.as_deref());
-                buckets.turn(now, queue, &mut self.chain, dispatch);
+                let kept = self.kept.as_deref_mut();
+                buckets.turn(now, queue, &mut self.chain, dispatch, kept);
             }
             let mut received = receive(
                 (&mut *self.queue, self.buckets.as_deref_mut()),
@@ -266,7 +275,23 @@ impl Worker {
             meter: &mut self.meter,
             lost: &mut self.lost,
         };
-        turn.process(kept, &mut self.batch, now, backlog)
+        let packets = self.batch.len();
+        let after = turn.process(kept, &mut self.batch, now, backlog);
+        if let (Some(buckets), Some(after)) = (&mut self.buckets, after.filter(|_| packets > 0)) {
+            buckets.note_batch(after.saturating_sub(now));
+        }
+        self.size_batch();
+        after
+    }
+
+    /// Has the next batch as many packets as a function wishes.
+    #[inline]
+    fn size_batch(&mut self) {
+        if self.sized
+            && let Some(packets) = self.chain.wanted_batch()
+        {
+            self.batch.limit(packets);
+        }
     }
 
     /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
@@ -571,11 +596,7 @@ impl Worker {
             book.note(packets, backlog, start, [arrival, received, sent]);
         }
         self.batch.release(&mut self.pool);
-        if self.sized
-            && let Some(packets) = self.chain.wanted_batch()
-        {
-            self.batch.limit(packets);
-        }
+        self.size_batch();
         self.chain.expire(sent);
         sent
     }

@@ -513,6 +513,7 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
         name: "dying".to_owned(),
         config: FunctionConfig::Own(OwnFunction::new("Dying", make)),
         files: Vec::new(),
+        branch: None,
     });
     let (capture, stop) = (folder.0.join("sent.pcap"), AtomicBool::new(false));
     let does = Does {

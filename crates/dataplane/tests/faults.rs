@@ -70,6 +70,7 @@ fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec
         name: "faulty".to_owned(),
         config: FunctionConfig::Own(OwnFunction::new("Faulty", make)),
         files: Vec::new(),
+        branch: None,
     })
 }
 

@@ -112,7 +112,7 @@ fn rules_change_under_load_without_loss() {
         let news = progress
             .news
             .iter()
-            .filter(|line| line.contains("are in force"));
+            .filter(|line| line.contains("in force (version"));
         versions += news.count() as u32;
         if written == versions {
             written += 1;

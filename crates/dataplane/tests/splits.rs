@@ -198,6 +198,8 @@ struct Outcome {
     order: BTreeMap<u32, Vec<u32>>,
     frames: Vec<Vec<u8>>,
     records: Vec<String>,
+    /// How many functions the chain has.
+    functions: usize,
 }
 
 /// Runs the traffic through the functions, and accounting behind them.
@@ -241,6 +243,7 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         order,
         frames,
         records: flow_records(&records),
+        functions: spec.functions.len(),
     }
 }
 
@@ -252,8 +255,8 @@ fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
     assert!(single.report.packets.delivered > u64::from(load.0) / 2);
     assert!(single.order.values().all(|numbers| numbers.is_sorted()));
     let cores = cores::available();
+    let functions_with_last = single.functions;
     for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {
-        let functions_with_last = functions.len() + 1;
         let scaling = ScalingConfig {
             // Helpers may share a core with others, or with the dispatcher: slower, but no less right.
             auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
@@ -322,4 +325,19 @@ fn tunnel_and_routing() {
     let routing = "{ipForward: {sourceMac: '02:00:00:00:00:01', default: a, \
                    nextHops: [{name: a, mac: '02:00:00:00:00:02'}]}}";
     split_equals_single(&[ACL, tunnel, routing], LOAD, 1);
+}
+
+/// Flows of different branches, one of them within another; a split may begin in any of them.
+#[test]
+fn branches() {
+    let accounting = "{name: inner, accounting: {}}";
+    let nat = "{nat: {external: [203.0.113.0/28]}}";
+    let classifier = format!(
+        "{{classifier: {{rules: [{{to: tcp, protocol: tcp}}, {{to: some, source: 10.0.0.0/27}}, \
+         {{to: send, source: 10.0.0.40/29}}], branches: {{\
+         tcp: {{functions: [{ACL}, {{name: pages, classifier: {{rules: [{{to: marked, source: 10.0.0.0/28}}], \
+         branches: {{marked: {{functions: [{accounting}, {BALANCER}]}}}}}}}}]}}, \
+         some: {{functions: [{nat}, {{forward: {{}}}}]}}}}}}}}"
+    );
+    split_equals_single(&[&classifier], LOAD, 2);
 }

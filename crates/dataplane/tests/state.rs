@@ -1,9 +1,11 @@
 //! Whole runs with their flow state in a real Redis, which is stopped, frozen, full or started anew meanwhile: every
 //! packet is accounted for, flows keep their order, and what was known is known to the next run.
 
+mod common;
 #[path = "../../state/tests/server/mod.rs"]
 mod server;
 
+use common::mappers::random_buckets;
 use server::RedisServer;
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -12,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::{RunReport, StateReport};
 use tailwater_dataplane::run::Progress;
+use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, cores, run};
 use tailwater_net::builder::FrameBuilder;
@@ -121,6 +124,18 @@ fn go(
     state: &str,
     trace: Trace,
     workers: usize,
+    meanwhile: impl FnMut(Nanos),
+) -> Done {
+    go_moving(folder, functions, state, trace, (workers, None), meanwhile)
+}
+
+/// As [`go`], with RSS buckets that this moves.
+fn go_moving(
+    folder: &Path,
+    functions: &str,
+    state: &str,
+    trace: Trace,
+    (workers, server): (usize, Option<ServerConfig>),
     mut meanwhile: impl FnMut(Nanos),
 ) -> Done {
     let text = format!(
@@ -144,7 +159,7 @@ fn go(
         not_matched: 0,
         seed: 1,
         scaling: None,
-        server: None,
+        server,
         isolation: None,
     };
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
@@ -177,8 +192,10 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         assert_eq!((first.state().reads, first.state().hits), (50, 0));
         // Two pieces of each flow and one of the return direction.
         assert_eq!(server.keys(), 150);
-        // The users have gone with the run.
-        assert!(!server.command(&["acl", "users"]).contains("tw:"));
+        // The users have gone with the run, but for the one that is nobody.
+        let users = server.command(&["acl", "users"]);
+        let mut users = users.lines().filter(|user| user.starts_with("tw:"));
+        assert!(users.all(|user| user.starts_with("tw:test:@")));
         let outside: HashSet<FlowKey> = first
             .sent
             .iter()
@@ -221,6 +238,91 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
             third.report.packets.reasons.get("nat/no-binding"),
             Some(&500)
         );
+    }
+}
+
+/// The packets that Redis has counted, of all flows, behind the functions in front.
+fn counted(server: &RedisServer, front: &str) -> u64 {
+    let folder = &server.folder;
+    let records = folder.join("flows.csv");
+    let functions = format!(
+        "{front}{{accounting: {{export: {{file: {}}}}}}}",
+        records.display()
+    );
+    let traffic = trace(folder, &packets(FLOWS), Nanos::from_micros(500));
+    let next = go(folder, &functions, PATIENT, traffic, 1, |_| {});
+    assert_eq!(next.check(), u64::from(FLOWS));
+    let records = std::fs::read_to_string(records).unwrap();
+    let packets = records.lines().skip(1);
+    let packets = packets.map(|line| line.split(',').nth(6).unwrap().parse::<u64>().unwrap());
+    packets.sum::<u64>() - u64::from(FLOWS)
+}
+
+/// RSS buckets move between workers at random, all the time: every flow is asked about once, goes on where it was, and in
+/// the end the server has what the last worker made of it.
+#[test]
+fn flows_that_move_to_another_core_carry_their_state() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let folder = &server.folder;
+    for (seed, period) in [(1, 2), (7, 5), (42, 1)] {
+        server.command(&["flushall"]);
+        let traffic = trace(folder, &packets(4000), Nanos::from_micros(250));
+        let (mapper, _) = random_buckets(seed, Nanos::from_millis(period));
+        let moved = go_moving(folder, NAT, PATIENT, traffic, (2, Some(mapper)), |_| {});
+        assert_eq!(moved.check(), 4000);
+        let buckets = moved.report.server.unwrap().buckets_moved;
+        assert!(buckets > 100, "{buckets}");
+        // Nowhere but where it was opened was a flow asked about.
+        assert_eq!((moved.state().reads, moved.state().hits), (50, 0));
+        assert_eq!(server.keys(), 150);
+        let outside: HashSet<FlowKey> = moved
+            .sent
+            .iter()
+            .map(|frame| parse(frame).unwrap().key)
+            .collect();
+        assert_eq!(outside.len(), FLOWS as usize);
+        assert_eq!(
+            counted(&server, "{nat: {external: [203.0.113.0/28]}}, "),
+            4000
+        );
+    }
+}
+
+/// While Redis is away nothing begins to move, and what was about to goes on when it is back.
+#[test]
+fn buckets_move_around_a_server_that_is_away_for_a_while() {
+    for trouble in &TROUBLES {
+        let Some(mut server) = RedisServer::start(&["--maxmemory-policy", "noeviction"]) else {
+            return;
+        };
+        let folder = server.folder.clone();
+        let traffic = trace(&folder, &packets(3000), Nanos::from_micros(500));
+        let mut steps = [(400, trouble.begins), (900, trouble.ends)]
+            .into_iter()
+            .peekable();
+        let (mapper, _) = random_buckets(3, Nanos::from_millis(3));
+        let done = go_moving(
+            &folder,
+            "{accounting: {}}",
+            PATIENT,
+            traffic,
+            (2, Some(mapper)),
+            |elapsed| {
+                if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at))
+                {
+                    step(&mut server);
+                }
+            },
+        );
+        assert!(
+            steps.next().is_none(),
+            "the run was over before the trouble"
+        );
+        assert_eq!(done.check(), 3000);
+        assert!(done.report.server.unwrap().buckets_moved > 50);
+        assert_eq!(counted(&server, ""), 3000);
     }
 }
 

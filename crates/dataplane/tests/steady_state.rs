@@ -49,9 +49,28 @@ const TUNNEL_ROUTER: &str = "[{tunnel: {rules: [{match: {protocol: tcp}, pop: tr
                               nextHops: [{name: a, mac: '02:00:00:00:00:02'}], \
                               routes: [{prefix: '198.18.0.0/15', nextHop: a}]}}]";
 
+/// Counted by both.
+const COUNT: &str =
+    "[{count: {counters: [{name: udp, protocol: udp}, {name: untagged, vlan: untagged}]}}]";
+
+/// Records of flows that go on: timeouts are up all the time.
+const FLOW_STATS: &str =
+    "[{flowStats: {activeTimeout: 100ms, idleTimeout: 100ms, export: [{file: /dev/null}]}}]";
+
 const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps, burst: 9}, \
                        {per: flow, rate: 1Mbps, burst: 1600, peak: {rate: 1Gbps, burst: 1600}, \
                         conforming: {dscp: ef}}]}}]";
+
+const SYNTHETIC: &str = "[{synthetic: {cycles: 100, newFlowCycles: 100, reads: 3, writes: 2, \
+                         workingSet: 64KiB, pattern: chase, per: flow, drop: 0.1}}]";
+
+/// The traffic goes to port 9, and is no DNS: it is taken for queries that cannot be read.
+const DNS_GUARD: &str = "[{dnsGuard: {ports: [9], mode: strict, limits: {queries: 3, responses: 3, all: 5}, \
+                         amplification: {ratio: 2}, accounts: 1024, queries: 1024}}]";
+
+/// From a file, which needs no libpcap.
+const BPF_FILTER: &str =
+    "[{bpfFilter: {rules: [{programFile: ../../examples/programs/no-telnet.bpf, action: drop}]}}]";
 
 /// Into a tunnel and out of it.
 const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
@@ -60,8 +79,22 @@ const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cip
                      {name: out-of, ipsec: {inbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
                      key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', destination: 192.0.2.2, udp: true}]}}]";
 
+/// Into a tunnel and out of it.
+const OPTIMIZER: &str = "[{name: near, wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, minimum: 0, cache: 256KiB, \
+                         destinations: [0.0.0.0/0]}}, \
+                         {name: far, wanOptimizer: {local: 192.0.2.2, remote: 192.0.2.1, cache: 256KiB}}]";
+
 const FIREWALL: &str = "[{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, \
                         halfOpen: {total: 1000}, rules: [allow from lan, deny]}}]";
+
+/// Nearly every batch is split, and split again within a branch.
+const BRANCHES: &str = "[{classifier: {directions: each, default: send, \
+                        rules: [{to: a, sourcePorts: 0-40000}, {to: b, sourcePorts: 40001-60000}], branches: {\
+                          a: {functions: [{name: inner, classifier: {rules: [{to: c, destinationPorts: 0-32767}, \
+                            {to: c, sourcePorts: 0-20000}], \
+                            branches: {c: {functions: [{accounting: {}}], then: send}}}}, {acl: {rules: [{action: allow}]}}]}, \
+                          b: {functions: [{policer: {limits: [{per: flow, rate: 9Gbps, burst: 9000}]}}]}}}}, \
+                        {nat: {external: [203.0.113.0/28]}}]";
 
 fn load(mut source: impl PacketSource) -> Trace {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
@@ -130,8 +163,15 @@ fn nothing_is_allocated_per_packet() {
         ACL_NAT,
         TUNNEL_ROUTER,
         POLICER,
+        FLOW_STATS,
+        COUNT,
+        SYNTHETIC,
+        DNS_GUARD,
+        BPF_FILTER,
         IPSEC,
+        OPTIMIZER,
         FIREWALL,
+        BRANCHES,
     ] {
         let (few, many) = (
             allocations(functions, 20_000),

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <rte_cycles.h>
@@ -167,10 +168,14 @@ void tw_await_control(void)
     nfds_t count = 0;
     for (int fd = 0; fd < DESCRIPTORS && count < RTE_DIM(control); fd++) {
         int domain, type;
-        socklen_t size = sizeof(int), also = sizeof(int);
-        /* Nothing else here has sockets of this kind. */
+        struct sockaddr_un own = {0}, peer = {0};
+        socklen_t size = sizeof(int), also = sizeof(int), own_size = sizeof(own), peer_size = sizeof(peer);
+        /* Pairs, by which isolated functions are talked to, have no path on either side. */
         if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX &&
-            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &also) == 0 && type == SOCK_SEQPACKET)
+            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &also) == 0 && type == SOCK_SEQPACKET &&
+            getsockname(fd, (struct sockaddr *)&own, &own_size) == 0 &&
+            (own.sun_path[0] != 0 ||
+             (getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0 && peer.sun_path[0] != 0)))
             control[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
     (void)poll(NULL, 0, LEAST_WAIT);
@@ -315,13 +320,13 @@ static int give_times(uint16_t port, const struct rte_eth_dev_info *device, stru
     return 1;
 }
 
-int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct tw_pool *pool)
+int tw_port_configure(uint16_t port, struct tw_port_config *config, uint16_t mtu, const struct tw_pool *pool)
 {
     struct rte_eth_dev_info device;
     int error = rte_eth_dev_info_get(port, &device);
     if (error != 0)
         return error;
-    struct rte_eth_conf conf = {0};
+    struct rte_eth_conf conf = {.rxmode.mtu = mtu};
     uint64_t types = device.flow_type_rss_offloads;
     if (config->rx_queues > 1 && types != 0) {
         conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
@@ -342,6 +347,9 @@ int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct
     /* All buffers are of one pool, in one piece, and used once. */
     conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
     error = rte_eth_dev_configure(port, config->rx_queues, config->tx_queues, &conf);
+    /* Devices take one only after that, which sets theirs back. */
+    if (error == 0 && mtu != 0)
+        error = rte_eth_dev_set_mtu(port, mtu);
     if (error != 0)
         return error;
     error = rte_eth_dev_adjust_nb_rx_tx_desc(port, &config->rx_ring, &config->tx_ring);
@@ -401,11 +409,6 @@ void tw_port_unwatch(uint16_t port, uint8_t *removed)
 int tw_port_promiscuous(uint16_t port, int on)
 {
     return on ? rte_eth_promiscuous_enable(port) : rte_eth_promiscuous_disable(port);
-}
-
-int tw_port_set_mtu(uint16_t port, uint16_t mtu)
-{
-    return rte_eth_dev_set_mtu(port, mtu);
 }
 
 int tw_port_link(uint16_t port, struct tw_link *link)

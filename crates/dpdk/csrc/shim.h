@@ -120,13 +120,13 @@ uint32_t tw_pool_available(const struct tw_pool *pool);
 
 int tw_probe(const char *device, uint16_t *port);
 int tw_port_info(uint16_t port, struct tw_port_info *info);
-int tw_port_configure(uint16_t port, struct tw_port_config *config, const struct tw_pool *pool);
+/* An `mtu` of 0 leaves the device its own. */
+int tw_port_configure(uint16_t port, struct tw_port_config *config, uint16_t mtu, const struct tw_pool *pool);
 int tw_port_start(uint16_t port);
 void tw_port_close(uint16_t port);
 int tw_port_watch(uint16_t port, uint8_t *removed);
 void tw_port_unwatch(uint16_t port, uint8_t *removed);
 int tw_port_promiscuous(uint16_t port, int on);
-int tw_port_set_mtu(uint16_t port, uint16_t mtu);
 int tw_port_link(uint16_t port, struct tw_link *link);
 int tw_port_stats(uint16_t port, struct tw_stats *stats);
 int tw_port_xstat(uint16_t port, const char *name, uint64_t *value);

@@ -135,13 +135,17 @@ unsafe extern "C" {
 
     pub(crate) fn tw_probe(device: *const c_char, port: *mut u16) -> c_int;
     pub(crate) fn tw_port_info(port: u16, info: *mut Info) -> c_int;
-    pub(crate) fn tw_port_configure(port: u16, config: *mut Config, pool: *const Pool) -> c_int;
+    pub(crate) fn tw_port_configure(
+        port: u16,
+        config: *mut Config,
+        mtu: u16,
+        pool: *const Pool,
+    ) -> c_int;
     pub(crate) fn tw_port_start(port: u16) -> c_int;
     pub(crate) fn tw_port_close(port: u16);
     pub(crate) fn tw_port_watch(port: u16, removed: *mut u8) -> c_int;
     pub(crate) fn tw_port_unwatch(port: u16, removed: *mut u8);
     pub(crate) fn tw_port_promiscuous(port: u16, on: c_int) -> c_int;
-    pub(crate) fn tw_port_set_mtu(port: u16, mtu: u16) -> c_int;
     pub(crate) fn tw_port_link(port: u16, link: *mut Link) -> c_int;
     pub(crate) fn tw_port_stats(port: u16, stats: *mut Stats) -> c_int;
     pub(crate) fn tw_port_xstat(port: u16, name: *const c_char, value: *mut u64) -> c_int;

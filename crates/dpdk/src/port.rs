@@ -273,13 +273,6 @@ impl Device {
         let refused = |what: &str, code: i32| refused(&self.name, what, code);
         let rx_queues = config.rx_queues.clamp(1, self.info.max_rx_queues.max(1));
         let tx_queues = config.tx_queues.clamp(1, self.info.max_tx_queues.max(1));
-        if let Some(mtu) = config.mtu {
-            // SAFETY: the port is there; DPDK checks the value.
-            match unsafe { ffi::tw_port_set_mtu(self.id, mtu) } {
-                0 => self.info.mtu = mtu,
-                code => return Err(refused(&format!("it refuses an MTU of {mtu}"), code)),
-            }
-        }
         // A longer key's end is for longer addresses than IPv6 has.
         let mut key = vec![0; self.key_bytes.max(config.hash_key.len())];
         let known = key.len().min(config.hash_key.len());
@@ -296,11 +289,17 @@ impl Device {
             hash_key: key.as_ptr(),
             timestamp_flag: 0,
         };
+        let mtu = config.mtu.unwrap_or(0);
         // SAFETY: the port is there and nobody has queues of it; the key lives through the call; the pool
         // lives as long as the port, which holds on to it.
-        let code = unsafe { ffi::tw_port_configure(self.id, &mut raw, mempool.as_ptr()) };
-        if code != 0 {
-            return Err(refused("it cannot be set up", code));
+        let code = unsafe { ffi::tw_port_configure(self.id, &mut raw, mtu, mempool.as_ptr()) };
+        match (code, config.mtu) {
+            (0, mtu) => self.info.mtu = mtu.unwrap_or(self.info.mtu),
+            (code, None) => return Err(refused("it cannot be set up", code)),
+            (code, Some(mtu)) => {
+                let what = format!("it cannot be set up with an MTU of {mtu}");
+                return Err(refused(&what, code));
+            }
         }
         self.info.rx_ring = raw.rx_ring;
         self.info.tx_ring = raw.tx_ring;

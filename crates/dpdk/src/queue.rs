@@ -401,7 +401,7 @@ impl TxQueue {
             let sent = way.to.send(by, &mut self.mbufs[..count]);
             self.unsent.extend(sent as u16..count as u16);
         } else {
-            self.divide(count);
+            self.divide(batch);
         }
         if !self.unsent.is_empty() {
             batch.take_out(&self.unsent);
@@ -467,17 +467,18 @@ impl TxQueue {
         code == 0
     }
 
-    /// Sends each packet its way.
-    fn divide(&mut self, count: usize) {
-        for place in 0..count {
+    /// Sends each packet of the batch its way.
+    fn divide(&mut self, batch: &Batch) {
+        for (place, packet) in batch.iter().enumerate() {
             let mbuf = self.mbufs[place];
             // SAFETY: it is ours until it is sent.
             let from = unsafe { (*mbuf).port() };
-            let way = self
-                .ways
-                .iter_mut()
-                .find(|w| w.from.is_none_or(|f| f == from));
-            let Some(way) = way else {
+            // To where it came from, if that can be sent to.
+            let back = self.ways.iter().position(|way| way.to.id() == from);
+            let back = back.filter(|_| packet.turns_back());
+            let on = |way: &Way| way.from.is_none_or(|f| f == from);
+            let way = back.or_else(|| self.ways.iter().position(on));
+            let Some(way) = way.and_then(|way| self.ways.get_mut(way)) else {
                 unreachable!("the last way is for all others");
             };
             way.places.push(place as u16);

@@ -248,7 +248,13 @@ fn a_table_is_read_back_as_it_was_written() {
 fn ports_have_links_and_names_and_are_used_once() {
     let _alone = alone();
     let pool = Mempool::new(eal(), 1024, 1518, -1).unwrap();
-    let (null, ..) = port("net_null2", 1, &pool);
+    let config = PortConfig {
+        mtu: Some(1400),
+        ..PortConfig::default()
+    };
+    let found = find("net_null2").unwrap();
+    let (null, ..) = found.start(&config, &pool).unwrap();
+    assert_eq!(null.info().mtu, 1400);
     assert!(null.link().unwrap().up && !null.has_gone());
     assert_eq!(null.name().to_string(), "net_null2");
     assert_eq!(null.info().driver, "net_null");

@@ -1,15 +1,19 @@
-//! A hostile function, for tests: it speaks the protocol as it should, and attacks when it gets its first packets. Its
-//! configuration is the name of the attack.
+//! A hostile function, for tests: it speaks the protocol as it should, and attacks when it gets its first packets, or at
+//! its end. Its configuration is the name of the attack.
+
+mod raw;
 
 use std::fs::File;
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_isolation::program::{Configured, run};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::function::{FlowStates, NetworkFunction};
+use tailwater_nf::batch::{Batch, Packet, Verdict};
+use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
 
 struct Hostile {
     attack: String,
@@ -20,8 +24,31 @@ impl NetworkFunction for Hostile {
         "Hostile"
     }
 
-    /// Every packet goes on: whether an attack succeeds shows by its process's still being there.
-    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {
+    fn state_bytes(&self) -> usize {
+        match self.attack == "ask" {
+            true => 8,
+            false => 0,
+        }
+    }
+
+    fn opens_companions(&self) -> bool {
+        self.attack == "ask"
+    }
+
+    /// Asks for a companion.
+    fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let key = packet.headers.key.reversed();
+        // Whether it gets one depends on the bucket; the answer takes as long in any case.
+        let _ = flow.open_companion::<u64>(&key, packet.rss_hash);
+        Verdict::Forward
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["odd"]
+    }
+
+    /// Nearly every packet goes on: whether an attack succeeds shows by its process's still being there.
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
         let (name, argument) = self.attack.split_once(' ').unwrap_or((&self.attack, ""));
         let number = || argument.parse::<i32>().expect("a number");
         match name {
@@ -41,6 +68,28 @@ impl NetworkFunction for Hostile {
             "allocate" => {
                 std::hint::black_box(vec![1u8; number() as usize]);
             }
+            "exit-once" => {
+                File::create(argument).expect("a mark");
+                std::process::exit(7);
+            }
+            "mark" | "ask" => batch.for_each(|_, frame| {
+                if frame[raw::MARK..].starts_with(raw::UNSEEN) {
+                    frame[raw::MARK..raw::MARK + raw::SEEN.len()].copy_from_slice(raw::SEEN);
+                }
+            }),
+            "drop-odd" => batch.for_each(|packet, frame| {
+                if frame[37] % 2 == 1 {
+                    packet.verdict = Verdict::Drop(0);
+                }
+            }),
+            // Until there is a file of that name; says by another that it waits.
+            "wait-for" => {
+                let path = Path::new(argument);
+                let _ = std::fs::write(path.with_extension("waits"), b"");
+                while !path.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
             "spin" => loop {
                 std::hint::spin_loop();
             },
@@ -49,12 +98,43 @@ impl NetworkFunction for Hostile {
     }
 }
 
+impl Drop for Hostile {
+    /// In its last turn.
+    fn drop(&mut self) {
+        match &*self.attack {
+            "exit-in-last-turn" => std::process::exit(7),
+            "spin-in-last-turn" => loop {
+                std::hint::spin_loop();
+            },
+            _ => {}
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|way| way == "raw") {
+        return match raw::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let ran = run(|configuration| {
         let attack = configuration.config.trim_matches('"').to_owned();
+        if let Some(("exit-once", mark)) = attack.split_once(' ')
+            && Path::new(mark).exists()
+        {
+            std::process::exit(7);
+        }
+        let says = attack == "says-it-ended";
         Ok(Configured {
             function: Box::new(Hostile { attack }),
-            at_end: Box::new(|| Ok(())),
+            at_end: Box::new(move || match says {
+                true => Err("it had its last turn".to_owned()),
+                false => Ok(()),
+            }),
         })
     });
     match ran {

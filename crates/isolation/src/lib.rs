@@ -18,12 +18,16 @@
 //!
 //! - [`message`]: what program and server say to each other before the first packet;
 //! - [`layout`]: what is in the memory that they share;
-//! - [`program`]: the program's side;
+//! - [`program`]: the program's side, of built-in functions; that of all others is [`tailwater_sdk::program`];
 //! - [`server`]: the server's.
 
-pub mod layout;
 mod memory;
-pub mod message;
 pub mod program;
 pub mod server;
 mod socket;
+
+pub use tailwater_sdk::protocol::{layout, message};
+
+const _: () = assert!(layout::MAX_BATCH == tailwater_nf::batch::MAX_BATCH);
+const _: () = assert!(message::MOST_REASONS + 1 == tailwater_nf::function::MAX_DROP_REASONS);
+const _: () = assert!(layout::MAX_WISHES == tailwater_nf::function::MAX_WISHES);

@@ -19,9 +19,9 @@
 //! # Ok::<(), tailwater_net::builder::BuildError>(())
 //! ```
 
+use std::error::Error;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use thiserror::Error;
 
 use crate::arp;
 use crate::bytes::{put, put_u8, put_u16, put_u32};
@@ -42,10 +42,9 @@ mod fragment;
 pub use fragment::{FragmentError, fragment};
 
 /// Why a frame cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// The buffer is too small.
-    #[error("the frame needs {needed} bytes, but the buffer has {present}")]
     BufferTooSmall {
         /// Bytes of the frame.
         needed: usize,
@@ -53,10 +52,8 @@ pub enum BuildError {
         present: usize,
     },
     /// The frame would be longer than 65,535 bytes.
-    #[error("the frame would be {0} bytes long, more than 65,535")]
     TooLong(usize),
     /// The frame is longer than [`FrameBuilder::frame_length`] asked for.
-    #[error("headers and payload take {needed} bytes, more than the frame length of {wanted}")]
     FrameLength {
         /// Bytes asked for.
         wanted: usize,
@@ -64,18 +61,48 @@ pub enum BuildError {
         needed: usize,
     },
     /// IPv4 or TCP options that are not a multiple of 4 bytes or are longer than 40.
-    #[error("options of {0} bytes: expected a multiple of 4, at most 40")]
     Options(usize),
     /// An IPv6 extension header that is not a multiple of 8 bytes or is longer than 2048.
-    #[error("an extension header of {0} bytes: expected a multiple of 8, at most 2048")]
     Extension(usize),
     /// More VLAN tags than [`MAX_VLAN_TAGS`].
-    #[error("{0} VLAN tags: at most {MAX_VLAN_TAGS} are possible")]
     VlanTags(usize),
     /// The key has no addresses: it is the default key.
-    #[error("the flow key is neither IPv4 nor IPv6")]
     NotIp,
 }
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::BufferTooSmall { needed, present } => {
+                write!(
+                    f,
+                    "the frame needs {needed} bytes, but the buffer has {present}"
+                )
+            }
+            BuildError::TooLong(bytes) => {
+                write!(f, "the frame would be {bytes} bytes long, more than 65,535")
+            }
+            BuildError::FrameLength { wanted, needed } => write!(
+                f,
+                "headers and payload take {needed} bytes, more than the frame length of {wanted}"
+            ),
+            BuildError::Options(bytes) => write!(
+                f,
+                "options of {bytes} bytes: expected a multiple of 4, at most 40"
+            ),
+            BuildError::Extension(bytes) => write!(
+                f,
+                "an extension header of {bytes} bytes: expected a multiple of 8, at most 2048"
+            ),
+            BuildError::VlanTags(tags) => {
+                write!(f, "{tags} VLAN tags: at most {MAX_VLAN_TAGS} are possible")
+            }
+            BuildError::NotIp => f.write_str("the flow key is neither IPv4 nor IPv6"),
+        }
+    }
+}
+
+impl Error for BuildError {}
 
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

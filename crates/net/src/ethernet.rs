@@ -1,9 +1,8 @@
 //! Ethernet II headers.
 
+use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
-
-use thiserror::Error;
 
 use crate::bytes;
 use crate::malformed::Malformed;
@@ -39,9 +38,20 @@ impl fmt::Display for MacAddress {
 }
 
 /// Text that is not a MAC address.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a MAC address: expected six hexadecimal bytes such as 02:00:00:00:00:01")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacAddressError(String);
+
+impl fmt::Display for MacAddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is not a MAC address: expected six hexadecimal bytes such as 02:00:00:00:00:01",
+            self.0
+        )
+    }
+}
+
+impl Error for MacAddressError {}
 
 impl FromStr for MacAddress {
     type Err = MacAddressError;

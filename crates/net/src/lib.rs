@@ -9,6 +9,7 @@
 //! |---|---|
 //! | find a frame's headers and flow | [`parse`]: one pass, a few nanoseconds |
 //! | read or rewrite a header | the views: [`ethernet`], [`vlan`], [`arp`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
+//! | read a DNS message | [`dns`] |
 //! | verify or update a checksum | [`checksum`] |
 //! | tell flows apart | [`FlowKey`] |
 //! | spread flows over queues as a NIC does | [`toeplitz`] |
@@ -65,6 +66,7 @@ pub mod arp;
 pub mod builder;
 mod bytes;
 pub mod checksum;
+pub mod dns;
 pub mod ethernet;
 pub mod flow;
 pub mod icmp;

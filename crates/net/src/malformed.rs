@@ -1,6 +1,7 @@
 //! Why bytes from the wire are not the packet they claim to be.
 
-use thiserror::Error;
+use std::error::Error;
+use std::fmt;
 
 macro_rules! malformed {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal, $text:literal;)+) => {
@@ -9,10 +10,10 @@ macro_rules! malformed {
         /// [`Malformed::name`] is stable: it is the label of a counter and a field in reports.
         /// [`Malformed::index`] is dense, so an array of [`Malformed::COUNT`] counters holds one
         /// for each reason.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Error)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Malformed {
-            $($(#[doc = $doc])+ #[error($text)] $variant,)+
+            $($(#[doc = $doc])+ $variant,)+
         }
 
         impl Malformed {
@@ -26,6 +27,16 @@ macro_rules! malformed {
                 }
             }
         }
+
+        impl fmt::Display for Malformed {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Malformed::$variant => $text,)+
+                })
+            }
+        }
+
+        impl Error for Malformed {}
     };
 }
 

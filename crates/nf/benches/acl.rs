@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_net::flow::FlowKey;
-use tailwater_nf::acl::{Action, Classifier, Rule, classbench, generate};
+use tailwater_nf::acl::generate::{RuleSetSpec, Style};
+use tailwater_nf::acl::{Action, Classifier, Rule, classbench, cover, generate};
 
 /// Distinct keys that a figure goes through.
 const KEYS: usize = 1 << 14;
@@ -30,6 +31,15 @@ const EXAMPLES: [(&str, &[u8]); 2] = [
         include_bytes!("../../../examples/rules/acl-8000.rules"),
     ),
 ];
+
+/// Lists of ours, like ClassBench's families.
+const STYLES: [(Style, &str); 3] = [
+    (Style::Access, "acl"),
+    (Style::Firewall, "fw"),
+    (Style::Mixed, "ipc"),
+];
+/// Their lengths.
+const SIZES: [usize; 3] = [1000, 10_000, 30_000];
 
 /// ClassBench files and how many of their rules to take.
 const CLASSBENCH: [(&str, &str, &str, usize); 8] = [
@@ -91,6 +101,20 @@ fn main() {
             measure(name, &rules, runs);
         }
     }
+    for (style, name) in STYLES {
+        for rules in SIZES {
+            let name = format!("generated-{name}-{}k", rules / 1000);
+            if wanted(&name) {
+                let spec = RuleSetSpec {
+                    rules,
+                    seed: 1,
+                    sources: vec!["10.0.0.0/8".parse().expect("a prefix")],
+                    destinations: vec!["198.18.0.0/15".parse().expect("a prefix")],
+                };
+                measure(&name, &spec.generate_as(style), runs);
+            }
+        }
+    }
     let Some(data) = std::env::var_os("TAILWATER_TEST_DATA") else {
         eprintln!("no ClassBench sets: TAILWATER_TEST_DATA is not set");
         return;
@@ -119,6 +143,14 @@ fn measure(name: &str, rules: &[Rule], runs: usize) {
     let mut memory = vec![classifier.memory_bytes() as f64 / f64::from(1 << 20)];
     print(&format!("functions/acl/{name}/memory"), "MiB", &mut memory);
 
+    let classes = vec![0; rules.len()];
+    let start = Instant::now();
+    let idle = cover::covered(rules, (&classes, 1), |_, _| true).expect("the set fits");
+    let mut shadowed = vec![start.elapsed().as_secs_f64() * 1e3];
+    let name_of_it = format!("functions/acl/{name}/shadowed");
+    print(&name_of_it, "ms", &mut shadowed);
+    eprintln!("{name_of_it}: {} of {} rules", idle.len(), rules.len());
+
     let hits = generate::matching_keys(rules, KEYS, 1);
     let mixed = generate::mixed_keys(rules, KEYS * 4, 2);
     let misses: Vec<FlowKey> = mixed
@@ -135,7 +167,33 @@ fn measure(name: &str, rules: &[Rule], runs: usize) {
         }
         let mut rates: Vec<f64> = (0..runs).map(|_| rate(&classifier, keys)).collect();
         print(&format!("functions/acl/{name}/{kind}"), "Mpps", &mut rates);
+        let some = &keys[..keys.len().min(4096)];
+        let mut slowest: Vec<f64> = (0..3.min(runs)).map(|_| worst(&classifier, some)).collect();
+        print(
+            &format!("functions/acl/{name}/{kind}/worst"),
+            "ns/packet",
+            &mut slowest,
+        );
     }
+}
+
+/// Nanoseconds for a packet of the slowest key of some: batches of the key alone, each the fastest of several runs.
+fn worst(classifier: &Classifier, keys: &[FlowKey]) -> f64 {
+    const PASSES: u32 = 16;
+    let mut found = [None; BATCH];
+    let each = keys.iter().map(|key| {
+        let batch = [*key; BATCH];
+        let runs = (0..5).map(|_| {
+            let start = Instant::now();
+            for _ in 0..PASSES {
+                classifier.classify_batch(black_box(&batch), &mut found);
+                black_box(&found);
+            }
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(PASSES * BATCH as u32)
+        });
+        runs.fold(f64::INFINITY, f64::min)
+    });
+    each.fold(0.0, f64::max)
 }
 
 /// Keys per microsecond.

@@ -7,9 +7,12 @@ pub(crate) use packet::Slot;
 pub use packet::{Arrived, Incoming, Packet, Verdict};
 
 use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
+use crate::flow_table::FlowIndex;
 use crate::parcel::{PacketStore, Parcel, Receipt};
 use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;
+use tailwater_net::parse::Headers;
+use tailwater_sdk::program::{Made, TurnPacket};
 
 /// The most packets a batch can hold.
 pub const MAX_BATCH: usize = 256;
@@ -319,7 +322,7 @@ impl Batch {
     }
 
     /// Has the frame of packet `i` be one of `length` bytes from `start` on in its buffer, which `write` puts
-    /// there. The packet's headers stay as they were: for a packet that no function looks at any more.
+    /// there. The packet's headers stay as they were: who has functions look at it again finds them.
     ///
     /// # Panics
     /// If the frame is beyond the buffer, or longer than [`MAX_FRAME`].
@@ -336,32 +339,49 @@ impl Batch {
         packet.set_place(start as u16, length as u16);
     }
 
-    /// Adds a packet that a function is to see, in a buffer of the batch's memory.
+    /// Adds a packet that another process described, in a buffer of the batch's memory, if `headers` finds those of its
+    /// frame; else nothing is added, and it returns `false`.
     ///
     /// # Panics
     /// If the buffer is of other memory, or the frame beyond it.
-    #[inline]
-    pub(crate) fn put(&mut self, buffer: Buffer, incoming: &Incoming, start: u16) -> &mut Packet {
-        let end = usize::from(start) + incoming.length;
-        assert!(
-            end <= self.memory.bytes(&buffer).len(),
-            "a frame beyond its buffer"
-        );
-        let packet = Packet::new(incoming, start);
+    #[inline(always)]
+    pub(crate) fn put(
+        &mut self,
+        buffer: Buffer,
+        described: &TurnPacket,
+        flow: (FlowIndex, bool),
+        headers: impl FnOnce(&[u8], &mut Headers) -> bool,
+    ) -> bool {
+        let [start, length] = described.place;
+        let end = usize::from(start) + usize::from(length);
+        let inside = end <= self.memory.buffer_bytes() && self.memory.owns(&buffer);
+        assert!(inside, "a frame beyond its buffer");
+        let packet = Packet::described(described, flow);
         let at = self.packets.len();
         self.packets.push(Slot { packet, buffer });
-        &mut self.packets[at].packet
+        let (packet, frame) = self.packets[at].split(self.memory.view());
+        let found = headers(frame, &mut packet.headers);
+        if !found {
+            self.packets.truncate(at);
+        }
+        found
     }
 
-    /// Empties the batch: every buffer, with the packet if it was not dropped, or else its number and why.
+    /// Empties the batch of packets that another process described: tells what became of each.
     #[inline]
-    pub(crate) fn take_all(&mut self, mut each: impl FnMut(Buffer, Result<Packet, (u16, u8)>)) {
-        for slot in self.packets.drain(..).chain(self.bypass.drain(..)) {
-            each(slot.buffer, Ok(slot.packet));
+    pub(crate) fn take_all(&mut self, mut each: impl FnMut(u16, Made)) {
+        for Slot { packet, buffer } in &self.packets {
+            let made = Made::Forward {
+                place: [packet.start, packet.length],
+                rekeyed: packet.is_rekeyed(),
+            };
+            each(buffer.index() as u16, made);
         }
-        for gone in self.dropped.drain(..) {
-            each(gone.buffer, Err((gone.number, gone.reason)));
+        self.packets.clear();
+        for gone in &self.dropped {
+            each(gone.buffer.index() as u16, Made::Drop(gone.reason));
         }
+        self.dropped.clear();
     }
 
     /// Has `copy` write the rest of every frame that is not whole yet, given its number, before

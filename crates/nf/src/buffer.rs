@@ -1,6 +1,6 @@
 //! Packet buffers: fixed-size pieces of one region, addressed by index.
 
-use crate::region::{CACHE_LINE, Region};
+use crate::region::{CACHE_LINE, Region, prefetch};
 use std::any::Any;
 use std::io;
 use std::marker::PhantomData;
@@ -160,6 +160,13 @@ impl BufferMemory {
     // The borrow of `buffer`, not of `self`, makes access exclusive.
     pub fn bytes_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         self.view().bytes_mut(buffer)
+    }
+
+    /// Starts to fetch what is so many bytes behind the start of the buffer of that index. Any numbers will do.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: usize, bytes: usize) {
+        let start = self.base.wrapping_add(index.wrapping_mul(self.stride));
+        prefetch(start.wrapping_add(bytes));
     }
 
     /// The same in registers, for loops over a batch.

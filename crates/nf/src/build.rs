@@ -1,27 +1,47 @@
 //! From a chain spec to chains that run: one instance for each worker.
 
+mod by_itself;
+mod reconfigure;
+
+pub use by_itself::{Demands, Records, Surroundings, by_itself, check_apart};
+pub use reconfigure::Reconfigure;
+
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
-use crate::chain::{Chain, Cuts, InputPolicy, kept_state_bytes, state_bytes_with_cuts};
+use crate::bpf_filter::{BpfFilter, BpfRules};
+use crate::branches::{Branch, MAX_WAYS, Path, Ways, follow, of_classifier, routes};
+use crate::chain::{
+    Chain, Cuts, InputPolicy, KeptFunction, kept_functions, kept_state_bytes, state_bytes_with_cuts,
+};
+use crate::classifier::{Classifier, ClassifierRules, ClassifierTable};
+use crate::count::{Count, CountTable, Counters};
+use crate::dns_guard::{DnsGuard, DnsGuardTable};
 use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
-use crate::firewall::{Firewall, FirewallTable, RuleSetError, RulesFile};
+use crate::firewall::{Firewall, FirewallTable, RuleSetError};
+use crate::flow_stats::{FlowStats, FlowStatsTable};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
+use crate::ids::{Ids, IdsError, IdsTable};
 use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
 use crate::ipsec::{Ipsec, IpsecError, IpsecTable};
 use crate::library::LibraryFunction;
+use crate::live::Live;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
-use crate::reload::{Reload, Reloads};
-use crate::spec::{ChainSpec, Fate, FunctionConfig, FunctionSpec, OwnFunction};
+use crate::spec::{
+    ChainSpec, ClassifierConfig, Fate, ForeignFunction, FunctionConfig, IpForwardConfig, NatConfig,
+    OwnFunction, TunnelConfig, places,
+};
+use crate::synthetic::{Memory, Synthetic, Work, WorkingSet};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
+use crate::upf::{Services, Upf, UpfError, UpfTable};
 use crate::url_filter::{FilterTable, UrlFilter};
+use crate::wan_optimizer::{WanOptimizer, WanTable};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
@@ -70,6 +90,14 @@ pub enum BuildError {
         /// What is too much.
         source: RuleSetError,
     },
+    /// Detection rules take too much, or alerts cannot be written.
+    #[error("function {function}: {source}")]
+    Ids {
+        /// The function's name.
+        function: String,
+        /// What is wrong.
+        source: IdsError,
+    },
     /// Patterns of URLs take too much memory.
     #[error("function {function}: {source}")]
     UrlPatterns {
@@ -84,6 +112,22 @@ pub enum BuildError {
         /// The function's name.
         function: String,
     },
+    /// There is not enough memory for caches.
+    #[error("function {function}: {source}")]
+    Caches {
+        /// The function's name.
+        function: String,
+        /// For which.
+        source: crate::wan_optimizer::NoMemory,
+    },
+    /// A function of somebody else's was not loaded.
+    #[error(
+        "function {function}: its spec was read for functions in processes of their own, and it is not loaded in this one"
+    )]
+    Apart {
+        /// The function's name.
+        function: String,
+    },
     /// Associations or policies cannot be applied.
     #[error("function {function}: {source}")]
     Ipsec {
@@ -91,6 +135,14 @@ pub enum BuildError {
         function: String,
         /// Why not.
         source: IpsecError,
+    },
+    /// Sessions cannot be, or nobody can be told of them.
+    #[error("function {function}: {source}")]
+    Upf {
+        /// The function's name.
+        function: String,
+        /// Why not.
+        source: UpfError,
     },
     /// A function with state of flows is behind one whose packets may be of any flow.
     #[error(
@@ -103,14 +155,56 @@ pub enum BuildError {
         /// The function in front.
         behind: String,
     },
-    /// A function's instances must share what instances in several processes cannot.
+    /// Packets of a flow may go different ways, and the flow's state does not say which.
     #[error(
-        "function {function} gives sequence numbers and initialisation vectors once for the whole chain, which it cannot do \
-         from a process of its own"
+        "function {function} keeps state for each flow, and where {classifier} sends packets decides whether they pass it: \
+         {classifier} must keep its decisions with flows, too (cache: flow)"
     )]
-    NotByItself {
+    Uncached {
+        /// The function with state.
+        function: String,
+        /// The classifier.
+        classifier: String,
+    },
+    /// There are too many ways through the branches.
+    #[error("there are more than {MAX_WAYS} ways through the chain's branches")]
+    Ways,
+    /// A function sends packets to branches, which are not in its process.
+    #[error(
+        "function {function} sends packets to branches of the chain, which it cannot do from a process of its own"
+    )]
+    Branches {
         /// The function's name.
         function: String,
+    },
+    /// A program of classic BPF cannot be run.
+    #[error("function {function}: rule {rule}: {source}")]
+    Program {
+        /// The function's name.
+        function: String,
+        /// The rule, from 1.
+        rule: usize,
+        /// What is wrong with it.
+        source: crate::bpf_filter::Refused,
+    },
+    /// A function's instances share what instances in several processes cannot.
+    #[error(
+        "function {function}: {what}, which they cannot do from processes of their own; it can stay in the run's process, trusted: \
+         --isolation-except {function}"
+    )]
+    Shares {
+        /// The function's name.
+        function: String,
+        /// What they [share](FunctionConfig::shares).
+        what: &'static str,
+    },
+    /// There is not enough memory for a working set.
+    #[error("function {function}: there is no memory for its workingSet ({source})")]
+    WorkingSet {
+        /// The function's name.
+        function: String,
+        /// What the system says.
+        source: io::Error,
     },
     /// There is not enough memory for the flow table.
     #[error(
@@ -128,18 +222,28 @@ pub enum BuildError {
 enum Shared {
     /// The rules, and whether decisions are kept with flows.
     Acl(Arc<AclTable>, bool),
-    Nat(Arc<NatTable>),
+    Nat(Arc<Live<NatTable>>, RssHasher),
     LoadBalancer(Arc<LoadBalancerTable>),
     Accounting(Arc<AccountingTable>),
-    Encrypt(EncryptRules, Arc<PacketNumbers>),
+    FlowStats(Arc<FlowStatsTable>),
+    Encrypt(Arc<Live<EncryptRules>>, Arc<PacketNumbers>),
     UrlFilter(Arc<FilterTable>),
     Forward(Forward),
-    IpForward(Arc<RouteTable>, ForwardOptions),
-    Tunnel(Arc<TunnelRules>, bool),
-    Policer(Arc<PolicerRules>),
-    Ipsec(Arc<IpsecTable>),
-    /// The table, and the file that its rules are in.
-    Firewall(Arc<FirewallTable>, Option<PathBuf>),
+    IpForward(Arc<Live<RouteTable>>, ForwardOptions),
+    Tunnel(Arc<Live<TunnelRules>>, bool),
+    Policer(Arc<Live<PolicerRules>>),
+    DnsGuard(Arc<DnsGuardTable>),
+    BpfFilter(Arc<Live<BpfRules>>),
+    Count(Arc<CountTable>),
+    Ipsec(Arc<Live<IpsecTable>>),
+    Firewall(Arc<FirewallTable>),
+    Ids(Arc<IdsTable>),
+    /// The sessions, and what goes on beside.
+    Upf(Arc<UpfTable>, Services),
+    Synthetic(Arc<Live<Work>>, Memory),
+    WanOptimizer(Arc<WanTable>),
+    /// The rules, and whether decisions are kept with flows.
+    Classifier(Arc<ClassifierTable>, bool),
     Library(LibraryFunction),
     Own(OwnFunction),
 }
@@ -150,6 +254,7 @@ impl Shared {
         config: &FunctionConfig,
         rss: &RssHasher,
         (capacity, seed): (usize, u64),
+        (branches, ways): (&[Branch], &Ways),
     ) -> Result<Shared, BuildError> {
         Ok(match config {
             FunctionConfig::Acl(acl) => {
@@ -162,14 +267,8 @@ impl Shared {
                 Shared::Acl(Arc::new(table), acl.cached)
             }
             FunctionConfig::Nat(nat) => {
-                let rules = NatRules {
-                    external: nat.external.iter().flat_map(addresses).collect(),
-                    internal: nat.internal.clone(),
-                    ports: nat.ports.clone(),
-                    drop_others: nat.other_protocols == Fate::Drop,
-                    drop_inbound: nat.inbound == Fate::Drop,
-                };
-                Shared::Nat(Arc::new(NatTable::new(rules, rss.clone())))
+                let table = NatTable::new(nat_rules(nat), rss.clone());
+                Shared::Nat(Arc::new(Live::new(table)), rss.clone())
             }
             FunctionConfig::LoadBalancer(config) => {
                 let drop_others = config.no_service == Fate::Drop;
@@ -193,6 +292,13 @@ impl Shared {
                 };
                 Shared::Accounting(Arc::new(table))
             }
+            FunctionConfig::FlowStats(config) => {
+                let table = FlowStatsTable::new(config.options.clone());
+                Shared::FlowStats(Arc::new(table.map_err(|source| BuildError::Export {
+                    function: name.to_owned(),
+                    source,
+                })?))
+            }
             FunctionConfig::UrlFilter(config) => {
                 let table = FilterTable::new(&config.patterns, config.filter.clone());
                 Shared::UrlFilter(Arc::new(table.map_err(|source| {
@@ -204,15 +310,13 @@ impl Shared {
             }
             FunctionConfig::Encrypt(config) => {
                 let numbers = Arc::new(PacketNumbers::starting_now());
-                Shared::Encrypt(config.rules.clone(), numbers)
+                Shared::Encrypt(Arc::new(Live::new(config.rules.clone())), numbers)
             }
             FunctionConfig::Forward(forward) => {
                 Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
             }
             FunctionConfig::IpForward(config) => {
-                let (routes, default) = (&config.routes, config.default);
-                let table = RouteTable::new(routes, default, &config.next_hops, config.source_mac);
-                let table = table.map_err(|source| BuildError::Routes {
+                let table = route_table(config).map_err(|source| BuildError::Routes {
                     function: name.to_owned(),
                     source,
                 })?;
@@ -220,26 +324,38 @@ impl Shared {
                     pass_local: config.local == Fate::Pass,
                     in_flow: config.cached,
                 };
-                Shared::IpForward(Arc::new(table), options)
+                Shared::IpForward(Arc::new(Live::new(table)), options)
             }
             FunctionConfig::Tunnel(config) => {
-                let default = match config.default {
-                    Fate::Pass => Action::Pass,
-                    Fate::Drop => Action::Drop,
-                };
-                let rules = TunnelRules::new(&config.rules, default);
-                Shared::Tunnel(Arc::new(rules), config.cached)
+                Shared::Tunnel(Arc::new(Live::new(tunnel_rules(config))), config.cached)
+            }
+            FunctionConfig::Count(config) => {
+                let counters = Counters::new(config.counters.clone());
+                Shared::Count(Arc::new(CountTable::new(counters)))
             }
             FunctionConfig::Policer(config) => {
                 let rules = PolicerRules::new(config.limits.clone(), config.default);
-                Shared::Policer(Arc::new(rules))
+                Shared::Policer(Arc::new(Live::new(rules)))
+            }
+            FunctionConfig::BpfFilter(config) => {
+                let rules = BpfRules::new(&config.rules, config.default);
+                let rules = rules.map_err(|(rule, source)| BuildError::Program {
+                    function: name.to_owned(),
+                    rule: rule + 1,
+                    source,
+                })?;
+                Shared::BpfFilter(Arc::new(Live::new(rules)))
+            }
+            FunctionConfig::DnsGuard(config) => {
+                let table = DnsGuardTable::new(config.rules.clone(), config.sizes, seed);
+                Shared::DnsGuard(Arc::new(table))
             }
             FunctionConfig::Ipsec(config) => {
-                let table = IpsecTable::new(&config.rules);
-                Shared::Ipsec(Arc::new(table.map_err(|source| BuildError::Ipsec {
+                let table = IpsecTable::new(&config.rules).map_err(|source| BuildError::Ipsec {
                     function: name.to_owned(),
                     source,
-                })?))
+                })?;
+                Shared::Ipsec(Arc::new(Live::new(table)))
             }
             FunctionConfig::Firewall(config) => {
                 let rules = (&config.zones[..], &config.rules[..], config.default);
@@ -248,9 +364,59 @@ impl Shared {
                     function: name.to_owned(),
                     source,
                 })?;
-                Shared::Firewall(Arc::new(table), config.source.clone())
+                Shared::Firewall(Arc::new(table))
             }
-            FunctionConfig::Library(library) => Shared::Library(library.function.clone()),
+            FunctionConfig::Upf(config) => {
+                let started = crate::upf::start(config, seed);
+                let (table, services) = started.map_err(|source| BuildError::Upf {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                Shared::Upf(table, services)
+            }
+            FunctionConfig::WanOptimizer(config) => {
+                let table = WanTable::new(config.options.clone(), config.destinations.clone());
+                Shared::WanOptimizer(Arc::new(table.map_err(|source| BuildError::Caches {
+                    function: name.to_owned(),
+                    source,
+                })?))
+            }
+            FunctionConfig::Classifier(config) => {
+                let rules = classifier_rules(config).map_err(|source| BuildError::Classifier {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                let of_chain = |target: &str| {
+                    let mut own = of_classifier(branches, name);
+                    own.find(|(_, branch)| branch.name == target)
+                        .map(|(at, _)| at)
+                };
+                let targets = config.names();
+                let targets: Vec<_> = targets
+                    .iter()
+                    .map(|(target, _)| (*target, of_chain(target)))
+                    .collect();
+                let table = ClassifierTable::new(rules, &targets, ways);
+                Shared::Classifier(Arc::new(table), config.cached)
+            }
+            FunctionConfig::Synthetic(config) => {
+                // Each instance makes its own, which cannot be refused any more.
+                WorkingSet::new(&config.memory).map_err(|source| BuildError::WorkingSet {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                Shared::Synthetic(Arc::new(Live::new(config.work)), config.memory)
+            }
+            FunctionConfig::Ids(config) => {
+                let rules = (&config.sources, &config.loaded);
+                let table = IdsTable::new(rules, &config.options, seed);
+                Shared::Ids(Arc::new(table.map_err(|source| BuildError::Ids {
+                    function: name.to_owned(),
+                    source,
+                })?))
+            }
+            FunctionConfig::Library(library) => Shared::foreign(name, library.foreign())?,
+            FunctionConfig::Program(program) => Shared::foreign(name, program.foreign())?,
             FunctionConfig::External(_) => {
                 return Err(BuildError::External {
                     function: name.to_owned(),
@@ -260,101 +426,149 @@ impl Shared {
         })
     }
 
+    fn foreign(name: &str, foreign: &ForeignFunction) -> Result<Shared, BuildError> {
+        let loaded = foreign.loaded.clone();
+        let function = name.to_owned();
+        let loaded = loaded.ok_or(BuildError::Apart { function })?;
+        Ok(Shared::Library(loaded))
+    }
+
+    /// Waits until all that instances, which have finished, wrote is in its files and told to collectors.
+    fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
+        let one = |exported: Option<Exported>| exported.into_iter().collect();
+        match self {
+            Shared::Accounting(table) => table.finish().map(one),
+            Shared::FlowStats(table) => table.finish(),
+            Shared::Upf(_, services) => services.finish().map(one),
+            Shared::Ids(table) => table.finish().map(one),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn instance(&self) -> Box<dyn NetworkFunction> {
         match self {
             Shared::Acl(table, true) => Box::new(Acl::new(Arc::clone(table))),
             Shared::Acl(table, false) => Box::new(Acl::without_flows(Arc::clone(table))),
-            Shared::Nat(table) => Box::new(Nat::new(Arc::clone(table))),
+            Shared::Nat(table, _) => Box::new(Nat::new(Arc::clone(table))),
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),
+            Shared::FlowStats(table) => Box::new(FlowStats::new(Arc::clone(table))),
             Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
             Shared::Encrypt(rules, numbers) => {
-                Box::new(Encrypt::new(rules.clone(), Arc::clone(numbers)))
+                Box::new(Encrypt::new(Arc::clone(rules), Arc::clone(numbers)))
             }
             Shared::Forward(forward) => Box::new(forward.clone()),
             Shared::IpForward(table, options) => {
                 Box::new(IpForward::new(Arc::clone(table), *options))
             }
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
+            Shared::Count(table) => Box::new(Count::new(Arc::clone(table))),
             Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
+            Shared::BpfFilter(rules) => Box::new(BpfFilter::new(Arc::clone(rules))),
+            Shared::DnsGuard(table) => Box::new(DnsGuard::new(Arc::clone(table))),
             Shared::Ipsec(table) => Box::new(Ipsec::new(Arc::clone(table))),
-            Shared::Firewall(table, _) => Box::new(Firewall::new(Arc::clone(table))),
+            Shared::Firewall(table) => Box::new(Firewall::new(Arc::clone(table))),
+            Shared::Ids(table) => Box::new(Ids::new(Arc::clone(table))),
+            Shared::Upf(table, _) => Box::new(Upf::new(Arc::clone(table))),
+            Shared::Synthetic(work, memory) => Box::new(Synthetic::new(Arc::clone(work), memory)),
+            Shared::WanOptimizer(table) => Box::new(WanOptimizer::new(Arc::clone(table))),
+            Shared::Classifier(table, true) => Box::new(Classifier::new(Arc::clone(table))),
+            Shared::Classifier(table, false) => {
+                Box::new(Classifier::without_flows(Arc::clone(table)))
+            }
             Shared::Library(function) => Box::new(function.instance()),
             Shared::Own(own) => own.instance(),
         }
     }
 }
 
-/// That no function with state of flows is behind one that mixes them.
-fn check_mixed_flows(functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
-    let mixes = functions
-        .iter()
-        .position(|(_, function)| function.mixes_flows());
-    let Some((before, behind)) = mixes.and_then(|at| functions.split_at_checked(at + 1)) else {
-        return Ok(());
-    };
-    let stateful = behind
-        .iter()
-        .find(|(_, function)| function.state_bytes() > 0);
-    match (stateful, before.last()) {
-        (Some((function, _)), Some((mixing, _))) => Err(BuildError::MixedFlows {
-            function: function.clone(),
-            behind: mixing.clone(),
-        }),
-        _ => Ok(()),
+fn nat_rules(nat: &NatConfig) -> NatRules {
+    NatRules {
+        external: nat.external.iter().flat_map(addresses).collect(),
+        internal: nat.internal.clone(),
+        ports: nat.ports.clone(),
+        drop_others: nat.other_protocols == Fate::Drop,
+        drop_inbound: nat.inbound == Fate::Drop,
     }
+}
+
+fn route_table(config: &IpForwardConfig) -> Result<RouteTable, crate::ip_forward::TableError> {
+    let (routes, default) = (&config.routes, config.default);
+    RouteTable::new(routes, default, &config.next_hops, config.source_mac)
+}
+
+fn tunnel_rules(config: &TunnelConfig) -> TunnelRules {
+    let default = match config.default {
+        Fate::Pass => Action::Pass,
+        Fate::Drop => Action::Drop,
+    };
+    TunnelRules::new(&config.rules, default)
+}
+
+/// The rules of a classifier, with the places of their targets among its [names](ClassifierConfig::names).
+fn classifier_rules(config: &ClassifierConfig) -> Result<ClassifierRules, ClassifierError> {
+    let names = config.names();
+    let place = |target| names.iter().position(|(_, known)| *known == target);
+    let place = |target| place(target).unwrap_or_default() as u8;
+    let targets = config.targets.iter().map(|target| place(*target)).collect();
+    ClassifierRules::new(&config.rules, targets, place(config.default), config.both)
+}
+
+/// That no function with state of flows is behind one that mixes them. Of each function: its name, whether it mixes them,
+/// and whether it has state. `follow`: whether packets of one come to another behind it.
+fn check_mixed_flows<'f>(
+    functions: impl Iterator<Item = (&'f str, [bool; 2])>,
+    follow: impl Fn(usize, usize) -> bool,
+) -> Result<(), BuildError> {
+    let mut mixing: Vec<(usize, &str)> = Vec::new();
+    for (at, (name, [mixes, has_state])) in functions.enumerate() {
+        let mut in_front = mixing.iter();
+        let behind = in_front.find(|(before, _)| has_state && follow(*before, at));
+        if let Some((_, behind)) = behind {
+            return Err(BuildError::MixedFlows {
+                function: name.to_owned(),
+                behind: str::to_owned(behind),
+            });
+        }
+        if mixes {
+            mixing.push((at, name));
+        }
+    }
+    Ok(())
+}
+
+/// That where packets of a flow go is kept with the flow where some functions with state see them and others do not.
+fn check_kept_ways(
+    spec: &ChainSpec,
+    functions: &[(String, Box<dyn NetworkFunction>)],
+) -> Result<(), BuildError> {
+    let routes = routes(&spec.branches, &places(&spec.functions));
+    for (classifier, _) in functions
+        .iter()
+        .filter(|(_, function)| function.state_bytes() == 0)
+    {
+        let branches = of_classifier(&spec.branches, classifier);
+        let branches: Path = branches.map(|(at, _)| Path::of(at)).collect();
+        let decided = functions
+            .iter()
+            .zip(&routes)
+            .find(|((_, function), route)| {
+                function.state_bytes() > 0 && route.within.and(route.gone).meets(branches)
+            });
+        if let Some(((function, _), _)) = decided {
+            return Err(BuildError::Uncached {
+                function: function.clone(),
+                classifier: classifier.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The time since 1970, as far as the clock is right.
 fn now_of_the_world() -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
-}
-
-/// Where the flow records of a function [by itself](by_itself) go, if it writes any.
-pub struct Records(Option<Arc<AccountingTable>>);
-
-impl Records {
-    /// Waits until all are in their file. The function must have been dropped, or this waits for ever.
-    ///
-    /// # Errors
-    /// The file is not complete.
-    pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        match &self.0 {
-            Some(table) => table.finish(),
-            None => Ok(None),
-        }
-    }
-}
-
-/// Prepares a function of a chain and makes its instance, for a process of its own. There are `of` such
-/// processes, which share nothing, and this is `part`, below `of`. `rss` is the hash of the port that the chain
-/// runs on.
-///
-/// # Errors
-/// As [`ChainBuilder::new`], and where a function cannot be so.
-pub fn by_itself(
-    function: &FunctionSpec,
-    rss: &RssHasher,
-    [part, of]: [u16; 2],
-) -> Result<(Box<dyn NetworkFunction>, Records), BuildError> {
-    // Functions that decide about connections, for which the table's size and key are, are refused before.
-    let shared = match Shared::new(&function.name, &function.config, rss, (0, 0))? {
-        Shared::Encrypt(rules, _) => {
-            Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of)))
-        }
-        // Two that share nothing would use a nonce twice; one that begins anew would take replays.
-        Shared::Ipsec(_) => {
-            let function = function.name.clone();
-            return Err(BuildError::NotByItself { function });
-        }
-        shared => shared,
-    };
-    let function = shared.instance();
-    Ok(match shared {
-        Shared::Accounting(table) => (function, Records(Some(table))),
-        _ => (function, Records(None)),
-    })
 }
 
 /// Every address of a prefix: a NAT may use the first and the last, too.
@@ -365,14 +579,21 @@ fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr
 
 /// A chain that workers can be given instances of.
 pub struct ChainBuilder {
-    functions: Vec<(String, Shared)>,
+    functions: Vec<(String, Arc<Shared>)>,
     input: InputPolicy,
     cuts: Cuts,
+    /// What it was made from.
+    read: ChainSpec,
     /// With flow state that is kept outside: when the run's clock began, on the clock of the world.
     origin: Option<Nanos>,
+    /// Whose state that is, and the bytes of a row.
+    kept: Option<(Vec<KeptFunction>, usize)>,
     /// The flow table's first view, and the partitions nobody holds yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
 }
+
+/// Functions with their names.
+type Named = Vec<(String, Box<dyn NetworkFunction>)>;
 
 impl ChainBuilder {
     /// Prepares what all instances share. `rss` is the hash of the port the chain will run on;
@@ -395,13 +616,26 @@ impl ChainBuilder {
         seed: u64,
         cuts: Cuts,
     ) -> Result<ChainBuilder, BuildError> {
+        ChainBuilder::make((spec, Vec::new()), rss, seed, cuts)
+    }
+
+    fn make(
+        (spec, others): (&ChainSpec, Named),
+        rss: &RssHasher,
+        seed: u64,
+        cuts: Cuts,
+    ) -> Result<ChainBuilder, BuildError> {
         let flows = (spec.flows.capacity as usize, seed);
+        let branches = &spec.branches[..];
+        let ways = Ways::new(branches, &places(&spec.functions)).ok_or(BuildError::Ways)?;
         let functions = spec
             .functions
             .iter()
+            .filter(|function| others.iter().all(|(other, _)| *other != function.name))
             .map(|function| {
-                let shared = Shared::new(&function.name, &function.config, rss, flows)?;
-                Ok((function.name.clone(), shared))
+                let (name, config) = (&function.name, &function.config);
+                let shared = Shared::new(name, config, rss, flows, (branches, &ways))?;
+                Ok((function.name.clone(), Arc::new(shared)))
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
         let mut builder = ChainBuilder {
@@ -411,46 +645,53 @@ impl ChainBuilder {
                 non_ip: spec.packets.non_ip,
             },
             cuts,
+            read: spec.clone(),
             origin: None,
+            kept: None,
             flows: None,
         };
-        let instances = builder.instances();
-        check_mixed_flows(&instances)?;
-        let state_bytes = match &spec.state {
-            Some(_) if instances.iter().any(|(_, f)| f.durable().is_some()) => {
-                builder.origin = Some(now_of_the_world());
-                kept_state_bytes(&instances)
-            }
-            _ => state_bytes_with_cuts(&instances, cuts),
-        };
-        drop(instances);
-        builder.make_flows(spec, state_bytes, seed)?;
+        let mut instances = builder.instances(others);
+        let places = places(&spec.functions);
+        let has = instances.iter().map(|(name, function)| {
+            let has_state = function.state_bytes() > 0;
+            (&**name, [function.mixes_flows(), has_state])
+        });
+        check_mixed_flows(has, |before, behind| {
+            follow(&spec.branches, &places, [before, behind])
+        })?;
+        check_kept_ways(spec, &instances)?;
+        builder.make_flows_of(spec, &mut instances, seed)?;
         Ok(builder)
     }
 
-    /// As [`new`](ChainBuilder::new), for a chain whose functions are made elsewhere, and given with each
-    /// [instance](ChainBuilder::instance_of). These are like them.
+    /// As [`new`](ChainBuilder::new), for a chain of which these functions are made elsewhere, and given with each
+    /// [instance](ChainBuilder::instance_of), which are like them.
     ///
     /// # Errors
     /// As [`new`](ChainBuilder::new).
-    pub fn of_others(
+    pub fn with_others(
         spec: &ChainSpec,
-        functions: &[(String, Box<dyn NetworkFunction>)],
+        rss: &RssHasher,
         seed: u64,
+        others: Vec<(String, Box<dyn NetworkFunction>)>,
     ) -> Result<ChainBuilder, BuildError> {
-        check_mixed_flows(functions)?;
-        let mut builder = ChainBuilder {
-            functions: Vec::new(),
-            input: InputPolicy {
-                malformed: spec.packets.malformed,
-                non_ip: spec.packets.non_ip,
-            },
-            cuts: Cuts::NONE,
-            origin: None,
-            flows: None,
+        ChainBuilder::make((spec, others), rss, seed, Cuts::NONE)
+    }
+
+    /// Makes the flow table that these functions need, if they need one.
+    fn make_flows_of(
+        &mut self,
+        spec: &ChainSpec,
+        functions: &mut [(String, Box<dyn NetworkFunction>)],
+        seed: u64,
+    ) -> Result<(), BuildError> {
+        self.kept = spec.state.as_ref().and_then(|_| kept_functions(functions));
+        self.origin = self.kept.as_ref().map(|_| now_of_the_world());
+        let state_bytes = match self.kept {
+            Some(_) => kept_state_bytes(functions),
+            None => state_bytes_with_cuts(functions, self.cuts),
         };
-        builder.make_flows(spec, state_bytes_with_cuts(functions, Cuts::NONE), seed)?;
-        Ok(builder)
+        self.make_flows(spec, state_bytes, seed)
     }
 
     /// Makes the flow table, if the chain needs one.
@@ -477,18 +718,21 @@ impl ChainBuilder {
         Ok(())
     }
 
-    fn instances(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
-        self.functions
-            .iter()
-            .map(|(name, shared)| (name.clone(), shared.instance()))
-            .collect()
+    /// An instance of each function, in the chain's order; of those made elsewhere these.
+    fn instances(&self, others: Named) -> Named {
+        let own = self.functions.iter();
+        let own = own.map(|(name, shared)| (name.clone(), shared.instance()));
+        let mut all: Vec<_> = own.chain(others).collect();
+        let functions = &self.read.functions;
+        all.sort_by_key(|(name, _)| functions.iter().position(|it| it.name == *name));
+        all
     }
 
     /// The table of the load balancer of that name, to change its backends while workers run.
     pub fn load_balancer(&self, name: &str) -> Option<Arc<LoadBalancerTable>> {
         self.functions
             .iter()
-            .find_map(|(function, shared)| match shared {
+            .find_map(|(function, shared)| match &**shared {
                 Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
                 _ => None,
             })
@@ -498,8 +742,18 @@ impl ChainBuilder {
     pub fn accounting(&self, name: &str) -> Option<Arc<AccountingTable>> {
         self.functions
             .iter()
-            .find_map(|(function, shared)| match shared {
+            .find_map(|(function, shared)| match &**shared {
                 Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
+    }
+
+    /// The table of the classifier of that name, to change its rules while workers run.
+    pub fn classifier(&self, name: &str) -> Option<Arc<ClassifierTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match &**shared {
+                Shared::Classifier(table, _) if function == name => Some(Arc::clone(table)),
                 _ => None,
             })
     }
@@ -508,47 +762,61 @@ impl ChainBuilder {
     pub fn firewall(&self, name: &str) -> Option<Arc<FirewallTable>> {
         self.functions
             .iter()
-            .find_map(|(function, shared)| match shared {
-                Shared::Firewall(table, _) if function == name => Some(Arc::clone(table)),
+            .find_map(|(function, shared)| match &**shared {
+                Shared::Firewall(table) if function == name => Some(Arc::clone(table)),
                 _ => None,
             })
     }
 
-    /// Files that may be read again while workers run.
-    pub fn reloads(&self) -> Reloads {
-        let functions = self.functions.iter();
-        let files = functions.filter_map(|(name, shared)| match shared {
-            Shared::Firewall(table, Some(path)) => {
-                let file = RulesFile::new(Arc::clone(table), path.clone());
-                Some((name.clone(), Arc::new(file) as Arc<dyn Reload>))
-            }
-            _ => None,
-        });
-        files.collect()
+    /// What the detection function of that name shares: its rules, to change them while workers run.
+    pub fn ids(&self, name: &str) -> Option<Arc<IdsTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match &**shared {
+                Shared::Ids(table) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
     }
 
-    /// Waits until all flow records are in their files. Every [`instance`](Self::instance) must
+    /// The table of the user plane function of that name, to change its sessions while workers run.
+    pub fn upf(&self, name: &str) -> Option<Arc<UpfTable>> {
+        self.functions
+            .iter()
+            .find_map(|(function, shared)| match &**shared {
+                Shared::Upf(table, _) if function == name => Some(Arc::clone(table)),
+                _ => None,
+            })
+    }
+
+    /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must
     /// have [finished](Chain::finish), or this waits for ever.
     ///
     /// # Errors
     /// The first file that is not complete.
     pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
-        let tables = self
-            .functions
-            .iter()
-            .filter_map(|(_, shared)| match shared {
-                Shared::Accounting(table) => Some(table),
-                _ => None,
-            });
+        let functions = self.functions.iter();
         // All of them, also after an error: no thread stays behind.
-        let finished: Vec<_> = tables.map(|table| table.finish()).collect();
-        finished.into_iter().filter_map(Result::transpose).collect()
+        let finished: Vec<_> = functions
+            .map(|(_, shared)| shared.finish_exports())
+            .collect();
+        let finished = finished.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(finished.into_iter().flatten().collect())
     }
 
     /// Says when the run's clock began, on the clock of the world, should flow state be kept outside: before the first
     /// [`instance`](Self::instance).
     pub fn set_origin(&mut self, origin: Nanos) {
         self.origin = self.origin.map(|_| origin);
+    }
+
+    /// The functions whose state is kept outside, and the bytes of a row; `None` if none is.
+    pub fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
+        self.kept.clone()
+    }
+
+    /// When the run's clock began, on the clock of the world, if flow state is kept outside.
+    pub fn origin(&self) -> Option<Nanos> {
+        self.origin
     }
 
     /// Whether the chain looks flows up.
@@ -566,20 +834,21 @@ impl ChainBuilder {
     /// An instance for the worker that owns the buckets for which `owns` says so. No bucket may be
     /// given twice: the second worker would not get it.
     pub fn instance(&mut self, owns: impl Fn(u16) -> bool) -> Chain {
-        self.instance_of(self.instances(), owns)
+        self.instance_of(Vec::new(), owns)
     }
 
-    /// As [`instance`](ChainBuilder::instance), of functions that were made elsewhere.
+    /// As [`instance`](ChainBuilder::instance), with these functions, which were made elsewhere.
     ///
     /// # Panics
-    /// If they have more state than those that the builder was [told of](ChainBuilder::of_others).
+    /// If they have more state than those that the builder was [told of](ChainBuilder::with_others).
     pub fn instance_of(
         &mut self,
-        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        others: Vec<(String, Box<dyn NetworkFunction>)>,
         owns: impl Fn(u16) -> bool,
     ) -> Chain {
+        let functions = self.instances(others);
         let Some((table, free)) = &mut self.flows else {
-            return Chain::with_cuts(functions, None, self.input, self.cuts);
+            return self.branching(Chain::with_cuts(functions, None, self.input, self.cuts));
         };
         let mut view = table.sharing();
         free.extract_if(.., |partition| owns(partition.bucket()))
@@ -587,7 +856,15 @@ impl ChainBuilder {
         if let Some(origin) = self.origin {
             return Chain::keeping(functions, Some(view), self.input, origin);
         }
-        Chain::with_cuts(functions, Some(view), self.input, self.cuts)
+        let chain = Chain::with_cuts(functions, Some(view), self.input, self.cuts);
+        self.branching(chain)
+    }
+
+    /// The chain with the branches of the spec.
+    fn branching(&self, chain: Chain) -> Chain {
+        let functions = self.read.functions.iter();
+        let within: Vec<_> = functions.map(|function| function.branch).collect();
+        chain.with_branches(&self.read.branches, &within)
     }
 
     /// An instance for a core that is handed packets which another instance has
@@ -601,13 +878,19 @@ impl ChainBuilder {
         let table = self.flows.as_ref();
         // SAFETY: the caller's word.
         let table = table.map(|(table, _)| unsafe { table.of_handed_flows() });
-        Chain::with_cuts(self.instances(), table, self.input, self.cuts)
+        self.branching(Chain::with_cuts(
+            self.instances(Vec::new()),
+            table,
+            self.input,
+            self.cuts,
+        ))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commons::Commons;
     use std::path::Path;
 
     fn spec(functions: &str) -> ChainSpec {
@@ -652,9 +935,14 @@ mod tests {
         ] {
             builder(&functions);
         }
-        for function in &spec(&format!("[{inbound}, {{forward: {{}}}}]")).functions {
-            let refused = by_itself(function, &RssHasher::default(), [0, 1]).is_err();
-            assert_eq!(refused, function.name == "ipsec");
+        for (functions, expected) in [
+            (format!("[{inbound}, {{forward: {{}}}}]"), [true, false]),
+            (format!("[{outbound}, {{forward: {{}}}}]"), [false; 2]),
+        ] {
+            let spec = spec(&functions);
+            let mixes = spec.functions.iter();
+            let mixes = mixes.map(|function| Demands::of(&function.config, 1).mixes_flows);
+            assert!(mixes.eq(expected), "{functions}");
         }
         for (functions, wrong) in [
             (format!("[{inbound}, {{forward: {{}}}}, {nat}]"), "nat"),
@@ -667,6 +955,47 @@ mod tests {
                 format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
+    }
+
+    #[test]
+    fn user_planes_are_tunnels_ends_and_share_their_sessions() {
+        let upf = "{upf: {addresses: [192.0.2.1], profiles: {all: {}}, \
+                   sessions: [1 ue 10.60.0.1 teid 1 profile all]}}";
+        let built = builder(&format!("[{upf}, {{forward: {{}}}}]"));
+        assert_eq!(built.upf("upf").unwrap().sessions(), 1);
+        assert!(built.finish_exports().unwrap().is_empty());
+        let error = ChainBuilder::new(
+            &spec(&format!("[{upf}, {{accounting: {{}}}}]")),
+            &RssHasher::default(),
+            1,
+        );
+        let error = error.err().unwrap().to_string();
+        let expected = "function accounting keeps state for each flow, and cannot be behind upf";
+        assert!(error.starts_with(expected), "{error}");
+        let surroundings = Surroundings {
+            rss: RssHasher::default(),
+            part: [0, 1],
+            commons: Commons::of_this_process(),
+            capacity: 1,
+        };
+        let alone = by_itself(&spec(&format!("[{upf}]")).functions[0], surroundings);
+        assert!(matches!(alone, Err(BuildError::Shares { .. })));
+    }
+
+    #[test]
+    fn what_a_guard_counts_is_not_cut_into_processes() {
+        let guard = spec("[{dnsGuard: {limits: {responses: 5}}}]");
+        let alone = |of| {
+            let surroundings = Surroundings {
+                rss: RssHasher::default(),
+                part: [0, of],
+                commons: Commons::of_this_process(),
+                capacity: 0,
+            };
+            by_itself(&guard.functions[0], surroundings)
+        };
+        assert!(alone(1).is_ok());
+        assert!(matches!(alone(2), Err(BuildError::Shares { .. })));
     }
 
     #[test]

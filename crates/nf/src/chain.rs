@@ -1,26 +1,34 @@
 //! A chain: functions in order, run to completion on one batch at a time.
 
 mod alone;
+mod forks;
+mod imaging;
 mod keep;
 mod opening;
 mod segment;
 mod stage;
 
-pub use alone::{Alone, AlonePacket, Made};
-pub use keep::{KeptFlow, KeptFunction, Standing, kept_state_bytes};
+pub use alone::Alone;
+pub use keep::{KeptFlow, KeptFunction, Standing, kept_functions, kept_state_bytes};
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
 use crate::spec::Fate;
+use forks::Waiting;
+use imaging::Imaging;
 use keep::Keep;
 use segment::{Layout, Segment};
 use stage::Stage;
 use std::ops::Range;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
+
+/// Flows whose timers are looked at in a turn: about as many as a batch could open.
+const EXPIRE_BUDGET: usize = 64;
 
 /// The verdict on a packet that the functions cannot handle.
 fn unfit_verdict(fate: Fate) -> Verdict {
@@ -68,8 +76,14 @@ pub struct Chain {
     unseen: Vec<u16>,
     /// Without it, flow state stays here.
     keep: Option<Box<Keep>>,
+    /// What a function by itself shows of its flows, if its state is kept outside.
+    imaging: Option<Box<Imaging>>,
     /// Whether the chain's other functions are in other processes.
     alone: bool,
+    /// Whether it has branches.
+    branches: bool,
+    /// Where packets wait while other branches are run.
+    waiting: Waiting,
 }
 
 /// A flow with packets in the system, as [`Chain::activate`] gives it.
@@ -144,6 +158,8 @@ impl Chain {
                 .zip(&slots)
                 .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
             table.set_lifetimes(lifetimes.next());
+            let looks = functions.iter().filter_map(|(_, f)| f.looks_every());
+            table.look_every(looks.min(), EXPIRE_BUDGET);
         }
         // Other segments' state may be another core's: who processes a packet fetches it.
         if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
@@ -167,7 +183,10 @@ impl Chain {
             lost: 0,
             unseen: Vec::with_capacity(MAX_BATCH),
             keep: None,
+            imaging: None,
             alone: false,
+            branches: false,
+            waiting: Waiting::default(),
         }
     }
 
@@ -181,7 +200,11 @@ impl Chain {
     /// Gives an RSS bucket's flows away, for another instance to [adopt](Chain::adopt); `None` if this one
     /// does not hold them, or there is no flow table. No packet of theirs may be in the system here.
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
-        self.table.as_mut()?.release(bucket)
+        let table = self.table.as_mut()?;
+        for stage in &mut self.stages {
+            stage.function.flows_leave();
+        }
+        table.release(bucket)
     }
 
     /// RSS buckets whose flows this instance holds.
@@ -192,7 +215,9 @@ impl Chain {
     /// The most packets that the next batch should have, if a function has a wish.
     #[inline]
     pub fn wanted_batch(&self) -> Option<usize> {
-        self.stages.first()?.function.wanted_batch()
+        let wishes = self.stages.iter();
+        let wishes = wishes.filter_map(|stage| stage.function.wanted_batch());
+        wishes.min()
     }
 
     /// Whether the chain looks flows up.
@@ -224,6 +249,10 @@ impl Chain {
     #[inline]
     pub fn look_up(&mut self, batch: &mut Batch, now: Nanos) {
         self.classify(batch);
+        if self.branches {
+            // A packet may have come through another chain.
+            batch.iter_mut().for_each(|packet| packet.way = START);
+        }
         for segment in 0..self.segments.len() {
             if self.segments[segment].opens_companions {
                 self.segments[segment].settled = self.settled_version(segment);
@@ -325,43 +354,60 @@ impl Chain {
     #[inline]
     fn run_segment(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
         let unsettled = self.mark_settled(segment, batch);
-        for i in self.segments[segment].stages.clone() {
-            if batch.is_empty() {
-                break;
-            }
-            if unsettled {
-                self.open_new_flows(i, segment, batch, now);
-            }
-            let stage = &mut self.stages[i];
-            let slot = stage.slot.as_ref();
-            let mut flows = FlowStates {
-                ends: &mut self.ends,
-                now,
-                version: stage.function.version(),
-                table: if slot.is_some() {
-                    self.table.as_mut()
-                } else {
-                    None
-                },
-                slot: slot.unwrap_or(
-                    const {
-                        &StateSlot {
-                            version: 0,
-                            state: 0..0,
-                            version_apart: 0,
-                            state_apart: 0,
-                        }
-                    },
-                ),
-            };
-            stage.function.process(batch, &mut flows);
-            self.lost += stage.compact(batch);
-            if self.segments[segment].opens_companions {
-                tell_ends(&mut self.stages, &mut self.ends);
+        if self.segments[segment].forks.is_some() {
+            self.run_forks(segment, batch, (now, unsettled));
+        } else {
+            for i in self.segments[segment].stages.clone() {
+                if batch.is_empty() {
+                    break;
+                }
+                self.run_stage(i, segment, batch, (now, unsettled));
             }
         }
         if unsettled {
             self.settle(segment, batch);
+        }
+    }
+
+    /// Runs packets through function `i`, which is of this segment. `unsettled`: it may not have seen all of
+    /// their flows.
+    #[inline(always)]
+    fn run_stage(
+        &mut self,
+        i: usize,
+        segment: usize,
+        batch: &mut Batch,
+        (now, unsettled): (Nanos, bool),
+    ) {
+        if unsettled {
+            self.open_new_flows(i, segment, batch, now);
+        }
+        let stage = &mut self.stages[i];
+        let slot = stage.slot.as_ref();
+        let mut flows = FlowStates {
+            ends: &mut self.ends,
+            now,
+            version: stage.function.version(),
+            table: if slot.is_some() {
+                self.table.as_mut()
+            } else {
+                None
+            },
+            slot: slot.unwrap_or(
+                const {
+                    &StateSlot {
+                        version: 0,
+                        state: 0..0,
+                        version_apart: 0,
+                        state_apart: 0,
+                    }
+                },
+            ),
+        };
+        stage.function.process(batch, &mut flows);
+        self.lost += stage.compact(batch);
+        if self.segments[segment].opens_companions {
+            tell_ends(&mut self.stages, &mut self.ends);
         }
     }
 
@@ -396,7 +442,8 @@ impl Chain {
     }
 
     /// Whether the packet must be processed by the core that looked it up: a function opens a companion
-    /// for each flow, and this flow has not been opened.
+    /// for each flow, and this flow has not been opened. So must one of a flow that branches in front of the
+    /// segment of such a function keep from it: which of them it takes is not known yet.
     #[inline]
     pub fn is_bound(&mut self, packet: &Packet) -> bool {
         let Some(table) = &mut self.table else {
@@ -411,10 +458,11 @@ impl Chain {
     /// Forgets idle flows; a little in every turn of the worker's loop.
     #[inline]
     pub fn expire(&mut self, now: Nanos) {
-        /// Flows looked at in a turn: about as many as a batch could open.
-        const BUDGET: usize = 64;
         if let Some(table) = &mut self.table {
-            table.expire(now, BUDGET, &mut self.ends);
+            table.expire(now, EXPIRE_BUDGET, &mut self.ends);
+            while let Some(flow) = table.take_looked_at() {
+                look_at(&mut self.stages, table, flow, now);
+            }
             if let Some(keep) = &mut self.keep {
                 self.ends.each(|key, state| keep.note_ended(key, state));
             }
@@ -536,6 +584,23 @@ impl Chain {
     #[inline]
     pub fn lost(&self) -> u64 {
         self.lost
+    }
+}
+
+/// Has the functions that want to look at what they keep of a flow.
+fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
+    let key = table.key(flow);
+    for Stage { function, slot, .. } in stages {
+        let Some(slot) = slot.as_ref().filter(|_| function.looks_every().is_some()) else {
+            continue;
+        };
+        let directions = if slot.is_directed() { 2 } else { 1 };
+        for reversed in [false, true].into_iter().take(directions) {
+            if *table.word(flow, slot.version_at(reversed)) != UNSEEN {
+                let key = if reversed { key.reversed() } else { key };
+                function.look(&key, table.state(flow, &slot.state_of(reversed)), now);
+            }
+        }
     }
 }
 

@@ -5,11 +5,13 @@
 //! [`flow_table`](crate::flow_table), the only caller.
 
 use crate::region::{CACHE_LINE, Region, prefetch};
-use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::Arc;
 use tailwater_net::FlowKey;
+use tailwater_sdk::protocol::memory::Memory;
 
 /// One flow: a cache line, in two parts with separate rights. Who holds the partition writes both, but
 /// the key only while no packet of the flow is anywhere: so whoever has been handed a packet may read
@@ -102,15 +104,15 @@ impl FlowMemory {
         })
     }
 
-    /// Bytes of a file for so many flows, for [`in_file`](FlowMemory::in_file).
+    /// Bytes of memory for so many flows, for [`shared`](FlowMemory::shared).
     pub(crate) fn file_bytes(places: usize, state_lines: usize) -> usize {
         places * (1 + state_lines) * CACHE_LINE
     }
 
-    /// As [`new`](FlowMemory::new), in a file in memory: so it outlives a process. Whoever else maps the file is
+    /// As [`new`](FlowMemory::new), in memory of a file: so it outlives a process. Whoever else maps the file is
     /// the caller's obligation, as for any other part of it.
-    pub(crate) fn in_file(
-        file: &File,
+    pub(crate) fn shared(
+        memory: &Arc<Memory>,
         places: usize,
         state_lines: usize,
     ) -> io::Result<FlowMemory> {
@@ -118,14 +120,23 @@ impl FlowMemory {
         let entries = places * CACHE_LINE;
         let states = match state_bytes {
             0 => None,
-            _ => Some(Region::shared(file, entries, places * state_bytes)?),
+            _ => Some(Region::shared(memory, entries, places * state_bytes)?),
         };
         Ok(FlowMemory {
-            entries: Region::shared(file, 0, entries)?,
+            entries: Region::shared(memory, 0, entries)?,
             states,
             places,
             state_bytes,
         })
+    }
+
+    /// Where in an entry the two halves are of when a mirrored flow was opened, the higher one first.
+    pub(crate) fn births() -> [usize; 2] {
+        let links = offset_of!(Entry, links);
+        [
+            links + offset_of!(Links, next),
+            links + offset_of!(Links, previous),
+        ]
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -129,8 +129,13 @@ pub struct FlowTable {
     connections: bool,
     /// Who says how long flows are kept, and the bytes of their state that it is told.
     lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>,
+    /// How often flows are looked at, in ticks, if somebody wants to, and those that are to be.
+    look_every: Option<u32>,
+    looked_at: Vec<FlowIndex>,
     /// Who opens companions, if the flows are another process's.
     companions: Option<Box<dyn Companions>>,
+    /// The companion that was last opened there.
+    last_companion: Option<FlowIndex>,
 }
 
 impl FlowTable {
@@ -170,7 +175,10 @@ impl FlowTable {
             fetched,
             connections: false,
             lifetimes: None,
+            look_every: None,
+            looked_at: Vec::new(),
             companions: None,
+            last_companion: None,
         };
         Ok((table, partitions))
     }
@@ -190,7 +198,10 @@ impl FlowTable {
             fetched: self.fetched.clone(),
             connections: self.connections,
             lifetimes: self.lifetimes.clone(),
+            look_every: self.look_every,
+            looked_at: Vec::new(),
             companions: None,
+            last_companion: None,
         }
     }
 
@@ -202,6 +213,20 @@ impl FlowTable {
     /// Has somebody else say how long flows are kept, told these bytes of their state.
     pub(crate) fn set_lifetimes(&mut self, lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>) {
         self.lifetimes = lifetimes;
+    }
+
+    /// Has flows be [told](FlowTable::take_looked_at) about that often, a turn's `budget` of them at most.
+    pub(crate) fn look_every(&mut self, every: Option<Nanos>, budget: usize) {
+        self.look_every = every.map(ticks);
+        // Each with its companion.
+        self.looked_at = Vec::with_capacity(every.map_or(0, |_| 2 * budget));
+    }
+
+    /// A flow whose state it is time to look at, of those that [`expire`](FlowTable::expire) came by. None of its
+    /// packets is in the system.
+    #[inline]
+    pub(crate) fn take_looked_at(&mut self) -> Option<FlowIndex> {
+        self.looked_at.pop()
     }
 
     /// A view that never holds a partition, for a core that is handed packets with their flows: it
@@ -516,6 +541,16 @@ impl FlowTable {
         })
     }
 
+    /// The RSS bucket that a flow is in.
+    pub(crate) fn bucket(&self, flow: FlowIndex) -> u16 {
+        (flow.0 >> self.shift) as u16
+    }
+
+    /// The first place of a bucket.
+    pub(crate) fn first_of(&self, bucket: u16) -> u32 {
+        u32::from(bucket) << self.shift
+    }
+
     /// The flow that lives and ends with this one.
     pub(crate) fn companion(&self, flow: FlowIndex) -> Option<FlowIndex> {
         self.check(flow);
@@ -572,13 +607,27 @@ impl FlowTable {
             let timeout = self.timeout(flow);
             if idle >= timeout {
                 self.counters.expired += 1 + u64::from(self.close(flow, ends));
-            } else if let Some((partition, mut flows)) = self.partition(bucket) {
+                continue;
+            }
+            if self.look_every.is_some() {
+                self.note_looked_at(flow);
+            }
+            if let Some((partition, mut flows)) = self.partition(bucket) {
                 let place = flow.0 & mask;
                 partition.wheel.remove(&mut flows, place);
                 let left = (timeout - idle).min(soonest);
                 partition
                     .wheel
                     .insert(&mut flows, place, now + u64::from(left));
+            }
+        }
+    }
+
+    /// Notes a flow and its companion to be looked at, unless their state may be another core's.
+    fn note_looked_at(&mut self, flow: FlowIndex) {
+        for flow in [Some(flow), self.companion(flow)].into_iter().flatten() {
+            if self.links(flow).active == 0 {
+                self.looked_at.push(flow);
             }
         }
     }
@@ -598,12 +647,14 @@ impl FlowTable {
     }
 
     /// After how many ticks at the latest a flow's timer is looked at: state that says how long the flow is
-    /// kept changes while the timer runs.
+    /// kept changes while the timer runs, and somebody may want to look at it now and then.
     fn look_again(&self) -> u32 {
-        match self.lifetimes {
-            Some(_) => ticks(LOOK_AGAIN).min(ticks(self.timeouts.longest())),
-            None => u32::MAX,
-        }
+        let changing = self.lifetimes.as_ref().map(|_| ticks(LOOK_AGAIN));
+        let soonest = changing.into_iter().chain(self.look_every).min();
+        // No further than the timers go.
+        soonest.map_or(u32::MAX, |soonest| {
+            soonest.min(ticks(self.timeouts.longest()))
+        })
     }
 
     /// Forgets flows, idle or not: about `most` of them. Says whether there are more.

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
+use tailwater_sdk::protocol::images::FlowImages;
 
 /// A network function: a batch of packets in, a verdict on each out.
 ///
@@ -155,6 +156,22 @@ pub trait NetworkFunction: Send {
         let _ = (key, state);
     }
 
+    /// How often its state of each flow is to be [looked at](NetworkFunction::look), about, also while the flow has no
+    /// packets; at most as often as the chain forgets idle flows. A function in a process of its own is not asked.
+    fn looks_every(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Looks at a flow's state between batches, to see what its time has come for. The function has let the flow pass,
+    /// and none of its packets is in the system.
+    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+        let _ = (key, state, now);
+    }
+
+    /// Flows are about to go to another instance, whose places in the flow table are theirs from then on: whatever is
+    /// still to be done for flows that ended there is done now.
+    fn flows_leave(&mut self) {}
+
     /// The flows that were still there at the end of the run have ended, too.
     fn finished(&mut self) {}
 
@@ -196,6 +213,11 @@ pub trait NetworkFunction: Send {
         turn
     }
 
+    /// The function's part of the state that it has in another process, if it stands for a function there.
+    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+        None
+    }
+
     /// Processes a batch. Every packet in it is well-formed IP and, if the function has state, of
     /// a flow that `new_flow` has seen. Dropping is setting the packet's verdict.
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>);
@@ -209,6 +231,19 @@ pub trait Lifetimes: Debug + Send + Sync {
     fn idle_timeout(&self, key: &FlowKey, state: &[u8]) -> Nanos;
 }
 
+/// Flow state of a function in another process.
+pub trait Elsewhere {
+    /// Bytes of its piece of state that is worth keeping outside.
+    fn piece_bytes(&self) -> usize;
+
+    /// What the function shows of it, if that is kept.
+    fn images(&self) -> Option<Arc<FlowImages>>;
+
+    /// The birth of a flow at this place, which `state` begins with: that of the first function of the chain that has
+    /// state here. A flow that has none is given one; it is never 0.
+    fn birth(&mut self, state: &mut [u8], place: u32) -> u64;
+}
+
 /// The most reasons to drop that one function can have.
 pub const MAX_DROP_REASONS: usize = 17;
 
@@ -219,12 +254,21 @@ pub const MAX_WISHES: usize = 4;
 pub struct Wishes<'a> {
     pub(crate) table: &'a FlowTable,
     pub(crate) keys: &'a mut Vec<(u8, FlowKey)>,
+    pub(crate) failed: bool,
 }
 
 impl Wishes<'_> {
     /// Whether no flow here has the key.
     pub fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
-        !self.table.contains(key, bucket)
+        match self.table.is_free_elsewhere(key, bucket) {
+            Some(free) => free,
+            None => !self.table.contains(key, bucket),
+        }
+    }
+
+    /// What the function wishes cannot be known now: its flow is not to be opened yet.
+    pub fn fail(&mut self) {
+        self.failed = true;
     }
 
     /// Asks about a key.
@@ -379,6 +423,45 @@ impl FlowStates<'_> {
         ))
     }
 
+    /// As [`open_companion`](FlowStates::open_companion); but a flow of that key of which `is_new` says, by its place
+    /// and state, that nobody has decided about it becomes the companion as it is
+    /// ([`NewFlow::rejoin_companion`]).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn rejoin_companion<T: Pod>(
+        &mut self,
+        packet: &Packet,
+        key: &FlowKey,
+        rss_hash: u32,
+        is_new: impl FnOnce(u32, &mut T) -> bool,
+    ) -> Result<(u32, &mut T), NoCompanion> {
+        let table = self.table.as_mut();
+        let table = table.expect("only functions with state ask for it");
+        let bucket = bucket_of(rss_hash);
+        let opened = table.open_companion_again(packet.flow, key, bucket, self.now, self.ends);
+        let companion = match opened {
+            Err(NoCompanion::Taken) => {
+                let there = table.known(key, bucket).ok_or(NoCompanion::Taken)?;
+                let place = there.place() as u32;
+                if !is_new(place, self.slot.typed(table, there, false)) {
+                    return Err(NoCompanion::Taken);
+                }
+                table.join(packet.flow, there)?;
+                there
+            }
+            other => other?.0,
+        };
+        *table.word(companion, self.slot.version) = self.version;
+        Ok((
+            companion.place() as u32,
+            self.slot.typed(table, companion, false),
+        ))
+    }
+
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
     ///
     /// # Panics
@@ -497,9 +580,15 @@ impl NewFlow<'_> {
         rss_hash: u32,
     ) -> Result<&mut T, NoCompanion> {
         let (flow, bucket) = (self.packet.flow, bucket_of(rss_hash));
-        let open = self
+        let elsewhere = self
             .table
-            .open_companion(flow, key, bucket, self.now, self.ends);
+            .ask_to_rejoin_companion(self.packet.number, key, rss_hash);
+        let open = match elsewhere {
+            Some(joined) => joined,
+            None => self
+                .table
+                .open_companion(flow, key, bucket, self.now, self.ends),
+        };
         let companion = match open {
             Err(NoCompanion::Taken) => {
                 let there = self.table.known(key, bucket).ok_or(NoCompanion::Taken)?;

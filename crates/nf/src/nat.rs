@@ -13,6 +13,8 @@
 use crate::batch::{Batch, Packet, Verdict};
 use crate::flow_table::NoCompanion;
 use crate::function::{FlowStates, MAX_WISHES, NetworkFunction, NewFlow, Wishes};
+use crate::live::{Live, Version};
+use crate::region::write_in_order;
 use crate::rewrite::{DESTINATION, PASS, SOURCE, Translation};
 use bytemuck::Zeroable;
 use ipnet::Ipv4Net;
@@ -177,7 +179,8 @@ impl<'a> Ports<'a> {
 /// Translates connections of internal hosts, and their return traffic back.
 #[derive(Debug)]
 pub struct Nat {
-    table: Arc<NatTable>,
+    table: Arc<Live<NatTable>>,
+    held: Arc<Version<NatTable>>,
 }
 
 /// All external ports to the remote end are in use in the flow's bucket.
@@ -191,14 +194,17 @@ const NO_PLACE: u8 = 3;
 
 impl Nat {
     /// A worker's instance.
-    pub fn new(table: Arc<NatTable>) -> Nat {
-        Nat { table }
+    pub fn new(table: Arc<Live<NatTable>>) -> Nat {
+        Nat {
+            held: table.current(),
+            table,
+        }
     }
 
     /// Opens the return direction of a connection on a free external port.
     fn bind(&self, key: &FlowKey, ends: (Ipv4Addr, Ipv4Addr), flow: &mut NewFlow<'_>) -> Verdict {
         let inside = (ends.0, key.source_port());
-        let found = Ports::new(&self.table, key, ends, flow.bucket());
+        let found = Ports::new(&self.held.value, key, ends, flow.bucket());
         // Start anywhere: the first try nearly always finds a free port.
         let (mut from, mut most) = (found.first, found.ports.len());
         if let Some(turn) = flow.turn() {
@@ -214,8 +220,11 @@ impl Nat {
             match flow.open_companion::<Translation>(&back, hash) {
                 Ok(translation) => {
                     let outside = (found.address, port);
-                    *translation = Translation::new(DESTINATION, outside, inside);
-                    *flow.state() = Translation::new(SOURCE, inside, outside);
+                    Translation::new(DESTINATION, outside, inside).write(translation);
+                    // Now the connection is there. Should this process be killed before, its next packet finds the
+                    // companion again, by the same port.
+                    write_in_order();
+                    Translation::new(SOURCE, inside, outside).write(flow.state());
                     return Verdict::Forward;
                 }
                 Err(NoCompanion::NoPlace) => return Verdict::Drop(NO_PLACE),
@@ -234,8 +243,8 @@ impl Nat {
         };
         let translated = matches!(key.protocol(), protocol::TCP | protocol::UDP)
             && packet.headers.fragment == Fragment::Whole
-            && !self.table.is_external(remote)
-            && self.table.is_internal(host);
+            && !self.held.value.is_external(remote)
+            && self.held.value.is_internal(host);
         translated.then_some((host, remote))
     }
 
@@ -272,12 +281,17 @@ impl NetworkFunction for Nat {
         true
     }
 
+    fn version(&self) -> u32 {
+        self.table.number()
+    }
+
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.table.refresh(&mut self.held);
         if flow.state::<Translation>().mode != PASS {
             // A connection that is shown again stays as it was opened.
             return Verdict::Forward;
         }
-        let table = &*self.table;
+        let table = &self.held.value;
         let key = &packet.headers.key;
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
         else {
@@ -301,7 +315,7 @@ impl NetworkFunction for Nat {
     /// A binding that another instance made is kept, whichever direction comes first, as long as this one could have
     /// made it.
     fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
-        let (table, key) = (&*self.table, &packet.headers.key);
+        let (table, key) = (&self.held.value, &packet.headers.key);
         let state = *flow.state::<Translation>();
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
         else {
@@ -347,7 +361,7 @@ impl NetworkFunction for Nat {
             return turn;
         };
         let bucket = bucket_of(packet.rss_hash);
-        let found = Ports::new(&self.table, &packet.headers.key, ends, bucket);
+        let found = Ports::new(&self.held.value, &packet.headers.key, ends, bucket);
         let turns = found.ports.len().div_ceil(MAX_WISHES).min(255) as u8;
         let key_of = |from: usize, number| {
             found

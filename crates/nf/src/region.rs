@@ -4,9 +4,11 @@
 //! (packet buffers, flow entries, flow state) is addressed by index, never by address, so that a
 //! region can be mapped elsewhere in another process.
 
-use memmap2::{MmapMut, MmapOptions, MmapRaw};
-use std::fs::File;
+use memmap2::{MmapMut, MmapRaw};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+use tailwater_sdk::protocol::memory::Memory;
 
 /// The size of a cache line, in bytes.
 pub const CACHE_LINE: usize = 64;
@@ -19,8 +21,22 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Access is by raw pointer only: whoever hands out references says why they do not overlap.
 #[derive(Debug)]
 pub struct Region {
-    map: MmapRaw,
+    base: *mut u8,
+    bytes: usize,
+    _kept: Kept,
 }
+
+/// What is mapped, as long as this lives.
+#[derive(Debug)]
+enum Kept {
+    Own(#[expect(dead_code)] MmapRaw),
+    Shared(#[expect(dead_code)] Arc<Memory>),
+}
+
+// SAFETY: an address and a length of memory that stays mapped. Who touches which bytes is the obligation of those who do.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
 
 impl Region {
     /// `bytes` of zeroed memory (rounded up to a page), present in memory from the start so that
@@ -40,41 +56,54 @@ impl Region {
             // SAFETY: `page` is a live, exclusive, non-empty slice.
             unsafe { std::ptr::write_volatile(page.as_mut_ptr(), 0) };
         }
+        let map = MmapRaw::from(map);
         Ok(Region {
-            map: MmapRaw::from(map),
+            base: map.as_mut_ptr(),
+            bytes: map.len(),
+            _kept: Kept::Own(map),
         })
     }
 
-    /// So many bytes of a file in memory (`memfd`), from `offset` on, a multiple of a page. Other processes may
-    /// map it, too: what they write is seen here.
+    /// So many bytes of memory that processes share, from `offset` on, a multiple of a page. What others write there is
+    /// seen here.
     ///
     /// # Errors
-    /// What the kernel says, or the file is shorter.
-    pub fn shared(file: &File, offset: usize, bytes: usize) -> io::Result<Region> {
-        if file.metadata()?.len() < (offset + bytes) as u64 {
+    /// There are not so many.
+    pub fn shared(memory: &Arc<Memory>, offset: usize, bytes: usize) -> io::Result<Region> {
+        if offset > memory.len() || bytes > memory.len() - offset {
             return Err(io::Error::other("the file is too short"));
         }
-        let mut options = MmapOptions::new();
-        let map = options.offset(offset as u64).len(bytes).map_raw(file)?;
-        Ok(Region { map })
+        Ok(Region {
+            base: memory.base().wrapping_add(offset),
+            bytes,
+            _kept: Kept::Shared(Arc::clone(memory)),
+        })
     }
 
     /// The first byte.
     #[inline]
     pub fn base(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
+        self.base
     }
 
     /// The region's length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.bytes
     }
 
     /// Whether the region holds no byte; never true.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// What was written before is there before what is written from here on, for the process that takes memory over when
+/// the one that wrote it has been killed. Costs no instruction: the processor keeps this order for whoever goes on behind the kernel,
+/// and the compiler is told to.
+#[inline(always)]
+pub(crate) fn write_in_order() {
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// Asks the processor to bring the cache line at `address` near. Any address will do: a prefetch

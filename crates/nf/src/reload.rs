@@ -1,22 +1,18 @@
-//! Files that functions read again while they run.
+//! Files that are read again while a chain runs.
 //!
-//! A function whose rules are in a file, and can be [replaced](crate::live::Live) under the workers, says so by a
-//! [`Reload`]; whoever runs the chain watches the file, on a thread off the data path, and has it read again.
+//! What can be [replaced](crate::live::Live) under the workers is said in files; whoever runs the chain watches these, on
+//! a thread off the data path, and has them read again.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
 
-/// A file that can be read again.
+/// What files say, and can say anew.
 pub trait Reload: Send + Sync {
-    /// The file.
-    fn file(&self) -> &Path;
+    /// The files. They may be others after they were read again.
+    fn files(&self) -> Vec<PathBuf>;
 
-    /// Reads it again and puts what is in it in force. Returns what is new, in lines for a user.
+    /// Reads them again and puts what is new in force. Returns that, in lines for a user; none if nothing is.
     ///
     /// # Errors
-    /// Everything that is wrong, a line each. What was in force stays.
+    /// Everything that is wrong, a line each. What was in force stays, all of it.
     fn reload(&self) -> Result<Vec<String>, Vec<String>>;
 }
-
-/// Files of a chain, each with the name of its function.
-pub type Reloads = Vec<(String, Arc<dyn Reload>)>;

@@ -2,6 +2,7 @@
 //! What `Nat` and `LoadBalancer` share.
 
 use crate::batch::Packet;
+use crate::region::write_in_order;
 use bytemuck::{Pod, Zeroable};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_net::checksum::ChecksumDelta;
@@ -43,6 +44,13 @@ impl Translation {
             transport: transport.to_bits(),
             mode,
         }
+    }
+
+    /// Writes it into a flow's state, the mode last: should the process be killed meanwhile, there is none yet.
+    pub(crate) fn write(self, state: &mut Translation) {
+        *state = Translation { mode: PASS, ..self };
+        write_in_order();
+        state.mode = self.mode;
     }
 
     /// The new address and port.

@@ -9,12 +9,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_nf::acl::Action;
+use tailwater_nf::flow_stats::{Outlet, Transport};
 use tailwater_nf::flow_table::WhenFull;
 use tailwater_nf::ipsec::{DontFragment, PolicyAction, UdpPorts};
 use tailwater_nf::spec::{
     ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, RedisAddress, RedisSpec, Secret,
-    StateSpec, Throughput, WhenUnavailable,
+    StateSpec, Target, Throughput, WhenUnavailable,
 };
+use tailwater_nf::tunnel::VlanMatch;
+use tailwater_nf::upf::Role;
+use tailwater_nf::wan_optimizer::Sampling;
 
 /// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
 const WRONG: &str = "tests/specs/wrong";
@@ -77,6 +81,145 @@ fn wrong_specs_give_these_errors() {
         differences.len(),
         differences.join("\n")
     );
+}
+
+#[test]
+fn user_planes_are_read() {
+    let spec = right("upf.yaml");
+    let [core, station] = [0, 1].map(|at| match &spec.functions[at].config {
+        FunctionConfig::Upf(upf) => upf,
+        other => panic!("{other:?}"),
+    });
+    let options = &core.options;
+    assert_eq!(
+        (options.role, options.capacity, options.mtu),
+        (Role::Core, 1000, 9000)
+    );
+    assert_eq!((options.addresses.len(), options.ttl), (2, 7));
+    assert_eq!(options.dont_fragment, DontFragment::Set);
+    assert_eq!((options.others, options.errors_per_second), (Fate::Pass, 0));
+    let sources = options
+        .error_sources
+        .map(|source| source.unwrap().to_string());
+    assert_eq!(sources, ["203.0.113.1", "2001:db8::9"]);
+    assert!(options.check_qfi && options.flow_ports && options.checksums && options.cached);
+    let [internet, iot] = &core.profiles[..] else {
+        panic!("{:?}", core.profiles);
+    };
+    assert_eq!(internet.volume, Some(1_000_000));
+    assert_eq!(internet.time, Some(Nanos::from_secs(3600)));
+    assert!(internet.session_rates.iter().all(Option::is_some));
+    let [dns, mail] = [0, 1].map(|at| &internet.rules[at].treatment);
+    assert_eq!((dns.qfi, dns.dscp), (Some(5), Some(46)));
+    assert!(!dns.in_session_rate && !dns.counted);
+    assert_eq!(
+        (mail.qfi, mail.dscp, mail.open),
+        (Some(9), Some(10), [false, true])
+    );
+    assert!(mail.rates[0].is_some() && mail.rates[1].is_none());
+    assert!(iot.rest.is_none() && internet.rest.is_some());
+    let ids: Vec<_> = core.sessions.iter().map(|s| (s.id, s.profile)).collect();
+    assert_eq!(ids, [(1, 0), (2, 1)]);
+    assert_eq!(core.sessions[1].teid, 4098);
+    assert_eq!(spec.functions[0].files.len(), 1);
+    assert_eq!(station.options.role, Role::Access);
+    assert_eq!(
+        (station.options.mtu, station.options.others),
+        (1500, Fate::Drop)
+    );
+    assert!(station.sessions.is_empty() && station.usage.is_none());
+}
+
+#[test]
+fn optimizers_are_read() {
+    let spec = right("wan-optimizer.yaml");
+    let [near, other] = [0, 1].map(|at| match &spec.functions[at].config {
+        FunctionConfig::WanOptimizer(config) => config,
+        wrong => panic!("{wrong:?}"),
+    });
+    let options = &near.options;
+    assert_eq!((options.port, options.streams), (50_000, 4));
+    assert_eq!(
+        (options.cache, options.mtu, options.ttl),
+        (1 << 20, 9000, 7)
+    );
+    let fingerprints = options.fingerprints;
+    assert_eq!(
+        (fingerprints.sampling, fingerprints.period),
+        (Sampling::MaxP, 64)
+    );
+    let destinations: Vec<_> = near.destinations.iter().map(ToString::to_string).collect();
+    assert_eq!(destinations, ["10.2.0.0/16", "2001:db8:2::/48"]);
+    let usual = &other.options;
+    assert!(usual.local.is_ipv6() && usual.remote.is_ipv6() && other.destinations.is_empty());
+    assert_eq!(
+        (usual.port, usual.streams, usual.mtu, usual.ttl),
+        (49_664, 16, 1500, 64)
+    );
+    let fingerprints = usual.fingerprints;
+    assert_eq!(
+        (fingerprints.sampling, fingerprints.period),
+        (Sampling::SampleByte, 32)
+    );
+    assert_eq!([near.options.minimum, usual.minimum], [0, 64]);
+    assert_eq!(usual.cache, 16 << 20);
+}
+
+#[test]
+fn counters_are_read() {
+    let spec = right("count.yaml");
+    let FunctionConfig::Count(config) = &spec.functions[0].config else {
+        panic!("{:?}", spec.functions[0].config);
+    };
+    let [dns, guests, untagged, all] = &config.counters[..] else {
+        panic!("{:?}", config.counters);
+    };
+    assert_eq!((&*dns.name, dns.rule.protocol), ("dns", Some(17)));
+    assert_eq!(dns.rule.destination_ports, 53..=53);
+    assert_eq!(
+        (guests.vlan, untagged.vlan),
+        (Some(VlanMatch::Id(100)), Some(VlanMatch::Untagged))
+    );
+    assert_eq!(guests.rule.source, Some("10.9.0.0/16".parse().unwrap()));
+    assert_eq!((all.vlan, all.rule.source), (None, None));
+}
+
+#[test]
+fn flow_stats_are_read() {
+    let spec = right("flow-stats.yaml");
+    let [usual, told] = [0, 1].map(|at| match &spec.functions[at].config {
+        FunctionConfig::FlowStats(stats) => &stats.options,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        (usual.active, usual.idle),
+        (Nanos::from_secs(60), Nanos::from_secs(15))
+    );
+    assert_eq!((usual.sampling, usual.domain), (1, 0));
+    assert!(usual.outlets.is_empty());
+    assert_eq!(
+        (told.active, told.idle),
+        (Nanos::from_secs(120), Nanos::from_millis(500))
+    );
+    assert_eq!((told.sampling, told.domain), (100, u32::MAX));
+    let expected = [
+        Outlet::Collector {
+            address: "192.0.2.9:4739".parse().unwrap(),
+            transport: Transport::Udp,
+            message_bytes: 1400,
+            refresh: Nanos::from_secs(60),
+            bits_per_second: 100_000_000,
+        },
+        Outlet::Collector {
+            address: "[2001:db8::9]:4740".parse().unwrap(),
+            transport: Transport::Tcp,
+            message_bytes: 9000,
+            refresh: Nanos::from_secs(600),
+            bits_per_second: 1_000_000_000,
+        },
+        Outlet::File("flows.ipfix".into()),
+    ];
+    assert_eq!(told.outlets, expected);
 }
 
 #[test]
@@ -151,6 +294,7 @@ fn state_is_read() {
     let spec = right("state.yaml");
     let state = spec.state.expect("state");
     let expected = StateSpec {
+        instance: None,
         redis: RedisSpec {
             address: RedisAddress::Tls {
                 host: "redis.example".to_owned(),
@@ -572,4 +716,116 @@ fn url_filter_spec() {
         (filter.on_overflow, filter.fragments),
         (Fate::Drop, Fate::Drop)
     );
+}
+
+/// A long file of rules, in which one line in so many is wrong and one contradicts an earlier one.
+fn long_rules(format: &str, wrong: bool) -> String {
+    let line = |i: u32| {
+        let (a, b) = (i / 250, i % 250);
+        let port = match i % 700 {
+            350 if wrong => 70_000 + i,
+            _ => 443,
+        };
+        // The last rule is for what the first is for.
+        let (a, b) = if i == 35_000 { (0, 1) } else { (a, b) };
+        let action = ["deny", "allow"][usize::from(i < 35_000)];
+        match format {
+            "yaml" => format!(
+                "- {{action: {action}, source: 10.{a}.{b}.0/24, destinationPorts: {port}, protocol: tcp}}\n"
+            ),
+            "firewall" => format!("{action} tcp source 10.{a}.{b}.0/24 ports {port}\n"),
+            _ => format!("@10.{a}.{b}.0/24 0.0.0.0/0 0 : 65535 {port} : {port} 0x06/0xFF\n"),
+        }
+    };
+    (1..=35_000).map(line).collect()
+}
+
+/// Of 35,000 lines all 50 that are wrong are told at once, each with its place and why; what is shadowed is pointed out.
+#[test]
+fn all_that_is_wrong_in_a_file_of_rules_is_told() {
+    let folder = std::env::temp_dir().join(format!("tailwater-rules-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let read = |format: &str, wrong: bool| {
+        let name = match format {
+            "classbench" => "list.rules",
+            "yaml" => "list.yaml",
+            _ => "firewall.rules",
+        };
+        let function = if format == "firewall" { format } else { "acl" };
+        std::fs::write(folder.join(name), long_rules(format, wrong)).unwrap();
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: a}}\nspec:\n  \
+             slo: {{latency: 1ms}}\n  functions: [{{{function}: {{rulesFile: {name}}}}}]\n"
+        );
+        ChainSpec::parse(&text, "chain.yaml", &folder)
+    };
+    for format in ["classbench", "yaml", "firewall"] {
+        let error = read(format, true).unwrap_err();
+        let told: Vec<_> = error.each().collect();
+        assert_eq!(told.len(), 50, "{format}");
+        for (i, error) in told.iter().enumerate() {
+            let line = 700 * i + 350;
+            assert_eq!(error.line, line, "{format}: {error}");
+            let what = error.alone();
+            assert!(what.contains(&(70_000 + line).to_string()), "{what}");
+            assert!(what.contains("expected"), "{what}");
+        }
+        let spec = read(format, false).unwrap();
+        let warnings = spec.functions[0].config.warnings();
+        let [warning] = &warnings[..] else {
+            panic!("{format}: {warnings:?}");
+        };
+        // Rules in ClassBench's format have no action of their own to contradict with.
+        let what = match format {
+            "classbench" => ":35000: this rule is not needed: line 1 matches all that it does",
+            _ => {
+                ":35000: this rule never decides: line 1 matches all that it does, and says allow \
+                 where this says deny"
+            }
+        };
+        assert!(warning.ends_with(what), "{warning}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn functions_of_branches_stand_behind_their_classifier() {
+    let spec = right("classifier.yaml");
+    let functions: Vec<_> = spec
+        .functions
+        .iter()
+        .map(|f| (f.name.as_str(), f.branch))
+        .collect();
+    let expected = [
+        ("accounting", None),
+        ("services", None),
+        ("tenants", Some(0)),
+        ("slow", Some(3)),
+        ("marked", Some(0)),
+        ("fast", Some(1)),
+        ("edge", None),
+    ];
+    assert_eq!(functions, expected);
+    let branches = spec.branches.iter();
+    let branches: Vec<_> = branches
+        .map(|b| (b.name.as_str(), b.classifier.as_str(), b.within, b.ends))
+        .collect();
+    let expected = [
+        ("web", "services", None, false),
+        ("voice", "services", None, true),
+        ("send", "services", None, true),
+        ("guests", "tenants", Some(0), false),
+    ];
+    assert_eq!(branches, expected);
+    let FunctionConfig::Classifier(services) = &spec.functions[1].config else {
+        panic!("{:?}", spec.functions[1]);
+    };
+    let targets = [Target::Branch(0), Target::Branch(1), Target::Send];
+    assert_eq!(services.targets, targets);
+    assert_eq!(services.default, Target::Next);
+    assert!(services.both && services.cached);
+    let FunctionConfig::Classifier(tenants) = &spec.functions[2].config else {
+        panic!("{:?}", spec.functions[2]);
+    };
+    assert!(!tenants.both && !tenants.cached);
 }

@@ -57,13 +57,16 @@ const FIRST: f64 = 32.0;
 ///
 /// What a batch costs by itself cannot be seen in batches of no packets: a function that was away finds its tables in no
 /// cache, which shows only when it uses them. So it is where the line through the times of smaller and
-/// larger batches meets zero packets (least squares, recent batches counting most).
+/// larger batches meets zero packets (least squares, recent batches counting most); but no less than a batch of no packets takes:
+/// while packets become cheaper or dearer, such as those of new flows, the line is too steep or too flat.
 #[derive(Clone, Debug)]
 pub struct BatchSize {
     bounds: BatchBounds,
     line: Line,
     size: usize,
     batches: u32,
+    /// What a batch of no packets takes, in nanoseconds.
+    empty: f64,
 }
 
 /// Sums for a line through points, which forget.
@@ -96,6 +99,11 @@ impl Line {
         let slope = (self.points * self.xy - self.x * self.y) / spread;
         Some(((self.y - slope * self.x) / self.points, slope))
     }
+
+    /// How steep it is if it meets zero there.
+    fn slope_from(&self, zero: f64) -> f64 {
+        (self.xy - zero * self.x) / self.xx
+    }
 }
 
 impl BatchSize {
@@ -106,7 +114,13 @@ impl BatchSize {
             line: Line::default(),
             size: first.clamp(1, bounds.most.max(1)),
             batches: 0,
+            empty: 0.0,
         }
+    }
+
+    /// What a batch of no packets takes: no batch costs less besides its packets.
+    pub fn set_empty(&mut self, took: Nanos) {
+        self.empty = took.0 as f64;
     }
 
     /// The size of batches for now.
@@ -124,12 +138,12 @@ impl BatchSize {
 
     /// What batches cost, if that has been measured.
     pub fn costs(&self) -> Option<BatchCosts> {
-        let (switches, packet) = self.line.fit()?;
+        let (mut switches, mut packet) = self.line.fit()?;
+        if switches < self.empty {
+            (switches, packet) = (self.empty, self.line.slope_from(self.empty));
+        }
         let measured = self.line.points >= FIRST && packet > 0.0;
-        measured.then_some(BatchCosts {
-            switches: switches.max(0.0),
-            packet,
-        })
+        measured.then_some(BatchCosts { switches, packet })
     }
 
     /// A batch of so many packets, which are not none, took so long.
@@ -243,6 +257,30 @@ mod tests {
         let costs = size.costs().unwrap();
         assert!((costs.switches - 5_000.0).abs() < 10.0, "{costs:?}");
         assert!((costs.packet - 1_500.0).abs() < 1.0, "{costs:?}");
+    }
+
+    #[test]
+    fn packets_that_become_cheaper_do_not_make_batches_small() {
+        let mut size = BatchSize::new(BOUNDS, 32);
+        size.set_empty(Nanos(4_700));
+        let (mut least, mut steep) = (usize::MAX, false);
+        for i in 0..2_000u64 {
+            // A queue that gets shorter while flows that are new become known.
+            let dear = 1_000 * 1_000u64.saturating_sub(i) / 1_000;
+            let packets = 1 + (size.next() as u64).min(4 + dear / 8);
+            size.observe(packets as usize, Nanos(4_700 + (1_000 + dear) * packets));
+            steep |= size
+                .line
+                .fit()
+                .is_some_and(|(switches, _)| switches < 2_000.0);
+            if i >= 64 {
+                least = least.min(size.size());
+            }
+        }
+        // At first a packet takes twice as long: 79 packets.
+        assert!(steep && least >= 70, "{least}");
+        let size = run(&mut size, &costs(4_700.0, 1_000.0), 1_000);
+        assert!((140..=174).contains(&size), "{size}");
     }
 
     #[test]

@@ -52,12 +52,17 @@ pub fn fingerprint(spec: &ChainSpec) -> String {
         let mut config = function.config.clone();
         match &mut config {
             FunctionConfig::Acl(acl) => acl.source = None,
+            FunctionConfig::Classifier(classifier) => classifier.source = None,
             FunctionConfig::UrlFilter(filter) => filter.source = None,
             FunctionConfig::IpForward(forward) => forward.source = None,
-            FunctionConfig::Accounting(accounting) => accounting.export = None,
+            FunctionConfig::Ids(ids) => ids.sources.files.clear(),
             _ => {}
         }
+        config.forget_exports();
         let _ = write!(hash, "{config:?}");
+        if let Some(branch) = function.branch {
+            let _ = write!(hash, "{branch}");
+        }
     }
     hash.to_string()
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::RunError;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::{
     CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint,
     SplitProfile,
@@ -201,9 +201,7 @@ fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
     for function in &mut spec.functions {
-        if let FunctionConfig::Accounting(accounting) = &mut function.config {
-            accounting.export = None;
-        }
+        function.config.forget_exports();
     }
     spec
 }
@@ -420,6 +418,10 @@ impl<P: FnMut(Step)> Training<'_, P> {
         for last_functions in 1..functions {
             self.step("splits of the chain");
             let cut = functions - last_functions;
+            // Functions of a branch without its classifier have no packets, and so no cost.
+            if self.spec.functions[cut].branch.is_some() {
+                continue;
+            }
             let whole = match whole {
                 Some(whole) => whole,
                 None => *whole.insert(self.of_one_flow(0..functions, TAKEN_OVER)?),

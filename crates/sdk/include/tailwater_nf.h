@@ -2,7 +2,7 @@
  *
  * tailwater_nf.h: network functions for Tailwater, in C.
  *
- * A function is a shared library that exports one object:
+ * A function is a shared library, or a program of its own, that has one object:
  *
  *     const struct tw_function tailwater_function = { TW_FUNCTION_HEAD, .name = "...", ... };
  *
@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 /* The version of this file. A library built for another one is refused when it is loaded. */
-#define TW_ABI_VERSION 1
+#define TW_ABI_VERSION 2
 
 /* The most reasons to drop, the most counters, and the most bytes of state for a flow. */
 #define TW_MAX_DROP_REASONS 15
@@ -122,8 +122,8 @@ struct tw_function {
     /* Makes what all instances share (rules, tables), read-only from then on. `config` is the chain spec's
      * `config` as JSON, "{}" if there is none, ended by a zero byte that `bytes` does not count. Returns 0
      * with *shared set, or anything else with *error filled in. May be NULL: then a configuration that is
-     * not empty is refused, and `shared` is NULL. Called twice: first in a child process that ends after
-     * `stop` and `release`, so that a crash costs nothing. */
+     * not empty is refused, and `shared` is NULL. Called in more than one process: first in one that ends
+     * soon, so that a crash costs nothing. */
     int (*configure)(const char *config, size_t bytes, void **shared, struct tw_error *error);
     /* Gives back what `configure` made, after the last instance. May be NULL. */
     void (*release)(void *shared);
@@ -140,6 +140,12 @@ struct tw_function {
     /* Flows that `process` has seen have left the flow table. All that are still there follow when the run
      * ends. For functions with state. May be NULL. */
     void (*flows_ended)(void *instance, const struct tw_ended_flow *flows, uint32_t count, uint64_t *counters);
+
+    /* Not 0: the bytes of a flow's state mean the same to all instances of the function, on whatever server, and this is
+     * the version of what they mean. Then a chain's `state` keeps them in Redis, too: see `tw_read`. No times in it, which
+     * count from a run's start. */
+    uint32_t state_version;
+    uint32_t reserved;
 };
 
 /* The first two fields of a tw_function. */
@@ -147,6 +153,16 @@ struct tw_function {
 
 /* What a library exports, also under -fvisibility=hidden. */
 __attribute__((visibility("default"))) extern const struct tw_function tailwater_function;
+
+/* --- programs of their own --- */
+
+/* The whole `main` of a program that is this function, which runs in a process of its own:
+ *
+ *     int main(int argc, char **argv) { return tailwater_nf_run(&tailwater_function, argc, argv); }
+ *
+ * Link it with libtailwater_nf. `tailwater run --isolation` starts it, with a socket as its standard input; it ends with
+ * the run. Returns the exit code: 0, 1 if the run failed, 2 if it cannot be run so. */
+int tailwater_nf_run(const struct tw_function *function, int argc, char **argv);
 
 /* --- flow keys --- */
 
@@ -171,6 +187,16 @@ static inline void tw_key_address_v6(const struct tw_flow_key *key, int first_wo
 }
 static inline void tw_key_source_v6(const struct tw_flow_key *key, uint8_t address[16]) { tw_key_address_v6(key, 0, address); }
 static inline void tw_key_destination_v6(const struct tw_flow_key *key, uint8_t address[16]) { tw_key_address_v6(key, 2, address); }
+
+/* --- flow state --- */
+
+/* The state of the packet's flow, to read. It is here: with a `state_version`, and where the chain has a `state`, what
+ * another instance made of it was fetched before the packet came. On TW_NEW_FLOW it is zero, or what another instance
+ * left. */
+static inline const void *tw_read(const struct tw_packet *packet) { return packet->state; }
+/* The same, to change. What was changed is written to the store after the batch, and the packet, as all behind it of its
+ * flow, leaves when the store has it: what it says to the world is never forgotten. Nothing to wait for here. */
+static inline void *tw_update(struct tw_packet *packet) { return packet->state; }
 
 /* --- changing frames --- */
 

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// The version of the header.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// The object that a library exports.
 pub const SYMBOL: &std::ffi::CStr = c"tailwater_function";
 /// The most reasons to drop.
@@ -128,6 +128,8 @@ pub struct Function {
     pub stop: Option<End>,
     pub process: Option<Process>,
     pub flows_ended: Option<FlowsEnded>,
+    pub state_version: u32,
+    pub reserved: u32,
 }
 
 // SAFETY: a description that nobody writes; what it points to is static data of the library it is in.

@@ -190,6 +190,28 @@ impl<S: State> Packet<'_, S> {
         true
     }
 
+    /// The function's state of the packet's flow, to read. It is here: with a
+    /// [`STATE_VERSION`](crate::Function::STATE_VERSION), and where the chain has a `state`, what another instance made of
+    /// it was fetched before the packet came. In a [new flow](Packet::is_new_flow) it is zero, or what another instance
+    /// left.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn read(&mut self) -> &S {
+        self.state()
+    }
+
+    /// Changes the function's state of the packet's flow. What was changed is written to the store after the batch, and
+    /// the packet, as all behind it of its flow, leaves when the store has it.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn update<R>(&mut self, change: impl FnOnce(&mut S) -> R) -> R {
+        change(self.state())
+    }
+
     /// The function's state of the packet's flow.
     ///
     /// # Panics

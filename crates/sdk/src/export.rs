@@ -3,9 +3,11 @@
 //! One of the few modules with `unsafe` code: the functions that the runtime calls.
 
 use crate::abi;
+use crate::program;
 use crate::{Batch, Config, ConfigError, FlowKey, Function};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::slice;
 use std::sync::Arc;
@@ -19,6 +21,32 @@ macro_rules! export {
         #[allow(non_upper_case_globals)]
         pub static tailwater_function: $crate::abi::Function = $crate::describe::<$function>();
     };
+}
+
+/// The whole `main` of a program that is this function, for chains whose functions are isolated:
+///
+/// ```no_run
+/// # use tailwater_sdk::{Batch, Config, ConfigError, Function};
+/// # struct Limit;
+/// # impl Function for Limit {
+/// #     const NAME: &'static std::ffi::CStr = c"limit";
+/// #     type State = ();
+/// #     type Shared = ();
+/// #     fn configure(_: &Config) -> Result<(), ConfigError> { Ok(()) }
+/// #     fn start(_: std::sync::Arc<()>) -> Limit { Limit }
+/// #     fn process(&mut self, _: &mut Batch<'_, ()>) {}
+/// # }
+/// fn main() -> std::process::ExitCode {
+///     tailwater_sdk::run::<Limit>()
+/// }
+/// ```
+///
+/// Such a program is started by `tailwater run --isolation`, with a socket as its standard input, and ends with the run.
+pub fn run<F: Function>() -> ExitCode {
+    let function = describe::<F>();
+    let arguments = std::env::args_os().count().saturating_sub(1);
+    // SAFETY: `describe` makes what the header says, of names and lists that are static.
+    unsafe { program::main(&raw const function, arguments) }.into()
 }
 
 /// What `tailwater_nf.h` calls a `struct tw_function`, of a Rust type.
@@ -58,6 +86,8 @@ pub const fn describe<F: Function>() -> abi::Function {
             true => Some(flows_ended::<F>),
             false => None,
         },
+        state_version: F::STATE_VERSION,
+        reserved: 0,
     }
 }
 

@@ -24,6 +24,11 @@ pub trait Function: Sized + Send + 'static {
     /// Whether [`flow_ended`](Function::flow_ended) is to be called. For functions with state.
     const WANTS_FLOW_ENDS: bool = false;
 
+    /// Not 0: the bytes of [`State`](Function::State) mean the same to all instances, on whatever server, and this is the
+    /// version of what they mean. Then a chain's `state` keeps them in Redis, too ([`Packet::read`](crate::Packet::read)).
+    /// No times in it, which count from a run's start.
+    const STATE_VERSION: u32 = 0;
+
     /// What is kept of each flow, zero when the flow is new; `()` for nothing.
     type State: State;
     /// What all instances share: rules, tables.

@@ -49,19 +49,26 @@
 //! # fn main() {}
 //! ```
 //!
-//! `tailwater new-function NAME --lang rust` writes one with a test. The same source will run in a process of
-//! its own: nothing in it refers to the runtime.
+//! `tailwater new-function NAME --lang rust` writes one with a test. The same source is a program, which runs in a
+//! process of its own, with a `main` that calls [`run`].
+//!
+//! For those who run functions: [`host`] is a function from their side, [`program`] a program's conversation with them,
+//! and its turns, and [`protocol`] what both have between them.
 
 pub mod abi;
 mod batch;
 mod config;
 mod export;
 mod function;
+pub mod host;
 mod key;
+pub mod program;
+pub mod protocol;
+mod sys;
 pub mod testing;
 
 pub use batch::{Batch, Packet};
 pub use config::{Config, ConfigError};
-pub use export::describe;
+pub use export::{describe, run};
 pub use function::{DropReason, Function, Name, State};
 pub use key::FlowKey;

@@ -51,6 +51,7 @@ impl Function for Limit {
         &[DropReason::dropped(c"spent"), DropReason::lost(c"no-room")];
     const COUNTERS: &'static [Name] = &[Name::new(c"flows"), Name::new(c"ended")];
     const WANTS_FLOW_ENDS: bool = true;
+    const STATE_VERSION: u32 = 3;
     type State = Seen;
     type Shared = (u64, Living);
 
@@ -72,9 +73,9 @@ impl Function for Limit {
         batch.for_each(|packet, counters| {
             counters[0] += u64::from(packet.is_new_flow());
             let now = packet.arrival_ns();
-            let seen = packet.state();
-            (seen.packets, seen.last) = (seen.packets + 1, now);
-            if seen.packets > self.limit {
+            let before = packet.read().packets;
+            packet.update(|seen| (seen.packets, seen.last) = (before + 1, now));
+            if before >= self.limit {
                 packet.drop(0);
             } else if packet.resize(1, 1) {
                 let frame = packet.rewrite();
@@ -95,6 +96,11 @@ impl Function for Limit {
 fn key(port: u16) -> FlowKey {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     FlowKey::new(ip("10.0.0.1"), ip("10.0.0.2"), 17, port, 53)
+}
+
+#[test]
+fn what_flow_state_means_has_a_version() {
+    assert_eq!(describe::<Limit>().state_version, 3);
 }
 
 #[test]

@@ -135,7 +135,9 @@ fn types_have_the_layout_of_the_header() {
             start,
             stop,
             process,
-            flows_ended
+            flows_ended,
+            state_version,
+            reserved
         ),
     ];
     let (c, rust): (Vec<String>, Vec<String>) = parts.into_iter().unzip();

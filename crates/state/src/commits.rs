@@ -107,6 +107,12 @@ impl Commits {
         self.available = available;
     }
 
+    /// Another instance has taken this one's place: packets that wait are dropped, and all that would.
+    pub fn fence(&mut self) {
+        self.bounds.then = WhenUnavailable::Drop;
+        self.available = false;
+    }
+
     /// Whether the store is there.
     pub fn is_available(&self) -> bool {
         self.available

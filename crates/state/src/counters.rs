@@ -62,8 +62,6 @@ pub struct Shared {
     pub dropped: AtomicU64,
     /// Packets that wait.
     pub waiting: AtomicU64,
-    /// How often the store did not answer.
-    pub failures: AtomicU64,
 }
 
 impl Shared {

@@ -1,12 +1,12 @@
 //! A worker's side: asks for flows that are not known here, writes what functions change, and holds packets back
 //! until that is done.
 
+use crate::buckets::PerBucket;
 use crate::commits::{Bounds, Commits, Fate, Leaving, Stage};
 use crate::counters::{Counters, Shared};
 use crate::link::{self, Link};
 use crate::request::{Ask, Entry, Request};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::batch::{Batch, MAX_BATCH};
@@ -41,6 +41,8 @@ pub struct Keeper {
     /// Packets that wait for an acknowledgement.
     behind: PacketLine,
     link: Link,
+    /// Where buckets may move.
+    buckets: Option<PerBucket>,
     then: WhenUnavailable,
     /// All pieces there are.
     pieces: u16,
@@ -60,6 +62,8 @@ pub struct Keeper {
     counters: Counters,
     waits: LatencyHistogram,
     away_since: Option<Nanos>,
+    /// Another instance has taken this one's place.
+    fenced: bool,
     shared: Arc<Shared>,
 }
 
@@ -89,6 +93,7 @@ impl Keeper {
             before: PacketLine::with_room(room),
             behind: PacketLine::with_room(room),
             link,
+            buckets: None,
             then: spec.when_unavailable,
             pieces: ((1u32 << pieces) - 1) as u16,
             row_bytes,
@@ -103,13 +108,46 @@ impl Keeper {
             counters: Counters::default(),
             waits: LatencyHistogram::default(),
             away_since: None,
+            fenced: false,
             shared,
         }
+    }
+
+    /// As the keeper of a worker whose RSS buckets move.
+    pub fn of_moving_buckets(mut self) -> Keeper {
+        self.buckets = Some(PerBucket::new());
+        self
+    }
+
+    /// Whether a bucket's flows may go to another worker: nothing of theirs waits, and all that was asked or written
+    /// about them has been answered, so that nothing comes after what the other one writes.
+    pub fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
+        let last = self
+            .buckets
+            .as_ref()
+            .and_then(|buckets| buckets.last_request(bucket));
+        last.is_some_and(|request| self.commits.is_open(request)) && !chain.has_ended(bucket)
+    }
+
+    /// A bucket that is [free](Keeper::is_free_of) goes to another worker.
+    pub fn release(&mut self, chain: &mut Chain, bucket: u16) {
+        chain.forget_requests(bucket, link::NONE);
+    }
+
+    /// A bucket has come from another worker.
+    pub fn adopt(&mut self) {
+        // There may be flows among them that the store has forgotten, which the other had not come to.
+        self.search = Some(0);
     }
 
     /// Takes the store's answers in: the first thing in a turn.
     #[inline]
     pub fn collect(&mut self, chain: &mut Chain, now: Nanos) {
+        if self.link.health().is_fenced() && !self.fenced {
+            self.fenced = true;
+            self.then = WhenUnavailable::Drop;
+            self.commits.fence();
+        }
         let available = self.link.health().is_available();
         if available != self.commits.is_available() {
             self.note_availability(available, now);
@@ -167,7 +205,10 @@ impl Keeper {
                 None => Way::Run,
                 Some(flow) => {
                     let asked = chain.standing(flow).asked;
-                    if asked != 0 && self.commits.is_open(asked) {
+                    if self.fenced {
+                        // What is known here is of the past.
+                        Way::Lose
+                    } else if asked != 0 && self.commits.is_open(asked) {
                         Way::Run
                     } else if self.commits.refuses(waiting + 1).is_some() {
                         Way::Lose
@@ -175,8 +216,13 @@ impl Keeper {
                         gate = gate.max(asked);
                         Way::Wait
                     } else if self.link.has_half() && self.link.room() >= ASKS {
-                        gate = gate.max(self.ask(chain, packet, flow));
-                        Way::Wait
+                        match self.ask(chain, packet, flow) {
+                            Some(number) => {
+                                gate = gate.max(number);
+                                Way::Wait
+                            }
+                            None => Way::Lose,
+                        }
                     } else if self.then == WhenUnavailable::Pass {
                         chain.standing(flow).asked = link::NONE;
                         Way::Run
@@ -198,6 +244,9 @@ impl Keeper {
             line.take_from(batch, |_| ways.next() == Some(&Way::Wait));
             // They leave together, behind others: later packets of their flows come after all of that.
             let gate = self.commits.join(Stage::Read, waiting, gate, now);
+            if let Some(buckets) = &mut self.buckets {
+                buckets.join(self.before.last(waiting));
+            }
             for packet in self.before.last(waiting) {
                 if let Some(flow) = chain.kept_flow(packet) {
                     chain.standing(flow).asked = gate;
@@ -212,13 +261,18 @@ impl Keeper {
         waiting
     }
 
-    /// Asks for a packet's flow. Returns the request's number.
+    /// Asks for a packet's flow. Returns the request's number; `None` if its functions cannot say what they wish.
     fn ask(
         &mut self,
         chain: &mut Chain,
         packet: &tailwater_nf::batch::Packet,
         flow: KeptFlow,
-    ) -> u64 {
+    ) -> Option<u64> {
+        self.wishes.clear();
+        chain.standing(flow).taken = 0;
+        if !chain.wishes(packet, &mut self.wishes) {
+            return None;
+        }
         let key = chain.kept_key(flow);
         let entry = Entry {
             ask: Ask::Read,
@@ -230,9 +284,6 @@ impl Keeper {
         };
         self.counters.reads += 1;
         let mut number = self.link.push(entry).0;
-        self.wishes.clear();
-        chain.standing(flow).taken = 0;
-        chain.wishes(packet, &mut self.wishes);
         for &(piece, wish, key) in &self.wishes {
             let probe = Entry {
                 ask: Ask::Probe,
@@ -243,9 +294,12 @@ impl Keeper {
             };
             number = self.link.push(probe).0;
         }
+        if let Some(buckets) = &mut self.buckets {
+            buckets.note(chain.kept_bucket(flow), number);
+        }
         // Its other packets in the batch wait for the same.
         chain.standing(flow).asked = number;
-        number
+        Some(number)
     }
 
     /// The next packets that go on, or are dropped, instead of waiting for their flows' state: they are put in the
@@ -259,6 +313,7 @@ impl Keeper {
     ) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Read, now)?;
         self.before.give(leaving.packets, batch);
+        self.leave(batch);
         self.note(leaving);
         if leaving.fate == Fate::Drop {
             for packet in batch.iter() {
@@ -282,11 +337,19 @@ impl Keeper {
     ) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Update, now)?;
         self.behind.give(leaving.packets, batch);
+        self.leave(batch);
         self.note(leaving);
         if leaving.fate == Fate::Drop {
             chain.lose_unkept(batch, |_| true);
         }
         Some(leaving)
+    }
+
+    #[inline]
+    fn leave(&mut self, batch: &Batch) {
+        if let Some(buckets) = &mut self.buckets {
+            buckets.leave(batch.iter());
+        }
     }
 
     fn note(&mut self, leaving: Leaving) {
@@ -364,11 +427,16 @@ impl Keeper {
 
     fn write(&mut self, chain: &mut Chain, flow: KeptFlow, pieces: u16, now: Nanos) {
         let (standing, open) = (*chain.standing(flow), self.link.open());
+        let bucket = chain.kept_bucket(flow);
         let (number, place) = if standing.updated_in == open {
             (open, standing.entry as usize)
         } else if self.link.room() > 0 {
             let timeout = millis_of(chain.kept_timeout(flow));
             let key = chain.kept_key(flow);
+            // Of one that was written before, no end can be untold: it would have ended since.
+            if matches!(standing.incarnation, 0 | MISSED) {
+                chain.not_ended(&key);
+            }
             self.link.push(Entry {
                 ask: Ask::Update,
                 key,
@@ -379,17 +447,23 @@ impl Keeper {
                 ..Entry::default()
             })
         } else {
-            chain.standing(flow).incarnation = MISSED;
+            let standing = chain.standing(flow);
+            // Should it end like this, its bucket stays until the store is told.
+            (standing.incarnation, standing.bucket) = (MISSED, bucket);
             self.missed = true;
             self.counters.missed += 1;
             return;
         };
         self.counters.updates += 1;
+        if let Some(buckets) = &mut self.buckets {
+            buckets.note(bucket, number);
+        }
         let (entry, row) = self.link.entry(place);
         entry.pieces |= pieces;
         entry.stamp = self.origin.0.wrapping_add(now.0);
         chain.durable_row(flow, row);
         let standing = chain.standing(flow);
+        standing.bucket = bucket;
         standing.updated_in = number;
         standing.entry = place as u32;
         standing.gate = number;
@@ -415,6 +489,10 @@ impl Keeper {
             chain.standing(companion).asked = link::NONE;
         }
         self.write(chain, companion, seen, now);
+        // Both directions are there before a packet of either leaves; the other may be of the next request.
+        let gate = chain.standing(companion).gate;
+        let own = chain.standing(flow);
+        own.gate = own.gate.max(gate);
     }
 
     /// Takes packets whose gates are closed out of the batch.
@@ -443,6 +521,9 @@ impl Keeper {
         self.behind
             .take_from(batch, |_| ways.next() == Some(&Way::Wait));
         let gate = self.commits.join(Stage::Update, count, gate, now);
+        if let Some(buckets) = &mut self.buckets {
+            buckets.join(self.behind.last(count));
+        }
         for packet in self.behind.last(count) {
             if let Some(flow) = chain.kept_flow(packet) {
                 chain.standing(flow).gate = gate;
@@ -456,15 +537,18 @@ impl Keeper {
     #[inline]
     pub fn finish_turn(&mut self, chain: &mut Chain, now: Nanos) {
         while self.link.has_half()
-            && let Some(key) = chain.next_ended()
+            && let Some((key, bucket)) = chain.next_ended()
         {
             self.counters.forgotten += 1;
-            self.link.push(Entry {
+            let (number, _) = self.link.push(Entry {
                 ask: Ask::Forget,
                 key,
                 pieces: self.pieces,
                 ..Entry::default()
             });
+            if let Some(buckets) = &mut self.buckets {
+                buckets.note(bucket, number);
+            }
         }
         if self.search.is_some() || self.missed {
             self.catch_up(chain, now);
@@ -521,9 +605,6 @@ impl Keeper {
         self.note_availability(true, now);
         self.counters.most_waiting = self.commits.most() as u64;
         self.shared.publish(&self.counters, 0);
-        self.shared
-            .failures
-            .fetch_max(self.link.health().failures(), Ordering::Relaxed);
         (self.counters, self.waits)
     }
 }

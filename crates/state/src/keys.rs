@@ -1,6 +1,6 @@
 //! How flow state is written in the store: keys and values that mean the same on every server.
 //!
-//! A key is `tw:{chain}:{function}:v{version}:` and the flow's key in 40 bytes. A value is a head of 16 bytes and the
+//! A key is `tw:{chain}:{function}:{kind}-v{version}:` and the flow's key in 40 bytes. A value is a head of 16 bytes and the
 //! function's piece: one value, so that it is there as a whole or not at all.
 
 use std::net::IpAddr;

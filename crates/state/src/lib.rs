@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buckets;
 pub mod commits;
 pub mod counters;
 pub mod keeper;

@@ -24,19 +24,22 @@ pub trait Store: Send {
 }
 
 /// Why a store does not answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
     /// In one line, for a person.
     pub message: String,
     /// Whether it may be so that the store is there, and only the connection is not any more: worth another try at
     /// once.
     pub connection_lost: bool,
+    /// Whether another instance has taken this one's place: it is not to be asked anything any more.
+    pub fenced: bool,
 }
 
 /// How a store is, for all who want to know.
 #[derive(Debug)]
 pub struct Health {
     available: AtomicBool,
+    fenced: AtomicBool,
     failures: AtomicU64,
     last: Mutex<Option<String>>,
 }
@@ -46,6 +49,7 @@ impl Health {
     pub fn new() -> Health {
         Health {
             available: AtomicBool::new(true),
+            fenced: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             last: Mutex::new(None),
         }
@@ -55,6 +59,12 @@ impl Health {
     #[inline]
     pub fn is_available(&self) -> bool {
         self.available.load(Ordering::Relaxed)
+    }
+
+    /// Whether another instance has taken this one's place, for good.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Relaxed)
     }
 
     /// How often it did not answer.
@@ -69,6 +79,7 @@ impl Health {
     }
 
     fn note(&self, failure: &Failure, available: bool) {
+        self.fenced.fetch_or(failure.fenced, Ordering::Relaxed);
         self.available.store(available, Ordering::Relaxed);
         self.failures.fetch_add(1, Ordering::Relaxed);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,6 +278,13 @@ impl Server {
                         continue;
                     }
                     if gone {
+                        return;
+                    }
+                    if failure.fenced {
+                        // What was asked stays without an answer.
+                        while !self.from.is_closed() {
+                            self.rest(NAP);
+                        }
                         return;
                     }
                     self.rest(pause);

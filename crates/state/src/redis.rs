@@ -1,12 +1,13 @@
 //! Redis: connections, users, commands.
 //!
-//! Each function of a chain has a user of its own there, `tw:{chain}:{function}@{host}`, which may touch keys of its own
-//! space only, and only by `MGET`, `SET` and `UNLINK`. Tailwater makes the users with the credential in the spec,
-//! each with a password that only this run knows, and makes them anew when Redis has forgotten them.
+//! Each function of a chain has a user of its own there, `tw:{chain}:{function}@{instance}#{run}`, which may touch keys of
+//! its own space only, and only by `MGET`, `SET` and `UNLINK`. Tailwater makes the users with the credential in the spec,
+//! each with a password that only this run knows, and makes them anew when Redis has forgotten them. A later run of the
+//! same instance removes them, and with them the connections of the earlier one, should that still be there.
 
 mod access;
 
-pub use access::{Access, AccessError};
+pub use access::{Access, AccessError, Fenced, NoUsers};
 
 use crate::keys;
 use crate::link::{Failure, Store};
@@ -27,8 +28,7 @@ enum Reply {
 pub struct RedisStore {
     access: Arc<Access>,
     connections: Vec<Connection>,
-    /// By which one knows that Redis was started anew.
-    run: Option<String>,
+    /// Another number when Redis was started anew.
     incarnation: u32,
     /// Whether users are to be made even if they can be used.
     renew: bool,
@@ -47,7 +47,6 @@ impl RedisStore {
         RedisStore {
             access,
             connections: Vec::new(),
-            run: None,
             incarnation: 1,
             renew: false,
             commands: Vec::new(),
@@ -58,28 +57,22 @@ impl RedisStore {
         }
     }
 
-    fn connect(&mut self) -> Result<(), RedisError> {
+    fn connect(&mut self) -> Result<(), NoUsers> {
         if !self.connections.is_empty() {
             return Ok(());
         }
-        let run = self.access.run()?;
+        let incarnation = self.access.incarnation()?;
         if std::mem::take(&mut self.renew) {
             self.access.make_users()?;
         }
         self.connections = match self.access.connect() {
-            Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
+            Err(NoUsers::Redis(error)) if error.kind() == ErrorKind::AuthenticationFailed => {
                 self.access.make_users()?;
                 self.access.connect()?
             }
             connections => connections?,
         };
-        if self
-            .run
-            .replace(run.clone())
-            .is_some_and(|before| before != run)
-        {
-            self.incarnation += 1;
-        }
+        self.incarnation = incarnation;
         Ok(())
     }
 
@@ -189,7 +182,7 @@ impl RedisStore {
         Ok(refused)
     }
 
-    fn exchange(&mut self, requests: &mut [Request]) -> Result<Option<RedisError>, RedisError> {
+    fn exchange(&mut self, requests: &mut [Request]) -> Result<Option<RedisError>, NoUsers> {
         self.connect()?;
         for entry in requests.iter_mut().flat_map(|request| &mut request.entries) {
             entry.found = 0;
@@ -223,14 +216,23 @@ impl Store for RedisStore {
                 }
                 Err(Failure {
                     message: error.to_string(),
-                    connection_lost: false,
+                    ..Failure::default()
                 })
             }
-            Err(error) => {
+            Err(NoUsers::Fenced(fenced)) => {
+                self.connections.clear();
+                Err(Failure {
+                    message: fenced.to_string(),
+                    fenced: true,
+                    ..Failure::default()
+                })
+            }
+            Err(NoUsers::Redis(error)) => {
                 self.connections.clear();
                 Err(Failure {
                     message: error.to_string(),
                     connection_lost: connected && !error.is_timeout(),
+                    ..Failure::default()
                 })
             }
         }

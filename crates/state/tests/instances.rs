@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -260,6 +261,82 @@ fn what_ends_is_forgotten_and_what_the_store_forgot_is_written_again() {
     assert_eq!(map.len(), 0);
     let counters = instance.end(later);
     assert_eq!(counters.forgotten, 50);
+}
+
+/// Their end had waited for room while the store was away, and would have followed their new beginning.
+#[test]
+fn flows_that_are_back_before_their_end_was_told_are_not_forgotten() {
+    let map = Arc::new(Map::default());
+    let spec = spec("accounting: {}", ", whenUnavailable: pass, wait: 1ms");
+    let mut instance = Instance::new(&spec, &map, SECOND);
+    let keys: Vec<_> = (0..20).map(udp).collect();
+    let frames: Vec<_> = keys.iter().map(|key| frame(key, 0)).collect();
+    instance.turn(&frames, SECOND);
+    instance.settle(SECOND);
+    assert_eq!(map.len(), 20);
+    // The store is away until no half of the link's room is left, and then some.
+    map.away.store(true, Ordering::Relaxed);
+    let later = Nanos::from_secs(200);
+    let others = (0..tailwater_state::keeper::entries(spec.state.as_ref().unwrap()) / 2 + 100)
+        .map(|n| FlowKey::v4(host(n as u8), remote((n >> 8) as u8), 17, 7, 9));
+    for other in others {
+        instance.turn(&[frame(&other, 0)], SECOND);
+    }
+    (0..1000).for_each(|_| instance.turn(&[], later));
+    instance.turn(&frames, later);
+    map.away.store(false, Ordering::Relaxed);
+    instance.settle(later);
+    (0..2000).for_each(|_| instance.turn(&[], later));
+    instance.settle(later);
+    let values = map.values.lock().unwrap();
+    for key in &keys {
+        assert!(values.keys().any(|(_, kept)| kept == key), "{key}");
+    }
+}
+
+/// Their bucket would have gone to another worker before the store was told.
+#[test]
+fn flows_that_were_never_written_for_want_of_room_end_under_their_buckets() {
+    let map = Arc::new(Map::default());
+    map.away.store(true, Ordering::Relaxed);
+    let functions = "accounting: {}";
+    let spec = spec(
+        functions,
+        ", whenUnavailable: pass, wait: 1ms, packets: 256",
+    );
+    let mut instance = Instance::new(&spec, &map, SECOND);
+    let rss = RssHasher::default();
+    let bucket = |key: &FlowKey| bucket_of(rss.hash_headers(&parse(&frame(key, 0)).unwrap()));
+    let keys: Vec<_> = (1..=10).map(udp).filter(|key| bucket(key) != 0).collect();
+    let buckets: Vec<_> = keys.iter().map(bucket).collect();
+    assert!(keys.len() > 5);
+    // Others, of other buckets, fill the link: each has an update in every request.
+    let others: Vec<_> = (0..600)
+        .map(|n| FlowKey::v4(host(n as u8), remote((n >> 8) as u8), 17, 7, 9))
+        .filter(|key| bucket(key) != 0 && !buckets.contains(&bucket(key)))
+        .take(300)
+        .map(|key| frame(&key, 0))
+        .collect();
+    for _ in 0..20 {
+        let turns = others.chunks(30);
+        turns.for_each(|frames| instance.turn(frames, SECOND));
+    }
+    let frames: Vec<_> = keys.iter().map(|key| frame(key, 0)).collect();
+    instance.turn(&frames, SECOND);
+    let later = Nanos::from_secs(200);
+    (0..1000).for_each(|_| instance.turn(&[], later));
+    assert_eq!(instance.chain.flows(), 0);
+    for bucket in &buckets {
+        assert!(instance.chain.has_ended(*bucket), "{bucket}");
+    }
+    map.away.store(false, Ordering::Relaxed);
+    instance.settle(later);
+    (0..100).for_each(|_| instance.turn(&[], later));
+    for bucket in &buckets {
+        assert!(!instance.chain.has_ended(*bucket), "{bucket}");
+    }
+    let counters = instance.end(later);
+    assert!(counters.missed >= keys.len() as u64, "{counters:?}");
 }
 
 /// What happens to an instance whose store comes and goes.

@@ -37,7 +37,9 @@ fn at(server: &RedisServer) -> RedisSpec {
 }
 
 fn open(spec: &RedisSpec) -> Arc<Access> {
-    Arc::new(Access::open(spec, "chain", &functions()).unwrap_or_else(|error| panic!("{error}")))
+    Arc::new(
+        Access::open(spec, ("chain", None), &functions()).unwrap_or_else(|error| panic!("{error}")),
+    )
 }
 
 fn flow(n: u16) -> FlowKey {
@@ -179,7 +181,7 @@ fn a_function_cannot_touch_another_ones_keys() {
     // A function whose name has a pattern in it does not get more for that.
     let mut odd = functions();
     odd[0].name = "*".to_owned();
-    let odd = Access::open(&at(&server), "chain", &odd).unwrap();
+    let odd = Access::open(&at(&server), ("chain", None), &odd).unwrap();
     let mut odd = odd.connect_as(&odd.functions()[0]).unwrap();
     assert_eq!(
         try_key(&mut odd, "MGET", other).unwrap_err().code(),
@@ -192,7 +194,7 @@ fn passwords_are_needed_and_come_from_a_file_or_the_environment() {
     let Some(server) = RedisServer::start(&["--requirepass", "hush hush"]) else {
         return;
     };
-    let refused = |spec: &RedisSpec| match Access::open(spec, "chain", &functions()) {
+    let refused = |spec: &RedisSpec| match Access::open(spec, ("chain", None), &functions()) {
         Ok(_) => panic!("let in"),
         Err(error) => error,
     };
@@ -262,14 +264,17 @@ fn over_tls_with_an_authority_of_its_own() {
                 certificates(&other);
                 fs::copy(other.join("ca.pem"), folder.join("other.pem")).unwrap();
             }
-            let refused = Access::open(&spec(host, authority), "chain", &functions());
+            let refused = Access::open(&spec(host, authority), ("chain", None), &functions());
             let Err(error) = refused else {
                 panic!("{host} with {authority}")
             };
             assert!(matches!(error, AccessError::Redis { .. }), "{error}");
         }
-        let Err(error) = Access::open(&spec("localhost", "nowhere.pem"), "chain", &functions())
-        else {
+        let Err(error) = Access::open(
+            &spec("localhost", "nowhere.pem"),
+            ("chain", None),
+            &functions(),
+        ) else {
             panic!("without a file");
         };
         assert!(matches!(error, AccessError::File { .. }), "{error}");
@@ -378,4 +383,87 @@ fn a_server_that_stands_still_is_away_and_comes_back() {
     let mut tries = (0..20).map(|_| update(&mut store, 1, 2));
     assert!(tries.any(|answer| answer == Ok(1)), "it never comes back");
     assert_eq!(read(&mut store, 1), (3, vec![2; ROW]));
+}
+
+fn open_as(server: &RedisServer, instance: &str) -> Arc<Access> {
+    let access = Access::open(&at(server), ("chain", Some(instance)), &functions());
+    Arc::new(access.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// An update of a run that has lost its place: the connection is gone at first.
+fn assert_fenced(store: &mut RedisStore) {
+    let failures = [update(store, 1, 66), update(store, 1, 66)].map(Result::unwrap_err);
+    assert!(failures[1].fenced, "{failures:?}");
+    assert!(failures[1].message.contains("taken over"), "{failures:?}");
+}
+
+#[test]
+fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
+    let Some(mut server) = RedisServer::start(&[]) else {
+        return;
+    };
+    let [mut first, mut elsewhere] =
+        ["here", "there"].map(|name| RedisStore::new(open_as(&server, name)));
+    update(&mut first, 1, 1).unwrap();
+    update(&mut elsewhere, 2, 2).unwrap();
+    // The clock went back: the next one is later all the same.
+    let ahead = u64::MAX - 10;
+    server.command(&["acl", "setuser", &format!("tw:chain:@here#{ahead:016x}")]);
+    let access = open_as(&server, "here");
+    let mut second = RedisStore::new(Arc::clone(&access));
+    assert_eq!(read(&mut second, 1), (3, vec![1; ROW]));
+    assert_fenced(&mut first);
+    assert_eq!(read(&mut second, 1), (3, vec![1; ROW]));
+    update(&mut second, 1, 3).unwrap();
+    // An instance of another name has its own.
+    update(&mut elsewhere, 2, 4).unwrap();
+    // The users have gone with the second run; who it was has not.
+    access.remove_users().unwrap();
+    assert_fenced(&mut first);
+    assert_eq!(read(&mut elsewhere, 1), (3, vec![3; ROW]));
+    // Of two runs that come back to a Redis that has forgotten who they are, the later one stays.
+    for later_first in [true, false] {
+        let [mut earlier, mut later] = [(), ()].map(|()| RedisStore::new(open_as(&server, "here")));
+        server.stop();
+        server.start_again();
+        for _ in 0..2 {
+            // Both find that the connection is lost.
+            let _ = (update(&mut earlier, 9, 9), update(&mut later, 9, 9));
+        }
+        if later_first {
+            assert_eq!(read(&mut later, 9).0, 3);
+            assert_fenced(&mut earlier);
+        } else {
+            assert_fenced(&mut earlier);
+        }
+        update(&mut later, 1, 5).unwrap();
+        assert_fenced(&mut earlier);
+        assert_eq!(read(&mut later, 1), (3, vec![5; ROW]));
+    }
+}
+
+/// Whatever the order of their steps: never do both of two runs that take over at the same time stay.
+#[test]
+fn of_runs_that_begin_at_once_one_stays() {
+    let Some(server) = RedisServer::start(&[]) else {
+        return;
+    };
+    for _ in 0..20 {
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let open = || {
+                let access = Access::open(&at(&server), ("chain", Some("here")), &functions());
+                access.ok().map(|access| RedisStore::new(Arc::new(access)))
+            };
+            let threads = [(); 3].map(|()| scope.spawn(open));
+            threads.map(|thread| thread.join().unwrap()).into()
+        });
+        let mut stores: Vec<RedisStore> = opened.into_iter().flatten().collect();
+        let mut writes = |store: &mut RedisStore| (0..3).any(|_| update(store, 1, 1).is_ok());
+        let writers: Vec<bool> = stores.iter_mut().map(&mut writes).collect();
+        assert_eq!(
+            writers.iter().filter(|writes| **writes).count(),
+            1,
+            "{writers:?}"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! What a page says in words and figures.
 
 use super::text::{count, escape, micros, significant};
-use crate::table::{late_and_lost, share};
+use crate::table::{late_and_lost, of_bytes_in, share};
 use crate::text::{fixed, percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{LatencyReport, RunReport};
@@ -190,8 +190,14 @@ pub fn packets(page: &mut String, report: &RunReport) {
     const MOST: usize = 100;
     let mut reasons: Vec<_> = packets.reasons.iter().collect();
     reasons.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
-    for (reason, packets) in reasons.iter().take(MOST) {
-        rows.push((format!("  {reason}"), of(**packets)));
+    for (reason, count) in reasons.iter().take(MOST) {
+        // Bytes are no part of the packets.
+        let figures = match of_bytes_in(&packets.reasons, reason) {
+            Some(part) => vec![thousands(**count), part],
+            None if reason.ends_with("-bytes-in") => vec![thousands(**count), String::new()],
+            None => of(**count),
+        };
+        rows.push((format!("  {reason}"), figures));
     }
     if reasons.len() > MOST {
         let others = reasons[MOST..].iter().map(|(_, packets)| **packets).sum();

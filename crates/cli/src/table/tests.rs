@@ -99,6 +99,40 @@ fn example() -> RunReport {
     }
 }
 
+/// What a function made of bytes is told beside the counts of them, also where they became more.
+#[test]
+fn bytes_out_are_told_as_a_part_of_bytes_in() {
+    let mut saving = example();
+    let counts = [
+        ("a/encoded-bytes-in", 4_000),
+        ("a/encoded-bytes-out", 1_000),
+        ("b/encoded-bytes-in", 1_000),
+        ("b/encoded-bytes-out", 1_044),
+        ("c/other-bytes-out", 7),
+    ];
+    saving.packets.reasons = counts.map(|(name, count)| (name.to_owned(), count)).into();
+    let text = report(&saving);
+    let line = |name: &str| {
+        let mut lines = text.lines().filter(|line| line.contains(name));
+        lines
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        line("a/encoded-bytes-out"),
+        "a/encoded-bytes-out 1,000 0.250 of bytes-in"
+    );
+    assert_eq!(
+        line("b/encoded-bytes-out"),
+        "b/encoded-bytes-out 1,044 1.044 of bytes-in"
+    );
+    assert_eq!(line("a/encoded-bytes-in"), "a/encoded-bytes-in 4,000");
+    assert_eq!(line("c/other-bytes-out"), "c/other-bytes-out 7");
+}
+
 #[test]
 fn ports_tell_what_they_counted() {
     let mut report = example();

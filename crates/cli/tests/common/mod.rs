@@ -304,3 +304,28 @@ pub fn documented(page: &str, heading: &str) -> BTreeSet<String> {
         .map(str::to_owned)
         .collect()
 }
+
+/// The folder of libtailwater_nf, built as this program is.
+pub fn libtailwater_nf() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_tailwater")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--offline",
+        "--quiet",
+        "--locked",
+        "-p",
+        "tailwater-sdk-c",
+    ]);
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let built = cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TARGET_DIR", folder.parent().unwrap())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    assert!(folder.join("libtailwater_nf.a").is_file());
+    folder.to_owned()
+}

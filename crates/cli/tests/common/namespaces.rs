@@ -229,6 +229,26 @@ impl Hosts {
         self.names.len() - 1
     }
 
+    /// Cuts the middle in two: `port1` moves to a namespace of its own, whose number this is. Between them is a link, with
+    /// `link0` in the middle and `link1` there.
+    pub fn cut_middle(&mut self) -> usize {
+        let middle = self.names[2].clone();
+        let name = format!("{middle}-far");
+        self.names.push(name.clone());
+        self.add_namespace(&name, true);
+        self.must(&format!(
+            "ip link add link1 netns {name} type veth peer name link0 netns {middle}"
+        ));
+        self.must(&format!("ip -n {middle} link set port1 netns {name}"));
+        for (namespace, interface) in [(&middle, "link0"), (&name, "link1"), (&name, "port1")] {
+            self.must(&format!(
+                "ip netns exec {namespace} ethtool -K {interface} tx off"
+            ));
+            self.must(&format!("ip -n {namespace} link set dev {interface} up"));
+        }
+        self.names.len() - 1
+    }
+
     /// Runs a command line on a host, which must work.
     pub fn must_on(&self, host: usize, line: &str) {
         let output = self.on(host, line);
@@ -388,6 +408,10 @@ impl Program {
     /// What it said on standard error so far.
     pub fn said(&self) -> String {
         text(&fs::read(self.folder.path("said")).unwrap())
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn assert_runs(&mut self) {

@@ -1,9 +1,9 @@
 /* A function that counts packets and flows, and does what a packet's destination port says:
  *   7000  drop it          7001  crash                  7002  end
  *   7003  never return     7004  sleep for ever         7005  stop itself
- *   7006  lie: frames reach beyond their buffers        7007  lie: all packets were gone
+ *   7006  lie: frames reach beyond their buffers        7007  lie: all packets are gone, for no reason
  *   7008  lie: it is done, and nothing was said of this round's packets
- *   7009  write all over the packets' memory
+ *   7009  write all over the packets' memory            7010  lie: there are more packets than there were
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -32,16 +32,32 @@ static volatile uint64_t *mapped(const char *name, char write, size_t *bytes) {
     return found;
 }
 
-/* Where in a slate it says what becomes of packets; see the table of words in the isolation crate's layout. */
-enum { PLACES = 80, BATCH = 256 };
+/* Where in a slate it says what becomes of packets; see the isolation crate's layout. */
+enum { SAID = 80, LEFT = 81, MOVED = 85, PLACES = 96, BATCH = 256 };
+/* Those of the first 64 that there are. */
+enum { ALL = 1 };
 
-/* Says of all packets of this round, in the function's stead, that it is done with them, and lets the worker read it. */
-static _Noreturn void lie(uint64_t word) {
+/* Says of the packets of this round, in the function's stead, that it is done with them, that so many of the first 64
+ * are left and have moved, and where to, or why not; and lets the worker read it. */
+static _Noreturn void lie(uint64_t left, uint64_t moved, uint64_t word) {
     size_t bytes = 0;
     volatile uint64_t *slate = mapped("tailwater-slate", 'w', &bytes);
-    uint64_t round = mapped("tailwater-board", '-', &bytes)[0];
-    for (int i = 0; word && i < BATCH; i++) slate[PLACES + i] = word | round << 56;
+    volatile uint64_t *board = mapped("tailwater-board", '-', &bytes);
+    uint64_t round = board[0], count = board[1], there = count < 64 ? (1ull << count) - 1 : ~0ull;
+    for (int i = 0; i < BATCH; i++) slate[PLACES + i] = word | round << 56;
+    slate[LEFT] = left == ALL ? there : left;
+    slate[MOVED] = moved & slate[LEFT];
+    slate[SAID] = round;
     slate[0] = round;
+    sched_yield();
+    for (;;) pause();
+}
+
+/* Says that it is done with this round, and nothing of its packets. */
+static _Noreturn void say_nothing(void) {
+    size_t bytes = 0;
+    uint64_t round = mapped("tailwater-board", '-', &bytes)[0];
+    mapped("tailwater-slate", 'w', &bytes)[0] = round;
     sched_yield();
     for (;;) pause();
 }
@@ -62,9 +78,10 @@ static int process(void *instance, struct tw_batch *batch) {
         case 7003: for (;;) __asm__ volatile("");
         case 7004: pause(); break;
         case 7005: raise(SIGSTOP); break;
-        case 7006: lie(1 | 128ull << 16 | 65000ull << 32);
-        case 7007: lie(3);
-        case 7008: lie(0);
+        case 7006: lie(ALL, ~0ull, 1 | 128ull << 16 | 65000ull << 32);
+        case 7007: lie(0, 0, 0);
+        case 7008: say_nothing();
+        case 7010: lie(~0ull, 0, 0);
         case 7009: {
             volatile uint64_t *packets = mapped("tailwater-packets", 'w', &bytes);
             for (size_t i = 0; i < bytes / 8; i++) packets[i] = 0xa5a5a5a5a5a5a5a5ull;

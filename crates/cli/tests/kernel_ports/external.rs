@@ -3,6 +3,8 @@
 
 use crate::common::namespaces::{Hosts, Program, skipped, wait_for};
 use crate::common::*;
+use crate::processes::{processes_at, signal_if_there};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -244,6 +246,86 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
         frames.iter().all(|frame| key(frame).source() == router),
         "all are translated"
     );
+}
+
+/// Functions in front of an external one and behind it do in processes of their own what they do in one; one that is killed
+/// takes what it had in its hands, and nothing that is outside.
+#[test]
+fn functions_around_the_kernels_firewall_are_isolated() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let (mut hosts, folder) = (Hosts::new(false), Folder::new());
+    let function = router(&mut hosts, &folder.path("rules.nft"));
+    let neighbour =
+        format!("ip neigh replace {SERVER} lladdr 02:00:00:00:00:09 dev out0 nud permanent");
+    hosts.must_on(function, &neighbour);
+    let (few, many) = (5_000, 30_000);
+    let text = std::fs::read_to_string(chain(&folder, BETWEEN)).unwrap();
+    let export = format!(
+        "{{export: {{file: {}}}}}",
+        folder.path("flows.csv").display()
+    );
+    let chain = folder.write("isolated.yaml", text.replace(&export, ""));
+    let out = folder.path("out.pcap");
+    let run = |isolation: &str, packets: usize| {
+        let capture = folder.capture("in.pcap", &mixture(packets));
+        let mut more = vec!["--capture-out", out.to_str().unwrap(), "--isolation"];
+        more.extend(isolation.split(' '));
+        let mut run = replay(&hosts, &chain, &capture, &more);
+        if packets == many {
+            // Those of the part in front, and behind; wherever it stands then.
+            wait_for(|| !processes_at(run.id(), 3).is_empty());
+            for place in [0, 3, 1] {
+                std::thread::sleep(Duration::from_millis(120));
+                for process in processes_at(run.id(), place) {
+                    signal_if_there(process, "-KILL");
+                }
+            }
+        }
+        let (report, _) = run.finish();
+        assert_accounted(&report, 0);
+        assert_eq!(count(&report, "offered"), packets as u64, "{report}");
+        let mut sent = frames(&out);
+        sent.sort();
+        (report, sent)
+    };
+    let (report, sent) = run("none", few);
+    assert_eq!(sent.len(), few - few / 10, "{report}");
+    // The namespaces of these hosts hide control groups.
+    let ways = [
+        "process --isolation-without all",
+        "process --isolation-without groups",
+    ];
+    for way in ways {
+        let (isolated, same) = run(way, few);
+        assert_eq!(isolated["packets"], report["packets"], "{way}");
+        assert!(sent == same, "{way}: other packets were sent");
+        let functions = isolated["isolation"]["functions"].as_array().unwrap();
+        let turns = functions
+            .iter()
+            .map(|it| (&it["name"], it["turns"].as_u64()));
+        let names: Vec<_> = turns.clone().map(|(name, _)| name).collect();
+        assert_eq!(names, ["edge", "forward", "accounting"], "{isolated}");
+        assert!(
+            turns.into_iter().all(|(_, turns)| turns > Some(0)),
+            "{isolated}"
+        );
+    }
+    let (report, survived) = run(ways[1], many);
+    let lost: u64 = ["edge", "forward", "accounting"]
+        .map(|name| reason(&report, &format!("{name}/process-failed")))
+        .iter()
+        .sum();
+    assert!(lost > 0, "{report}");
+    assert_eq!(count(&report, "lost"), lost, "{report}");
+    // The same flows, whose packets are all alike.
+    let known: BTreeSet<_> = sent.iter().collect();
+    let other = survived.iter().find(|frame| !known.contains(frame));
+    assert_eq!(other, None, "{}", report["packets"]);
+    let mail = reason(&report, "firewall/not-returned");
+    let all = survived.len() as u64 + lost + mail;
+    assert_eq!(all, many as u64, "{}", report["packets"]);
 }
 
 /// Open vSwitch, in a namespace and a folder of its own.

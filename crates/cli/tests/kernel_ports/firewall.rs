@@ -166,7 +166,7 @@ fn rules_change_while_packets_pass() {
     assert_eq!(page(&hosts, 0, HOSTS[1], 60), Some(0));
     // Now the other way round, and pages no more.
     folder.write("firewall.rules", "allow icmp from wan to lan\nreject\n");
-    told(&between, "2 rules of ");
+    told(&between, "2 rules in force");
     hosts.assert_pings(1, HOSTS[0], 5);
     assert_eq!(page(&hosts, 0, HOSTS[1], 2), Some(28));
     let report = between.stop();

@@ -3,8 +3,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod detection;
 mod external;
 mod firewall;
+mod mobile;
+#[path = "../isolation/processes.rs"]
+#[allow(dead_code, reason = "not every test uses everything")]
+mod processes;
 mod services;
 mod tunnels;
 

@@ -27,7 +27,7 @@ fn filter(folder: &Folder) -> std::path::PathBuf {
 
 /// Gets pages of a host that is allowed, then of one that is not, by both IP versions: with each of some flags, and
 /// what the page then holds.
-fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &str)]) {
+pub(super) fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &str)]) {
     let addresses = addresses();
     let get = |host: &str, literal: &str, more: &str| {
         let connect = format!("--connect-to {host}:{port}:{literal}:{port}");
@@ -87,7 +87,7 @@ fn ipv6_crosses_and_pages_are_blocked_by_host_over_xdp() {
 }
 
 /// A server with a certificate of its own, made on the spot, for any name.
-fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
+pub(super) fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
     let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.path(name));
     let (key, certificate) = (key.to_str().unwrap(), certificate.to_str().unwrap());
     let made = hosts.on(

@@ -164,6 +164,9 @@ pub(super) fn loading() -> Vec<Rule> {
         libc::SYS_poll,
         libc::SYS_ppoll,
         libc::SYS_sched_getaffinity,
+        // The constructor of libnuma, which programs with DPDK have: it tries out where the thread's memory may come from.
+        libc::SYS_get_mempolicy,
+        libc::SYS_set_mempolicy,
         libc::SYS_arch_prctl,
         libc::SYS_set_tid_address,
         libc::SYS_set_robust_list,

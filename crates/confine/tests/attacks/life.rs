@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tailwater_confine::{Confinement, FIRST_USER, Program, Root, Status, Stopped};
+use tailwater_handover::priority::Priority;
 
 use crate::scene::Scene;
 use crate::way::{Outcome, hostile, schedule, start, status, ways};
@@ -88,6 +89,48 @@ fn cores_and_priority_are_given_and_taken() {
         assert!(error.contains("core 1000000"), "{error}");
         let error = child.lend(100).unwrap_err().to_string();
         assert!(error.contains("from 1 to 99"), "{error}");
+    }
+}
+
+/// The thread of ours that keeps a program: the program, or its container's runtime, is its child.
+fn keeper_of(pid: i32) -> i32 {
+    let parent = status(pid, "PPid");
+    let kept = [pid.to_string(), parent];
+    let threads = fs::read_dir("/proc/self/task").unwrap();
+    let mut threads = threads.map(|thread| thread.unwrap().path());
+    let keeper = threads.find(|thread| {
+        let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+        let mut children = children.split_whitespace();
+        children.any(|child| kept.iter().any(|kept| kept == child))
+    });
+    let number = keeper.expect("a keeper");
+    number
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Whoever starts a program may come before others; nothing of that goes to a program that has yet to load, or to its
+/// keeper, which that can keep busy.
+#[test]
+fn whoever_starts_it_keeps_their_priority_for_themselves() {
+    const OURS: u8 = 4;
+    for way in ways() {
+        let raised = Priority::fifo(OURS).unwrap();
+        let attacker = start(&way, &Confinement::full(), &hostile("nothing"));
+        let me = rustix::thread::gettid().as_raw_nonzero().get();
+        assert_eq!(schedule(me), (FIFO, OURS.into()));
+        drop(raised);
+        let pid = attacker.child.pid();
+        let keeper = keeper_of(pid);
+        assert_eq!(schedule(pid).0, 0, "{way}");
+        assert_eq!(schedule(keeper).0, 0, "{way}");
+        attacker.child.seal();
+        attacker.child.lend(7).unwrap();
+        assert_eq!(schedule(keeper), (FIFO, 8), "{way}");
     }
 }
 

@@ -1,18 +1,24 @@
 //! What the benchmarks of chains share: the chains, their traffic, a run on one core, figures.
 
+mod connections;
+mod dns;
+pub mod files;
+
+use crate::routes::Redirected;
 use crate::{library, routes};
+use connections::Connections;
 use std::process::Command;
 use std::time::Duration;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::PortQueue;
 use tailwater_dataplane::telemetry::{Window, windows};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
-use tailwater_net::Nanos;
+use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::chain::Chain;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
-use tailwater_traffic::{LoadOptions, Trace};
+use tailwater_traffic::{LoadOptions, PacketSource, Trace};
 
 /// The chains, by the names of `examples/`.
 pub const CHAINS: &[&str] = &[
@@ -21,15 +27,21 @@ pub const CHAINS: &[&str] = &[
     "nat",
     "acl-nat",
     "router",
+    "tunnel",
     "tunnel-ipforward",
     "acl",
     "acl-uncached",
     "load-balancer",
     "accounting",
+    "flow-stats",
+    "counters",
     "url-filter",
     "acl-lb-accounting",
     "policer",
     "policer-flows",
+    "dns-guard",
+    "bpf-filter",
+    "synthetic",
     "firewall",
     "firewall-tcp",
     "new-flows",
@@ -37,6 +49,12 @@ pub const CHAINS: &[&str] = &[
     "acl-urlfilter-encrypt",
     "ipsec",
     "ipsec-both-ends",
+    "wan-optimizer",
+    "wan-optimizer-both-ends",
+    // Half of the packets each way, all of them one way, and the same functions in a line with a look-up of the same rules.
+    "branches",
+    "branches-one-way",
+    "branches-line",
     // The interface for functions in C beside the built-in one: what is done is the same.
     "forward-c",
     "count",
@@ -60,6 +78,16 @@ fn ipsec(end: &str) -> String {
     }
 }
 
+/// An end of a tunnel in which nothing goes twice. The payloads of the traffic are all alike: what is measured is content that came
+/// before, and packets that are too small to gain by it.
+fn optimizer(end: &str) -> String {
+    let ends = match end {
+        "near" => "local: 192.0.2.1, remote: 192.0.2.2, destinations: [0.0.0.0/0]",
+        _ => "local: 192.0.2.2, remote: 192.0.2.1",
+    };
+    format!("{{name: {end}, wanOptimizer: {{mtu: 9000, {ends}}}}}")
+}
+
 /// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
 /// of them alive at a time at this rate.
 const NEW_FLOWS_PER_SECOND: u64 = 3_000_000;
@@ -67,17 +95,30 @@ const NEW_FLOWS_PER_SECOND: u64 = 3_000_000;
 /// How long a run takes; the first run of each row is a warm-up.
 const RUN: Nanos = Nanos::from_millis(300);
 
-pub fn spec(chain: &str, flows: u32) -> ChainSpec {
-    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+/// Where examples are, and what they name.
+pub const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+
+/// The functions of a chain, as a spec has them; none if the chain is an example.
+pub fn functions(chain: &str, flows: u32) -> Option<String> {
     let acl = "{acl: {rulesFile: rules/acl-1500.rules, format: classbench, default: allow}}";
     let nat = "{nat: {external: [203.0.113.0/28]}}";
-    let functions = match chain {
+    Some(match chain {
         "forward" | "forward-stateful" | "count" => "[{forward: {}}]".to_owned(),
         "nat" => format!("[{nat}]"),
         "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
         "acl" => format!("[{acl}]"),
         // Every packet is classified, no flow looked up.
         "acl-uncached" => format!("[{}]", acl.replace("{acl: {", "{acl: {cache: none, ")),
+        "branches" | "branches-one-way" => {
+            let ports = if chain == "branches" { "0-32767" } else { "0-65535" };
+            format!(
+                "[{{forward: {{}}}}, {{classifier: {{directions: each, default: b, rules: [{{to: a, sourcePorts: {ports}}}], \
+                 branches: {{a: {{functions: [{{name: left, forward: {{}}}}]}}, b: {{functions: [{{name: right, forward: {{}}}}]}}}}}}}}]"
+            )
+        }
+        "branches-line" => "[{forward: {}}, {acl: {default: allow, rules: [{action: allow, sourcePorts: 0-32767}]}}, \
+                            {name: left, forward: {}}]"
+            .to_owned(),
         "load-balancer" => format!("[{}]", load_balancer()),
         "encrypt" => format!("[{ENCRYPT}]"),
         "acl-urlfilter-encrypt" => {
@@ -86,27 +127,66 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
         }
         "ipsec" => format!("[{}]", ipsec("into")),
         "ipsec-both-ends" => format!("[{}, {}]", ipsec("into"), ipsec("out-of")),
+        "wan-optimizer" => format!("[{}]", optimizer("near")),
+        "wan-optimizer-both-ends" => {
+            format!("[{}, {}]", optimizer("near"), optimizer("far"))
+        }
         "accounting" => "[{accounting: {}}]".to_owned(),
+        "flow-stats" => "[{flowStats: {}}]".to_owned(),
+        "counters" => {
+            "[{count: {counters: [{name: udp, protocol: udp}, {name: some, destinationPorts: 1-9}, {name: all}]}}]".to_owned()
+        }
         "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
         // Rates that pass everything: the buckets are what is measured.
         "policer" => "[{policer: {limits: [{rate: 9000Gbps, burst: 900000000}]}}]".to_owned(),
-        // The traffic has no handshakes: connections are picked up, and segments only counted that do not fit.
+        // Where handshakes are not among the traffic, connections are picked up.
         "firewall" | "firewall-tcp" => {
-            "[{firewall: {rules: [allow], tcp: {midstream: allow, windows: liberal}}}]".to_owned()
+            "[{firewall: {rules: [allow], tcp: {midstream: allow}}}]".to_owned()
+        }
+        "ids" | "ids-1000" => {
+            let rules = files::rules(chain == "ids-1000");
+            let rules = rules.unwrap_or_else(|| panic!("{chain} needs TAILWATER_TEST_DATA"));
+            format!("[{{ids: {{rulesFiles: ['{}']}}}}]", rules.display())
+        }
+        "upf" => format!(
+            "[{{upf: {{addresses: [192.0.2.1], mtu: 9000, capacity: {flows}, \
+             profiles: {{all: {{qfi: 9}}}}, sessionsFile: '{}'}}}}]",
+            files::sessions(flows, 10).display()
+        ),
+        // A working set that a second-level cache holds.
+        "synthetic" => {
+            "[{synthetic: {cycles: 200, reads: 4, writes: 1, workingSet: 256KiB, per: flow}}]"
+                .to_owned()
         }
         "policer-flows" => {
             "[{policer: {limits: [{per: flow, rate: 9000Gbps, burst: 900000000}]}}]".to_owned()
         }
+        // An expression that looks at both headers of each packet, and matches none.
+        "bpf-filter" => "[{bpfFilter: {rules: [{expression: \
+             'tcp port 80 or (udp and (dst port 53 or src net 192.0.2.0/24))', action: drop}]}}]"
+            .to_owned(),
+        // Limits that every answer is put on, and none exceeds.
+        "dns-guard" => format!(
+            "[{{dnsGuard: {{prefixes: {{ipv4: 32}}, limits: {{responses: 100000, all: 100000}}, accounts: {}}}}}]",
+            (4 * flows).max(1024)
+        ),
         "router" => format!("[{}]", ip_forward()),
+        "tunnel" => "[{tunnel: {rules: [{push: {vlan: 100}}]}}]".to_owned(),
         "tunnel-ipforward" => format!(
             "[{{tunnel: {{rules: [{{push: {{vlan: 100}}}}]}}}}, {}]",
             ip_forward()
         ),
         other => match library::in_c(other) {
             Some(function) => format!("[{function}]"),
-            None => panic!("no chain {other}"),
+            None => return None,
         },
+    })
+}
+
+pub fn spec(chain: &str, flows: u32) -> ChainSpec {
+    let Some(functions) = functions(chain, flows) else {
+        return example(chain, flows);
     };
     let look_up = if chain == "forward-stateful" {
         "always"
@@ -115,8 +195,9 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
     };
     // Translated flows have a return direction each.
     let capacity = match chain {
-        "acl" | "load-balancer" | "accounting" | "acl-lb-accounting" | "url-filter" | "count"
-        | "count-c" | "policer-flows" | "firewall" | "firewall-tcp" => flows,
+        "acl" | "load-balancer" | "accounting" | "flow-stats" | "counters"
+        | "acl-lb-accounting" | "url-filter" | "count" | "count-c" | "policer-flows"
+        | "synthetic" | "firewall" | "firewall-tcp" | "ids" | "ids-1000" => flows,
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };
@@ -133,9 +214,17 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
          slo: {{latency: 200us}}\n  functions: {functions}\n  \
          flows: {{capacity: {capacity}, lookUp: {look_up}{timeout}}}\n"
     );
-    let spec = ChainSpec::parse(&text, chain, examples.as_ref());
+    let spec = ChainSpec::parse(&text, chain, EXAMPLES.as_ref());
     let mut spec = spec.unwrap_or_else(|error| panic!("{error}"));
     library::add_own(chain, &mut spec);
+    spec
+}
+
+/// The example of a function, with room for so many flows.
+fn example(name: &str, flows: u32) -> ChainSpec {
+    let path = std::path::Path::new(EXAMPLES).join(format!("{name}.yaml"));
+    let mut spec = ChainSpec::read(&path).unwrap_or_else(|error| panic!("{error}"));
+    spec.flows.capacity = (2 * flows).max(512);
     spec
 }
 
@@ -178,7 +267,35 @@ fn frame_size(name: &str) -> FrameSize {
     }
 }
 
+/// Whether there is all that a chain needs. What needs test data is left out without them.
+pub fn is_there(chain: &str) -> bool {
+    !chain.starts_with("ids") || std::env::var_os("TAILWATER_TEST_DATA").is_some()
+}
+
+fn load(source: &mut dyn PacketSource) -> Trace {
+    let options = LoadOptions {
+        memory_limit_bytes: 12 << 30,
+        ..LoadOptions::default()
+    };
+    Trace::load(source, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What comes before a chain's traffic the first time, if its flows are connections that begin.
+pub fn opening(chain: &str, flows: u32) -> Option<Trace> {
+    matches!(chain, "firewall-tcp" | "ids" | "ids-1000")
+        .then(|| load(&mut Connections::opening(flows)))
+}
+
 pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
+    match chain {
+        "firewall-tcp" => {
+            let rounds = packets.div_ceil(flows.into());
+            return load(&mut Connections::data(flows, frame_size(size), rounds));
+        }
+        // Bytes that were seen cost little: connections begin and end.
+        "ids" | "ids-1000" => return load(&mut Connections::http(flows, frame_size(size))),
+        _ => {}
+    }
     // With as many flows as packets, each packet is a flow's first.
     let flows = if chain == "new-flows" {
         packets as u32
@@ -191,27 +308,28 @@ pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
         size: frame_size(size),
         // A filter of URLs has nothing to do with UDP.
         transport: match chain {
-            "url-filter" | "firewall-tcp" => Transport::Tcp,
+            "url-filter" => Transport::Tcp,
             _ => Transport::Udp,
         },
         rate_pps: 1_000_000,
         packets,
     };
     let mut source = Uniform::new(config).unwrap_or_else(|error| panic!("{error}"));
-    let options = LoadOptions::default();
-    let trace = match table_of(chain) {
-        None => Trace::load(&mut source, &options),
-        Some(table) => {
-            let frame = Vec::new();
-            let mut source = routes::Redirected {
-                source,
-                table,
-                frame,
-            };
-            Trace::load(&mut source, &options)
-        }
-    };
-    trace.unwrap_or_else(|error| panic!("{error}"))
+    let frame = Vec::new();
+    match table_of(chain) {
+        Some(table) => load(&mut Redirected {
+            source,
+            destination: |key: &FlowKey| table.destination(key),
+            frame,
+        }),
+        None if chain == "upf" => load(&mut Redirected {
+            source,
+            destination: files::user,
+            frame,
+        }),
+        None if chain == "dns-guard" => load(&mut dns::Answers { source, frame }),
+        None => load(&mut source),
+    }
 }
 
 /// Packets in a batch.
@@ -260,7 +378,9 @@ pub fn packets(name: &str, window: &Window) -> u64 {
     assert_eq!(window.offered, packets, "{name}: packets went missing");
     assert!(
         window.delivered * 10 > packets * 9,
-        "{name}: most is dropped"
+        "{name}: of {packets} packets {} were dropped, and {} lost for want of room",
+        window.dropped,
+        window.lost_in_chain
     );
     packets
 }
@@ -370,6 +490,7 @@ pub fn instructions(arguments: &[&str]) -> Option<u64> {
 
 /// The command line.
 pub struct Arguments {
+    known: &'static [&'static str],
     /// Chains wanted; all if none is named.
     filters: Vec<String>,
     pub runs: usize,
@@ -380,10 +501,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the command line; `flows` if it says nothing of them.
-    pub fn read(flows: &[u32]) -> Arguments {
+    /// Reads the command line, which is about these chains; `flows` if it says nothing of them.
+    pub fn read(known: &'static [&'static str], flows: &[u32]) -> Arguments {
         let mut arguments = std::env::args().skip(1);
         let mut read = Arguments {
+            known,
             filters: Vec::new(),
             runs: 7,
             flows: flows.to_vec(),
@@ -411,8 +533,12 @@ impl Arguments {
             }
         }
         for filter in &read.filters {
-            let known = CHAINS.contains(&filter.as_str());
-            assert!(known, "no chain {filter}; there are {}", CHAINS.join(", "));
+            let is_known = known.contains(&filter.as_str());
+            assert!(
+                is_known,
+                "no chain {filter}; there are {}",
+                known.join(", ")
+            );
         }
         read
     }
@@ -421,6 +547,6 @@ impl Arguments {
     pub fn chains(&self) -> impl Iterator<Item = &'static str> {
         let wanted =
             |chain: &&&str| self.filters.is_empty() || self.filters.iter().any(|f| f == **chain);
-        CHAINS.iter().filter(wanted).copied()
+        self.known.iter().filter(wanted).copied()
     }
 }

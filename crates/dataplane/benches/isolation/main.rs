@@ -1,219 +1,321 @@
-//! What isolation costs: chains of functions in processes of their own beside the same in one process.
+//! What isolation costs: chains of functions in processes of their own, beside the same in one process and beside
+//! other ways to hand packets from process to process.
 //!
-//! `cargo bench -p tailwater-dataplane --bench isolation [-- --runs N] [--most N]` prints a JSON line a figure. All rows are
-//! run in turn, `runs` times, on the last core; the value is the median. To be run as root: without real-time
-//! priority processes cannot take turns in time.
+//! `cargo bench -p tailwater-dataplane --bench isolation [-- OPTIONS]` prints a JSON line a figure, the median of
+//! interleaved runs, all on the last core. To be run as root: without real-time priority processes cannot take turns in
+//! time.
 //!
-//! - `isolation/N-functions/KIND/one-process`, `.../isolated`: throughput, Mpps. Functions of the kind `lookups-200`
-//!   do 200 longest-prefix matches a packet, as in Quadrant's figure 5; those of the kind `light` one.
-//! - `.../ratio`: isolated ÷ one process, the median of pairs that were measured one after the other;
-//! - `.../model`: what eq. 1 of the paper leaves, with the switches as measured and the batch as chosen;
-//! - `.../batch`: the batch chosen; `.../empty`: what a batch of no packets takes, the switches alone;
-//!   `.../switches`: what any takes besides its packets, with caches to be filled again;
-//! - `isolation/packet/SIZE`: what each packet adds for a chain of one light function, by frame size;
-//! - `isolation/attach`, `isolation/start`: how long it took to attach a process, and to start one.
+//! | option | |
+//! |---|---|
+//! | `--part lengths\|costs\|batches` | only these figures |
+//! | `--kind lookups-200\|light` | `lengths` of these functions only: 200 longest-prefix matches a packet, as in Quadrant's figure 5, or one |
+//! | `--least N`, `--most N` | `lengths` of chains from so many to so many functions (1, 6) |
+//! | `--runs N` | runs of each (5) |
+//! | `--try KIND N WAY,...` | runs chains of N functions of a kind once each way, tells the time of a packet on standard error, and ends; ways: `o32` in one process in batches of 32, `f32` isolated in such, `i3` in batches chosen for 3 %, `c3` the same confined, `x32` and `s32` by futexes and by a virtual switch |
+//!
+//! `isolation/N-functions/KIND/...`, of frames of 64 bytes:
+//!
+//! - `one-process`, `isolated`: throughput, Mpps, the first at its best batch (`one-process-batch`), the other at the
+//!   chosen one (`batch`);
+//! - `ratio`: isolated ÷ one process, the median of pairs that were measured one after the other;
+//! - `model`: what eq. 1 of the paper leaves of one process's throughput, with the terms as measured: the time of a packet
+//!   in one process, its copies in and out, and switches (`empty`, what a batch of no packets takes) by the batch; `of-model`:
+//!   the ratio in parts of it;
+//! - `switches`: what any batch takes besides its packets, with caches to be filled again;
+//! - `futex`, `virtual-switch`: throughput, Mpps, of the [baselines](baselines) at their best batches (`-batch`);
+//!   `over-futex`, `over-virtual-switch`: isolated ÷ these; `-model`: the same ratio by the model.
+//!
+//! Costs: `switch` (from process to process by turns), `switch/futex`; `copy/SIZE` (one frame, once); `packet/SIZE` (what
+//! each packet adds for a chain of one light function); `attach`, `start`, `start/confined`; `confined`: throughput of three
+//! light functions, confined ÷ not.
+//!
+//! Batches, as the paper's table 4, frames of 1,024 bytes: `batches/CHAIN/fixed-N`, `chosen`: throughput, Mpps;
+//! `chosen-size`; `best-size`; `of-best`: chosen ÷ best fixed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::atomic::AtomicBool;
-use tailwater_dataplane::report::RunReport;
-use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, cores, run};
-use tailwater_isolation::program::run_function;
-use tailwater_isolation::server::{IsolationConfig, IsolationReport, Launch, Program};
-use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
-use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
-use tailwater_traffic::{LoadOptions, Trace};
+mod baselines;
+mod chains;
+mod figures;
 
-/// How long packets are offered.
-const RUN: Nanos = Nanos::from_millis(150);
-/// The objective, of which a batch may take half.
-const SLO: Nanos = Nanos::from_millis(5);
-/// With this argument the program is a function's process.
-const PROCESS: &str = "function-process";
+use baselines::Kind;
+use chains::{Chain, Folder, PROCESS, Way, processes};
+use figures::Figures;
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Instant;
+use tailwater_isolation::program::{run_function, run_library};
+use tailwater_sdk::protocol::memory::Memory;
 
-/// A folder that is gone after.
-struct Folder(PathBuf);
+/// The bound of the paper.
+const BOUND: f64 = 0.03;
+/// Sizes of batches, of which the best is taken.
+const SIZES: [usize; 4] = [32, 64, 128, 256];
+const BASELINES: [Kind; 2] = [Kind::Futex, Kind::Switch];
 
-impl Folder {
-    fn new() -> Folder {
-        let folder = std::env::temp_dir().join(format!("tailwater-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{error}"));
-        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/isolation/lookups.c");
-        let compiled = Command::new("cc")
-            .args(["-O2", "-Wall", "-Wextra", "-std=c11", "-fPIC", "-shared"])
-            .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
-            .arg("-o")
-            .args([folder.join("lookups.so").as_os_str(), here.as_ref()])
-            .status();
-        assert!(compiled.is_ok_and(|status| status.success()), "cc failed");
-        Folder(folder)
+/// Kinds of functions, with the look-ups that they do.
+const KINDS: [(&str, u32); 2] = [("lookups-200", 200), ("light", 1)];
+
+/// Nanoseconds of copying a frame of so many bytes into shared memory or out of it, once.
+fn copy(bytes: usize) -> f64 {
+    const STRIDE: usize = 35 * 64;
+    const FRAMES: usize = 256;
+    const TIMES: usize = 400;
+    let path = format!("/dev/shm/tailwater-bench-{}", std::process::id());
+    let file = fs::File::options();
+    let file = file.clone().read(true).write(true).create(true).open(&path);
+    let file = file.unwrap_or_else(|error| panic!("{error}"));
+    let _ = fs::remove_file(&path);
+    let memory = file
+        .set_len((FRAMES * STRIDE) as u64)
+        .and_then(|()| Memory::map(&file, FRAMES * STRIDE, true));
+    let memory = memory.unwrap_or_else(|error| panic!("{error}"));
+    let mut own = vec![1u8; FRAMES * STRIDE];
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        for frame in own.chunks(STRIDE).enumerate() {
+            memory.write(frame.0 * STRIDE, black_box(&frame.1[..bytes]));
+        }
+        for frame in own.chunks_mut(STRIDE).enumerate() {
+            memory.read(frame.0 * STRIDE, black_box(&mut frame.1[..bytes]));
+        }
     }
+    began.elapsed().as_nanos() as f64 / (2 * TIMES * FRAMES) as f64
+}
 
-    /// A chain of so many functions that do so many look-ups each.
-    fn chain(&self, functions: usize, lookups: u32) -> PathBuf {
-        let mut text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: bench}}\nspec:\n  \
-             slo: {{latency: {}ms}}\n  functions:\n",
-            SLO.0 / 1_000_000
-        );
-        for i in 0..functions {
-            text += &format!(
-                "    - {{name: f{i}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}\n"
+/// The batch with which a chain runs fastest in one way, of those that there are.
+fn best(folder: &Folder, chain: Chain, way: impl Fn(usize) -> Way) -> usize {
+    let throughput = |size| folder.run(chain, way(size), 64).throughput_mpps;
+    let sizes = SIZES.into_iter().map(|size| (throughput(size), size));
+    sizes
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or(SIZES[0], |(_, size)| size)
+}
+
+/// A chain's row.
+fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs: usize) {
+    let chain = Chain::Lookups { functions, lookups };
+    let library = folder.library();
+    let one_batch = best(folder, chain, Way::One);
+    let batches = BASELINES.map(|kind| best(folder, chain, |size| Way::Baseline(kind, size)));
+    let names = [
+        "one-process",
+        "isolated",
+        "ratio",
+        "model",
+        "of-model",
+        "batch",
+        "empty",
+        "switches",
+    ];
+    let units = [
+        "Mpps", "Mpps", "ratio", "ratio", "ratio", "packets", "us", "us",
+    ];
+    let mut figures = vec![Figures::default(); names.len()];
+    let mut others = BASELINES.map(|_| [(); 3].map(|()| Figures::default()));
+    for run in 0..runs {
+        eprintln!("{functions} functions, {kind}: run {} of {runs}", run + 1);
+        let one = folder.run(chain, Way::One(one_batch), 64).throughput_mpps;
+        let report = folder.run(chain, Way::Isolated(BOUND), 64);
+        let (isolated, costs) = (report.throughput_mpps, processes(&report));
+        // In microseconds a packet.
+        let (packet, copy) = (1.0 / one, copy(64) / 1e3);
+        let batch = costs.batch.max(1) as f64;
+        let ours = packet + 2.0 * copy + costs.empty_us / batch;
+        let model = packet / ours;
+        let ratio = isolated / one;
+        let row = [
+            one,
+            isolated,
+            ratio,
+            model,
+            ratio / model,
+            batch,
+            costs.empty_us,
+            costs.switches_us,
+        ];
+        for (figures, figure) in figures.iter_mut().zip(row) {
+            figures.add(figure);
+        }
+        for (i, (kind, batch)) in BASELINES.into_iter().zip(batches).enumerate() {
+            let other = folder
+                .run(chain, Way::Baseline(kind, batch), 64)
+                .throughput_mpps;
+            let library = library.clone();
+            let hand_over = thread::spawn(move || baselines::hand_over(kind, &library, functions));
+            let hand_over = hand_over.join().unwrap_or_else(|_| panic!("no baseline"));
+            let switches = kind.hand_overs(functions) as f64 * hand_over / 1e3 / batch as f64;
+            let theirs = packet + kind.copies(functions) as f64 * copy + switches;
+            let row = [other, isolated / other, theirs / ours];
+            for (figures, figure) in others[i].iter_mut().zip(row) {
+                figures.add(figure);
+            }
+        }
+    }
+    let name = format!("{functions}-functions/{kind}");
+    for ((figures, figure), unit) in figures.iter().zip(names).zip(units) {
+        figures.print(&format!("{name}/{figure}"), unit);
+    }
+    Figures(vec![one_batch as f64]).print(&format!("{name}/one-process-batch"), "packets");
+    for ((figures, kind), batch) in others.iter().zip(BASELINES).zip(batches) {
+        let other = kind.name();
+        figures[0].print(&format!("{name}/{other}"), "Mpps");
+        Figures(vec![batch as f64]).print(&format!("{name}/{other}-batch"), "packets");
+        figures[1].print(&format!("{name}/over-{other}"), "ratio");
+        figures[2].print(&format!("{name}/over-{other}-model"), "ratio");
+    }
+}
+
+fn costs(folder: &Folder, runs: usize) {
+    let light = |functions| Chain::Lookups {
+        functions,
+        lookups: 1,
+    };
+    let mut switch = Figures::default();
+    let mut futex = Figures::default();
+    let mut times = [(); 3].map(|()| Figures::default());
+    let mut confined = Figures::default();
+    let mut copies = [64, 128, 256, 512, 1024, 1500].map(|bytes| (bytes, Figures::default()));
+    let mut sizes = [64, 256, 512, 1024, 1500].map(|bytes| (bytes, Figures::default()));
+    let [attach, start, start_confined] = &mut times;
+    for run in 0..runs {
+        eprintln!("costs: run {} of {runs}", run + 1);
+        let free = folder.run(light(3), Way::Isolated(BOUND), 64);
+        let held = folder.run(light(3), Way::Confined(BOUND), 64);
+        switch.add(processes(&free).empty_us * 1e3 / 4.0);
+        confined.add(held.throughput_mpps / free.throughput_mpps);
+        for function in &processes(&free).functions {
+            attach.add(function.attach_us);
+            start.add(function.start_ms);
+        }
+        for function in &processes(&held).functions {
+            start_confined.add(function.start_ms);
+        }
+        let library = folder.library();
+        let hand_over = thread::spawn(move || baselines::hand_over(Kind::Futex, &library, 3));
+        futex.add(hand_over.join().unwrap_or_else(|_| panic!("no baseline")));
+        for (bytes, figures) in &mut copies {
+            figures.add(copy(*bytes));
+        }
+        for (bytes, figures) in &mut sizes {
+            let report = folder.run(light(1), Way::Isolated(BOUND), *bytes);
+            figures.add(processes(&report).packet_us * 1e3);
+        }
+    }
+    switch.print("switch", "ns");
+    futex.print("switch/futex", "ns");
+    for (bytes, figures) in copies {
+        figures.print(&format!("copy/{bytes}B"), "ns");
+    }
+    for (bytes, figures) in sizes {
+        figures.print(&format!("packet/{bytes}B"), "ns");
+    }
+    for (figures, (name, unit)) in
+        times
+            .iter()
+            .zip([("attach", "us"), ("start", "ms"), ("start/confined", "ms")])
+    {
+        figures.print(name, unit);
+    }
+    confined.print("confined", "ratio");
+}
+
+fn batches(folder: &Folder, runs: usize) {
+    const FIXED: [usize; 6] = [8, 16, 32, 64, 128, 256];
+    for name in ["tunnel-ipforward", "acl-urlfilter-encrypt", "acl-nat"] {
+        let chain = Chain::Example(name);
+        let mut fixed = FIXED.map(|size| (size, Figures::default()));
+        let [mut chosen, mut size, mut of_best] = [(); 3].map(|()| Figures::default());
+        for run in 0..runs {
+            eprintln!("batches, {name}: run {} of {runs}", run + 1);
+            for (size, figures) in &mut fixed {
+                figures.add(folder.run(chain, Way::Fixed(*size), 1024).throughput_mpps);
+            }
+            let report = folder.run(chain, Way::Isolated(BOUND), 1024);
+            chosen.add(report.throughput_mpps);
+            size.add(processes(&report).batch as f64);
+        }
+        let best = fixed
+            .iter()
+            .max_by(|a, b| a.1.median().total_cmp(&b.1.median()));
+        let Some((best_size, best)) = best else {
+            return;
+        };
+        for (chosen, best) in chosen.0.iter().zip(&best.0) {
+            of_best.add(chosen / best);
+        }
+        for (size, figures) in &fixed {
+            figures.print(&format!("batches/{name}/fixed-{size}"), "Mpps");
+        }
+        chosen.print(&format!("batches/{name}/chosen"), "Mpps");
+        size.print(&format!("batches/{name}/chosen-size"), "packets");
+        Figures(vec![*best_size as f64]).print(&format!("batches/{name}/best-size"), "packets");
+        of_best.print(&format!("batches/{name}/of-best"), "ratio");
+    }
+}
+
+/// Runs a chain once in each of these ways.
+fn try_out(folder: &Folder, [kind, functions, ways]: [&str; 3]) {
+    let lookups = KINDS.iter().find(|(name, _)| *name == kind);
+    let (Some((_, lookups)), Ok(functions)) = (lookups, functions.parse()) else {
+        panic!("expected {} or {}, and a number", KINDS[0].0, KINDS[1].0);
+    };
+    let chain = Chain::Lookups {
+        functions,
+        lookups: *lookups,
+    };
+    for text in ways.split(',') {
+        let (letter, number) = text.split_at(1);
+        let number: f64 = number
+            .parse()
+            .unwrap_or_else(|_| panic!("{text}: expected a number"));
+        let way = match letter {
+            "o" => Way::One(number as usize),
+            "f" => Way::Fixed(number as usize),
+            "i" => Way::Isolated(number / 100.0),
+            "c" => Way::Confined(number / 100.0),
+            "x" => Way::Baseline(Kind::Futex, number as usize),
+            "s" => Way::Baseline(Kind::Switch, number as usize),
+            _ => panic!("{text}: expected o, f, i, c, x or s, and a number"),
+        };
+        let report = folder.run(chain, way, 64);
+        eprintln!("{text}: {:.1} ns a packet", 1e3 / report.throughput_mpps);
+        if let Some(told) = &report.isolation {
+            eprintln!(
+                "  batches of {}: {:.1} us besides {:.0} ns a packet; empty {:.1} us",
+                told.batch,
+                told.switches_us,
+                told.packet_us * 1e3,
+                told.empty_us
             );
         }
-        let path = self.0.join(format!("{functions}-{lookups}.yaml"));
-        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{error}"));
-        path
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn trace(bytes: u16) -> Trace {
-    let config = UniformConfig {
-        seed: 1,
-        flows: 10_000,
-        size: FrameSize::Fixed(bytes),
-        transport: Transport::Udp,
-        rate_pps: 1_000_000,
-        packets: 1 << 15,
-    };
-    let source = Uniform::new(config).map_err(|error| error.to_string());
-    let trace = source.and_then(|mut source| {
-        Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string())
-    });
-    trace.unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Runs a chain as fast as it can.
-fn report(chain: &Path, bytes: u16, isolated: bool) -> RunReport {
-    let spec = ChainSpec::read(chain).unwrap_or_else(|error| panic!("{error}"));
-    let isolation = isolated.then(|| {
-        let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
-        let launch = Launch {
-            program: program.into(),
-            arguments: vec![PROCESS.into(), chain.into()],
-        };
-        IsolationConfig::new(Program::of_chain(&spec, &launch), spec.slo.budget())
-    });
-    let config = RunConfig {
-        cores: vec![cores::default_core()],
-        nic: TraceNicConfig {
-            pacing: Pacing::Saturate,
-            duration: Some(RUN),
-            ..TraceNicConfig::default()
-        },
-        window: RUN,
-        capture_out: None,
-        not_matched: 0,
-        seed: 1,
-        scaling: None,
-        server: None,
-        isolation,
-    };
-    let report = run(
-        &spec,
-        trace(bytes),
-        &config,
-        &AtomicBool::new(false),
-        |_| {},
-    );
-    let report = report.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(report.packets.lost, 0, "{report:?}");
-    report
-}
-
-fn isolation(report: &RunReport) -> &IsolationReport {
-    let isolation = report.isolation.as_ref();
-    let isolation = isolation.unwrap_or_else(|| panic!("a report of processes"));
-    assert!(
-        isolation.real_time,
-        "real-time priority is not permitted: run this as root"
-    );
-    isolation
-}
-
-/// A row's figures, a run each.
-#[derive(Default)]
-struct Figures(Vec<f64>);
-
-impl Figures {
-    fn print(mut self, name: &str, unit: &str) {
-        self.0.sort_by(f64::total_cmp);
-        let (least, most) = (self.0[0], self.0[self.0.len() - 1]);
-        println!(
-            "{{\"name\": \"isolation/{name}\", \"value\": {:.4}, \"unit\": \"{unit}\", \"min\": {least:.4}, \
-             \"max\": {most:.4}, \"runs\": {}}}",
-            self.0[self.0.len() / 2],
-            self.0.len(),
-        );
-    }
-}
-
-/// A chain, and what was measured.
-#[derive(Default)]
-struct Row {
-    name: String,
-    chain: PathBuf,
-    one: Figures,
-    isolated: Figures,
-    ratio: Figures,
-    model: Figures,
-    batch: Figures,
-    switches: Figures,
-    empty: Figures,
-}
-
-impl Row {
-    fn run(&mut self, times: &mut [Figures; 2]) {
-        let one = report(&self.chain, 64, false);
-        let other = report(&self.chain, 64, true);
-        let (one, isolated) = (one.throughput_mpps, other.throughput_mpps);
-        let costs = isolation(&other);
-        let packet_us = 1.0 / one;
-        let model = packet_us / (packet_us + costs.switches_us / costs.batch as f64);
-        for (figures, value) in [
-            (&mut self.one, one),
-            (&mut self.isolated, isolated),
-            (&mut self.ratio, isolated / one),
-            (&mut self.model, model),
-            (&mut self.batch, costs.batch as f64),
-            (&mut self.switches, costs.switches_us),
-            (&mut self.empty, costs.empty_us),
-        ] {
-            figures.0.push(value);
+/// Whether this is a function's process, and how it ended.
+fn as_function(arguments: &[String]) -> Option<Result<(), String>> {
+    let (first, rest) = arguments.split_first()?;
+    let told = |error: &dyn ToString| error.to_string();
+    match rest {
+        rest if first == baselines::FUNCTION => {
+            Some(baselines::function(rest).map_err(|error| told(&error)))
         }
-        for function in &costs.functions {
-            times[0].0.push(function.attach_us);
-            times[1].0.push(function.start_ms);
+        [_, option, file] if first == PROCESS && option == "--library" => {
+            Some(run_library(Path::new(file)).map_err(|error| told(&error)))
         }
-    }
-
-    fn print(self) {
-        let name = self.name;
-        self.one.print(&format!("{name}/one-process"), "Mpps");
-        self.isolated.print(&format!("{name}/isolated"), "Mpps");
-        self.ratio.print(&format!("{name}/ratio"), "ratio");
-        self.model.print(&format!("{name}/model"), "ratio");
-        self.batch.print(&format!("{name}/batch"), "packets");
-        self.empty.print(&format!("{name}/empty"), "us");
-        self.switches.print(&format!("{name}/switches"), "us");
+        [chain, place] if first == PROCESS => {
+            let place = place.parse().unwrap_or(usize::MAX);
+            Some(run_function(Path::new(chain), place).map_err(|error| told(&error)))
+        }
+        _ => None,
     }
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [process, chain, place] = &arguments[..]
-        && process == PROCESS
-    {
-        let place = place.parse().unwrap_or(usize::MAX);
-        return match run_function(Path::new(chain), place) {
+    if let Some(ended) = as_function(&arguments) {
+        return match ended {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");
@@ -221,42 +323,43 @@ fn main() -> ExitCode {
             }
         };
     }
-    let number = |name: &str, otherwise: usize| {
-        let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1)?.parse().ok())
-            .unwrap_or(otherwise)
+    let behind = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        Some(
+            arguments
+                .get(at + 1..)?
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
+        )
     };
-    let (runs, most) = (number("--runs", 5), number("--most", 6));
+    let text = |name: &str| behind(name).and_then(|values| values.first().copied());
+    let number = |name: &str, otherwise: usize| {
+        let number = text(name).and_then(|value| value.parse().ok());
+        number.unwrap_or(otherwise)
+    };
     let folder = Folder::new();
-    let mut rows = Vec::new();
-    for (kind, lookups) in [("lookups-200", 200), ("light", 1)] {
-        for functions in 1..=most {
-            rows.push(Row {
-                name: format!("{functions}-functions/{kind}"),
-                chain: folder.chain(functions, lookups),
-                ..Row::default()
-            });
+    if let Some(&[kind, functions, ways, ..]) = behind("--try").as_deref() {
+        try_out(&folder, [kind, functions, ways]);
+        return ExitCode::SUCCESS;
+    }
+    let runs = number("--runs", 5);
+    let wanted = |part: &str| text("--part").is_none_or(|wanted| wanted == part);
+    if wanted("lengths") {
+        for kind in KINDS {
+            if text("--kind").is_some_and(|wanted| wanted != kind.0) {
+                continue;
+            }
+            for functions in number("--least", 1)..=number("--most", 6) {
+                length(&folder, functions, kind, runs);
+            }
         }
     }
-    let light = folder.chain(1, 1);
-    let mut sizes = [64, 256, 512, 1024, 1500].map(|bytes| (bytes, Figures::default()));
-    let mut times = [Figures::default(), Figures::default()];
-    for run in 0..runs {
-        eprintln!("run {} of {runs}", run + 1);
-        for row in &mut rows {
-            row.run(&mut times);
-        }
-        for (bytes, figures) in &mut sizes {
-            let report = report(&light, *bytes, true);
-            figures.0.push(isolation(&report).packet_us * 1e3);
-        }
+    if wanted("costs") {
+        costs(&folder, runs);
     }
-    rows.into_iter().for_each(Row::print);
-    for (bytes, figures) in sizes {
-        figures.print(&format!("packet/{bytes}B"), "ns");
+    if wanted("batches") {
+        batches(&folder, runs);
     }
-    let [attach, start] = times;
-    attach.print("attach", "us");
-    start.print("start", "ms");
     ExitCode::SUCCESS
 }

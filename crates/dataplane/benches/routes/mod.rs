@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use tailwater_net::FlowKey;
 use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::ipv4::Ipv4View;
 use tailwater_net::parse::parse;
@@ -88,14 +89,24 @@ fn mixed(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// UDP packets over IPv4, each flow to a random address of a random prefix of the table.
-pub struct Redirected<S> {
+impl Table {
+    /// A random address of a random prefix, always the same for a flow.
+    pub fn destination(&self, key: &FlowKey) -> Ipv4Addr {
+        let bits = key.hash(1);
+        let (network, length) = self.prefixes[(bits >> 32) as usize % self.prefixes.len()];
+        let host = (mixed(bits) as u32).checked_shr(u32::from(length));
+        Ipv4Addr::from_bits(network | host.unwrap_or(0))
+    }
+}
+
+/// UDP packets over IPv4, each flow to a destination of its own.
+pub struct Redirected<S, D> {
     pub source: S,
-    pub table: &'static Table,
+    pub destination: D,
     pub frame: Vec<u8>,
 }
 
-impl<S: PacketSource> PacketSource for Redirected<S> {
+impl<S: PacketSource, D: Fn(&FlowKey) -> Ipv4Addr> PacketSource for Redirected<S, D> {
     fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
         let Some(packet) = self.source.next_packet()? else {
             return Ok(None);
@@ -103,11 +114,7 @@ impl<S: PacketSource> PacketSource for Redirected<S> {
         self.frame.clear();
         self.frame.extend_from_slice(packet.data);
         let headers = parse(&self.frame).unwrap_or_else(|reason| panic!("{reason:?}"));
-        let bits = headers.key.hash(1);
-        let prefixes = &self.table.prefixes;
-        let (network, length) = prefixes[(bits >> 32) as usize % prefixes.len()];
-        let host = (mixed(bits) as u32).checked_shr(u32::from(length));
-        let new = Ipv4Addr::from_bits(network | host.unwrap_or(0));
+        let new = (self.destination)(&headers.key);
         let start = usize::from(headers.network_offset);
         let mut ip =
             Ipv4View::new(&mut self.frame[start..]).unwrap_or_else(|reason| panic!("{reason:?}"));

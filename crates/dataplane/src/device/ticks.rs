@@ -303,7 +303,8 @@ impl ClockView {
             None => earliest,
             Some(ticks) => {
                 let time = scale.at(*ticks);
-                other |= time.0.abs_diff(now.0) > FAR;
+                // A packet may have waited while the whole machine stood still, but not since before the last look.
+                other |= time.0 > now.0 + FAR || time.0 + FAR < earliest.0;
                 self.last = time.max(self.last).max(earliest).min(now);
                 self.last
             }

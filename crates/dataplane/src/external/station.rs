@@ -10,7 +10,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_nf::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Outcome, Reason};
+use tailwater_nf::chain::{Chain, Outcome, Reason};
 use tailwater_nf::spec::{ExternalConfig, Fate, Missing};
 
 /// A bit of packets' numbers: it goes from the exit port to the entry port.
@@ -40,12 +40,20 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(pool: BufferPool, capacity: usize) -> Lane {
+    /// With room for batches of any size: how large they are to be is [said](Lane::limit) before each is received.
+    pub(super) fn new(pool: BufferPool) -> Lane {
+        let capacity = MAX_BATCH;
         Lane {
             batch: Batch::new(&pool, capacity),
             aside: Batch::new(&pool, capacity),
             pool,
         }
+    }
+
+    /// The next batch is to have as many packets at most as the chain that it goes through wishes, or else `usual`.
+    #[inline]
+    pub(super) fn limit(&mut self, chain: &Chain, usual: usize) {
+        self.batch.limit(chain.wanted_batch().unwrap_or(usual));
     }
 
     /// Puts what goes backward aside.

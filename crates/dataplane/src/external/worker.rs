@@ -6,7 +6,7 @@
 //! it all, and a flow's packets go on in the order in which the function gives them back.
 
 use super::attachment::{Attached, Way};
-use super::station::{Lane, Station, goes_backward};
+use super::station::{Lane, Station};
 use crate::attribution::Cause;
 use crate::clock::Clock;
 use crate::death::survive;
@@ -126,8 +126,8 @@ impl ExternalWorker {
             goes_back,
             queue,
             parts,
-            entry: Lane::new(pool, config.batch),
-            back: Lane::new(back, config.batch),
+            entry: Lane::new(pool),
+            back: Lane::new(back),
             clock,
             config,
             meter,
@@ -166,6 +166,7 @@ impl ExternalWorker {
                 self.queue.stop();
                 drain_until = Some(now + drain);
             }
+            self.entry.limit(&self.parts.chains[0], self.config.batch);
             let Lane { pool, batch, .. } = &mut self.entry;
             let received = self.queue.receive(now, pool, batch);
             let span = [last, now];
@@ -222,6 +223,8 @@ impl ExternalWorker {
     /// Runs what comes from an external function this way through the part behind it. The time after; `None` if
     /// nothing came.
     fn come_back(&mut self, function: usize, way: Way, now: Nanos) -> Option<Nanos> {
+        let behind = &self.parts.chains[function + 1];
+        self.back.limit(behind, self.config.batch);
         let station = &mut self.parts.stations[function];
         if station.receive(way, now, &mut self.back) == 0 {
             return None;
@@ -266,7 +269,7 @@ impl ExternalWorker {
         } else {
             let mut unsent = 0;
             if self.goes_back {
-                lane.batch.divide(&mut lane.aside, goes_backward);
+                lane.divide();
                 if !lane.aside.is_empty() {
                     unsent += self.queue.transmit_back(&mut lane.aside);
                 }

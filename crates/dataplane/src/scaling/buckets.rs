@@ -5,7 +5,7 @@
 //! 1. The [server mapper's thread](super::server) writes the new bucket table, which holds for packets
 //!    that arrive from some time on, and tells the old holder that time.
 //! 2. The old holder goes on with packets that arrived before. When it has received all of them, and none
-//!    of the bucket's flows has a packet in its queue or with a helper, it sends the bucket's partition
+//!    of the bucket's flows has a packet in its queue, with a helper or waiting for a store, it sends the bucket's partition
 //!    of the flow table through a ring to the new holder.
 //! 3. The new holder receives packets that arrived since. Until it has the partition it keeps them back,
 //!    in order; then they come first.
@@ -21,6 +21,7 @@
 
 use super::dispatch::Dispatch;
 use super::load::Account;
+use crate::kept::Kept;
 use crate::port::{PortQueue, Received};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -322,12 +323,13 @@ impl Buckets {
         queue: &dyn PortQueue,
         chain: &mut Chain,
         dispatch: Option<&Dispatch>,
+        kept: Option<&mut Kept>,
     ) {
         let quiet = dispatch.is_none_or(Dispatch::is_quiet);
         self.account.turn(now, quiet);
         // Read again in the next turn: it may as well be old.
         if self.moves.on_the_way.load(Ordering::Relaxed) > 0 {
-            self.move_buckets(now, queue, chain, dispatch);
+            self.move_buckets(now, queue, chain, dispatch, kept);
         }
     }
 
@@ -338,8 +340,13 @@ impl Buckets {
         queue: &dyn PortQueue,
         chain: &mut Chain,
         dispatch: Option<&Dispatch>,
+        mut kept: Option<&mut Kept>,
     ) {
-        self.adopt(now, chain);
+        if self.adopt(now, chain)
+            && let Some(kept) = &mut kept
+        {
+            kept.adopt();
+        }
         while let Some(order) = self.links.orders.pop() {
             self.leaving.push(order);
         }
@@ -363,6 +370,9 @@ impl Buckets {
             } = *order;
             let done = received_before >= effective
                 && dispatch.is_none_or(|dispatch| dispatch.is_free_of(bucket))
+                && kept
+                    .as_ref()
+                    .is_none_or(|kept| kept.is_free_of(chain, bucket))
                 && next.iter().all(|parcel| parcel.number() != bucket);
             let Some(Some(to)) = links.to.get_mut(usize::from(to)) else {
                 unreachable!("buckets move between workers of the run");
@@ -373,6 +383,9 @@ impl Buckets {
             }
             held[usize::from(bucket)] = false;
             *holds -= 1;
+            if let Some(kept) = &mut kept {
+                kept.release(chain, bucket);
+            }
             let pushed = to.push(Moving {
                 bucket,
                 partition: chain.release(bucket),
@@ -383,8 +396,9 @@ impl Buckets {
         });
     }
 
-    /// Takes over buckets that have arrived.
-    fn adopt(&mut self, now: Nanos, chain: &mut Chain) {
+    /// Takes over buckets that have arrived. Whether any had.
+    fn adopt(&mut self, now: Nanos, chain: &mut Chain) -> bool {
+        let before = self.holds;
         for from in &mut self.links.from {
             while let Some(moving) = from.pop() {
                 let bucket = moving.bucket;
@@ -405,6 +419,7 @@ impl Buckets {
                 self.moves.withdraw(1);
             }
         }
+        self.holds > before
     }
 
     /// Adds what happened since the last call.

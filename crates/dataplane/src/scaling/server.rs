@@ -16,6 +16,7 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerMapper, ServerView};
+use tailwater_state::link::Health;
 
 /// How buckets are mapped to a run's dedicated cores.
 #[derive(Clone)]
@@ -77,6 +78,8 @@ pub(crate) struct Server {
     buckets: Vec<BucketLoad>,
     cores: Vec<CoreLoad>,
     plan: Vec<Move>,
+    /// Where flow state is kept outside: while that is away nothing moves.
+    store: Option<Arc<Health>>,
 }
 
 /// Connects the workers that own the `pools` with each other and with a server mapper. At the start
@@ -133,11 +136,17 @@ pub(crate) fn connect(
         buckets: vec![BucketLoad::default(); BUCKETS],
         cores: vec![CoreLoad::default(); workers],
         plan: Vec::with_capacity(BUCKETS),
+        store: None,
     };
     (server, buckets)
 }
 
 impl Server {
+    /// As this one, for workers that keep flow state there.
+    pub(crate) fn keeping(self, store: Option<Arc<Health>>) -> Server {
+        Server { store, ..self }
+    }
+
     /// Runs from `start` until a worker sees the run's end, or `over` is set and the thread unparked.
     /// Returns how often the mapper was asked, and how often it moved a bucket.
     pub(crate) fn run(mut self, nic: &dyn Port, start: Nanos, over: &AtomicBool) -> [u64; 2] {
@@ -151,6 +160,14 @@ impl Server {
             let now = self.clock.now();
             self.look(last, now);
             last = now;
+            // A bucket that is to leave would wait for it, and its packets beyond their bounds.
+            if self
+                .store
+                .as_ref()
+                .is_some_and(|store| !store.is_available())
+            {
+                continue;
+            }
             decisions += 1;
             self.plan.clear();
             let view = ServerView {

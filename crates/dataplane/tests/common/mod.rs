@@ -129,13 +129,28 @@ fn run_chain(
     stop: &AtomicBool,
     progress: impl FnMut(&Progress),
 ) -> Outcome {
-    let capture = folder.0.join("sent.pcap");
-    let text = format!(
+    let text = spec_text(functions, setup.slo);
+    let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+    run_spec(spec, setup, folder, stop, progress)
+}
+
+/// The text of a spec.
+pub fn spec_text(functions: &str, slo: &str) -> String {
+    format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
-         slo: {{latency: {}}}\n  functions: [{functions}]\n",
-        setup.slo
-    );
-    let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+         slo: {{latency: {slo}}}\n  functions: [{functions}]\n"
+    )
+}
+
+/// Runs the setup's traffic through a chain.
+pub fn run_spec(
+    mut spec: ChainSpec,
+    setup: Setup,
+    folder: &Folder,
+    stop: &AtomicBool,
+    progress: impl FnMut(&Progress),
+) -> Outcome {
+    let capture = folder.0.join("sent.pcap");
     spec.functions.extend(setup.last);
     let cores = cores::available();
     let config = RunConfig {

@@ -1,49 +1,100 @@
 //! The memory of a group, and of its functions' flows.
 
 use super::error::IsolationError;
+use super::shown::Shown;
 use crate::layout::{BOARD_BYTES, Board, SLATE_BYTES, Slate};
-use crate::memory::{Memory, file, read_only};
+use crate::memory::{Memory, file, filled, read_only};
 use crate::message::Description;
-use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tailwater_net::Nanos;
 use tailwater_nf::batch::MAX_BATCH;
+use tailwater_nf::build::Demands;
 use tailwater_nf::flow_table::MirrorConfig;
+use tailwater_sdk::protocol::images::{self, FlowImages};
 
 /// The flows of each function: all its processes have the same memory, so that a flow goes on where it
 /// was when its process is replaced, or its RSS bucket goes to another worker.
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// Of those functions that keep state.
-    files: Vec<Option<Arc<File>>>,
+    functions: Vec<FlowsOf>,
     pub(super) capacity: usize,
+    /// Whether they are connections: then each has two places but with functions that track them.
+    connections: bool,
+    /// When the run began, on the clock of the world, if flow state is kept outside.
+    pub(super) origin: Option<Nanos>,
+}
+
+/// The flows of one function.
+#[derive(Clone, Debug, Default)]
+struct FlowsOf {
+    /// If it keeps state.
+    flows: Option<Arc<File>>,
+    /// If that is kept outside, too.
+    images: Option<(Arc<File>, Arc<FlowImages>)>,
+    /// If it decides how long they are kept.
+    lifetimes: Option<Arc<Shown>>,
+}
+
+impl FlowsOf {
+    fn create(
+        (function, demands): (&Description, &Demands),
+        (capacity, connections): (usize, bool),
+        kept: bool,
+    ) -> io::Result<FlowsOf> {
+        if function.state_bytes == 0 {
+            return Ok(FlowsOf::default());
+        }
+        let config = MirrorConfig {
+            capacity,
+            state_bytes: function.state_bytes as usize,
+            directed: connections && !demands.tracks_connections,
+        };
+        let flows = Arc::new(filled("tailwater-flows", config.file_bytes())?);
+        let lifetimes = demands.lifetimes.as_ref();
+        let lifetimes = lifetimes.map(|(by, bytes)| Shown::open(&flows, config, (by, *bytes)));
+        let lifetimes = lifetimes.transpose()?.map(Arc::new);
+        if !kept || function.durable.is_none() || function.piece_bytes == 0 {
+            return Ok(FlowsOf {
+                flows: Some(flows),
+                images: None,
+                lifetimes,
+            });
+        }
+        let piece_bytes = function.piece_bytes as usize;
+        let bytes = images::file_bytes(config.places(), piece_bytes);
+        let file = Arc::new(filled("tailwater-images", bytes)?);
+        let memory = Memory::whole(&file, Duration::MAX)?;
+        let images = Arc::new(FlowImages::open(memory, piece_bytes)?);
+        Ok(FlowsOf {
+            flows: Some(flows),
+            images: Some((file, images)),
+            lifetimes,
+        })
+    }
 }
 
 impl Flows {
     pub(super) fn create(
-        functions: &[Description],
-        capacity: usize,
+        functions: &[(Description, Demands)],
+        (capacity, connections): (usize, bool),
+        origin: Option<Nanos>,
     ) -> Result<Flows, IsolationError> {
-        let files = functions.iter().map(|function| {
-            if function.state_bytes == 0 {
-                return Ok(None);
-            }
-            let config = MirrorConfig {
-                capacity,
-                state_bytes: function.state_bytes as usize,
-            };
-            let bytes = config.file_bytes();
-            let file = file("tailwater-flows", bytes)?;
-            // Now, rather than one by one as flows come.
-            fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
-            Ok(Some(Arc::new(file)))
+        let mut demands = functions.iter().map(|(_, demands)| demands);
+        let connections = connections || demands.any(|demands| demands.tracks_connections);
+        let functions = functions.iter().map(|(function, demands)| {
+            let table = (capacity, connections);
+            FlowsOf::create((function, demands), table, origin.is_some())
         });
         Ok(Flows {
-            files: files
+            functions: functions
                 .collect::<io::Result<_>>()
                 .map_err(IsolationError::Memory)?,
             capacity,
+            connections,
+            origin,
         })
     }
 }
@@ -56,10 +107,12 @@ pub(super) struct Area {
     pub(super) slates: Vec<Slate>,
     pub(super) buffer_bytes: usize,
     pub(super) capacity: usize,
+    pub(super) connections: bool,
+    pub(super) origin: Option<Nanos>,
     board_file: File,
     packets_file: File,
     slate_files: Vec<[File; 2]>,
-    flow_files: Vec<Option<Arc<File>>>,
+    flows: Vec<FlowsOf>,
 }
 
 impl Area {
@@ -88,10 +141,12 @@ impl Area {
             slates,
             buffer_bytes,
             capacity: flows.capacity,
+            connections: flows.connections,
+            origin: flows.origin,
             board_file: read_only(&board_file)?,
             packets_file,
             slate_files,
-            flow_files: flows.files.clone(),
+            flows: flows.functions.clone(),
         })
     }
 
@@ -103,7 +158,19 @@ impl Area {
             &self.slate_files[k][1],
         ];
         files.extend(k.checked_sub(1).map(|front| &self.slate_files[front][0]));
-        files.extend(self.flow_files[k].as_deref());
+        let FlowsOf { flows, images, .. } = &self.flows[k];
+        files.extend(flows.as_deref());
+        files.extend(images.as_ref().map(|(file, _)| &**file));
         files
+    }
+
+    /// How long flows are kept, if a function decides: the first that does.
+    pub(super) fn lifetimes(&self) -> Option<&Arc<Shown>> {
+        self.flows.iter().find_map(|flows| flows.lifetimes.as_ref())
+    }
+
+    /// What function `k` shows of its flows' state, if that is kept outside.
+    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
+        self.flows[k].images.as_ref().map(|(_, images)| images)
     }
 }

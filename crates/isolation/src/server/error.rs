@@ -1,6 +1,7 @@
 //! Why functions cannot be isolated.
 
 use std::io;
+use tailwater_nf::build::BuildError;
 
 /// Why functions cannot be isolated.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,14 @@ pub enum IsolationError {
         /// What is wrong with it.
         message: String,
     },
+    /// A program is no function that could be run.
+    #[error("function {function}: {message}")]
+    Unfit {
+        /// The function's name.
+        function: String,
+        /// What is wrong.
+        message: String,
+    },
     /// A program does not speak as it should.
     #[error("function {function}: its process was to {due}: {reason}")]
     Silent {
@@ -35,6 +44,9 @@ pub enum IsolationError {
         /// What it did.
         reason: String,
     },
+    /// The functions do not go together.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// Processes of one function say different things.
     #[error("processes of one function describe it in different ways")]
     Differ,

@@ -7,15 +7,19 @@
 //!
 //! What a process says is copied and then checked. It is a lie if
 //! - a place is none of this round's, or its frame reaches beyond its buffer,
-//! - a packet goes on, or is dropped, that a function in front had dropped, or is gone that had not been.
+//! - a packet goes on, or is dropped, that a function in front had dropped, or is gone that had not been,
+//! - a function wishes for a companion of a flow that had not said that it opens any.
 
 mod area;
 mod error;
 mod group;
+mod order;
 mod process;
 mod report;
 mod round;
 mod schedule;
+mod shown;
+mod starter;
 mod status;
 mod substitute;
 mod watch;
@@ -26,14 +30,17 @@ pub use report::{FunctionReport, IsolationReport, Restarts};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
 pub use substitute::FAILED;
 
+use crate::memory::filled;
 use area::{Area, Flows};
 use group::{Group, Seat};
 use process::{Detached, Starting};
 use round::Round;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_nf::batch::MAX_BATCH;
+use tailwater_nf::build::check_apart;
 use tailwater_nf::function::NetworkFunction;
 use tailwater_policy::isolation::BatchBounds;
 use watch::Watch;
@@ -43,6 +50,10 @@ use watch::Watch;
 pub struct IsolationConfig {
     /// The programs, in the chain's order.
     pub programs: Vec<Program>,
+    /// Whether flows are connections, since a function of the chain tracks them.
+    pub connections: bool,
+    /// Whether functions follow in the chain, in this process or in other rounds.
+    pub followed: bool,
     /// How long a turn may take, in time on the core; or in any case ten times as long.
     pub deadline: Duration,
     /// How long a program may take to be ready.
@@ -56,6 +67,8 @@ impl IsolationConfig {
     pub fn new(programs: Vec<Program>, objective: Nanos) -> IsolationConfig {
         IsolationConfig {
             programs,
+            connections: false,
+            followed: false,
             deadline: Duration::from_millis(10),
             patience: Duration::from_secs(30),
             batch: BatchBounds {
@@ -84,11 +97,20 @@ impl Isolation {
         let config = Arc::new(config);
         let of = cores.len() as u16;
         // All at once, with one of each to wait until it is needed.
+        let commons = |program: &Program| match program.demands.shared_bytes {
+            0 => Ok(None),
+            bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
+        };
+        let commons = config.programs.iter().map(commons);
+        let commons: Vec<_> = commons
+            .collect::<io::Result<_>>()
+            .map_err(IsolationError::Memory)?;
         let launch = |part| {
-            let programs = config.programs.iter();
-            let launched = programs.map(move |program| {
-                let first = Starting::launch(program, [part, of])?;
-                let spare = (!program.alone).then(|| Starting::launch(program, [part, of]));
+            let programs = config.programs.iter().zip(&commons);
+            let launched = programs.map(move |(program, commons)| {
+                let launch = || Starting::launch(program, [part, of], commons.clone());
+                let first = launch()?;
+                let spare = (!program.alone).then(launch);
                 Ok((first, spare.transpose()?))
             });
             launched.collect::<Result<Vec<_>, IsolationError>>()
@@ -98,14 +120,15 @@ impl Isolation {
         let mut groups = Vec::new();
         for (part, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
             let mut seats = Vec::new();
-            for ((first, spare), program) in starting.into_iter().zip(&config.programs) {
+            let programs = config.programs.iter().zip(&commons);
+            for ((first, spare), (program, commons)) in starting.into_iter().zip(programs) {
                 let first = first.wait(until)?;
                 let spare = spare.map(|spare| spare.wait(until)).transpose()?;
                 let same = |spare: &Detached| spare.description == first.description;
                 if !spare.as_ref().is_none_or(same) {
                     return Err(IsolationError::Differ);
                 }
-                seats.push(Seat::new(program.clone(), first, spare));
+                seats.push(Seat::new((program.clone(), commons.clone()), first, spare));
             }
             groups.push(Group::new(core, [part as u16, of], seats));
         }
@@ -116,6 +139,14 @@ impl Isolation {
                 return Err(IsolationError::Differ);
             }
         }
+        let seats = groups.first().map_or(&[][..], |group| &group.seats);
+        check_apart(seats.iter().map(|seat| {
+            let has_state = seat.description.state_bytes > 0;
+            (
+                &*seat.program.function,
+                [seat.program.demands.mixes_flows, has_state],
+            )
+        }))?;
         Ok(Isolation {
             config,
             groups,
@@ -126,11 +157,15 @@ impl Isolation {
     /// Functions like those that workers are [given](Isolation::functions).
     pub fn likenesses(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
-        substitute::all(seats, &Arc::new(Mutex::new(None)))
+        substitute::all(
+            (seats, self.config.connections),
+            &Arc::new(Mutex::new(None)),
+        )
     }
 
     /// Gives all processes their memory, and the real-time priority at which they take turns. Batches are of buffers
-    /// with so many bytes, and the flow table for so many flows, if there is one. From now on processes that fail
+    /// with so many bytes, and the flow table for so many flows, if there is one. If flow state is kept outside, `origin`
+    /// is the run's start, on the clock of the world. From now on processes that fail
     /// are replaced.
     ///
     /// # Errors
@@ -139,12 +174,27 @@ impl Isolation {
         &mut self,
         buffer_bytes: usize,
         flows: Option<usize>,
+        origin: Option<Nanos>,
     ) -> Result<(), IsolationError> {
         let descriptions = self.groups.first().map(Group::descriptions);
-        let flows = Flows::create(&descriptions.unwrap_or_default(), flows.unwrap_or(0))?;
+        let demands = self
+            .config
+            .programs
+            .iter()
+            .map(|program| program.demands.clone());
+        let functions: Vec<_> = descriptions
+            .unwrap_or_default()
+            .into_iter()
+            .zip(demands)
+            .collect();
+        let flows = Flows::create(
+            &functions,
+            (flows.unwrap_or(0), self.config.connections),
+            origin,
+        )?;
         for group in &mut self.groups {
             let area = Area::create(group.seats.len(), buffer_bytes, &flows)?;
-            group.attach(Arc::new(area))?;
+            group.attach(Arc::new(area), self.config.patience)?;
         }
         let groups = std::mem::take(&mut self.groups);
         self.watch = Some(Watch::start(groups, Arc::clone(&self.config))?);
@@ -159,8 +209,15 @@ impl Isolation {
         let watch = self.watch.as_ref();
         let watch = watch.unwrap_or_else(|| panic!("processes that are attached"));
         watch.with_group(worker, |group| {
-            let round = Round::new(group, worker as u16, self.config.batch);
-            substitute::all(&group.seats, &Arc::new(Mutex::new(round)))
+            let round = Round::new(
+                group,
+                worker as u16,
+                (self.config.batch, self.config.followed),
+            );
+            substitute::all(
+                (&group.seats, self.config.connections),
+                &Arc::new(Mutex::new(round)),
+            )
         })
     }
 

@@ -6,17 +6,38 @@ use super::error::IsolationError;
 use super::schedule;
 use crate::layout::VERSION;
 use crate::message::{Description, FromProgram, FromServer, NoMessage};
-use crate::program::fingerprint;
-use crate::socket::Socket;
+use crate::program::configuration;
+use crate::socket::{Socket, pair, receive_within};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
+use tailwater_nf::build::Demands;
+use tailwater_nf::library::Code;
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+
+/// How long a program may take until it says that it is there, however little of the machine is left for it. What it
+/// reads to configure itself comes later.
+const HELLO: Duration = Duration::from_secs(5);
+/// How often it is looked whether the run is over.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a program that has let go of its socket may take to end.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// What a program is to do first.
+const WHAT_IT_SPEAKS: &str = "say what it speaks, as libtailwater_nf does";
+
+/// At each switch the C library has the kernel note where a thread runs, for code that works on what is its core's. A
+/// function has one core, and the note takes a tenth of a switch.
+const NO_NOTES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 
 /// How a program is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +46,17 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+}
+
+/// The argument before the file of a library.
+const LIBRARY: &str = "--library";
+
+impl Launch {
+    fn with(&self, arguments: impl IntoIterator<Item = OsString>) -> Launch {
+        let mut launch = self.clone();
+        launch.arguments.extend(arguments);
+        launch
+    }
 }
 
 /// How a program is kept to its work.
@@ -37,7 +69,7 @@ pub struct Confined {
 }
 
 /// The program of one function of a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Program {
     /// The function's name in the chain.
     pub function: String,
@@ -49,28 +81,72 @@ pub struct Program {
     pub alone: bool,
     /// How it is kept to its work; none: it is trusted, and has this process's rights.
     pub confined: Option<Confined>,
+    /// What the spec says that it has to be given.
+    pub demands: Demands,
 }
 
 impl Program {
-    /// The functions of a chain, each as a program that [`run_function`](crate::program::run_function) is the main
-    /// part of: `launch` starts it, with the function's place in the chain as another argument.
-    pub fn of_chain(spec: &ChainSpec, launch: &Launch) -> Vec<Program> {
+    /// The functions of a chain, each as a program. `own` starts one that is built in, with the function's place in the
+    /// chain as another argument, and [`run_function`](crate::program::run_function) as its main part; or one from a
+    /// library, with `--library` and its file, and [`run_library`](crate::program::run_library). External functions are none.
+    pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
+        let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
+        let functions =
+            functions.filter(|(_, it)| !matches!(it.config, FunctionConfig::External(_)));
         let programs = functions.map(|(place, function)| {
-            let mut launch = launch.clone();
-            launch.arguments.push(place.to_string().into());
+            let foreign = match &function.config {
+                FunctionConfig::Library(library) => {
+                    let foreign = library.foreign();
+                    Some((Code::Library(&foreign.file), foreign))
+                }
+                FunctionConfig::Program(program) => {
+                    let foreign = program.foreign();
+                    Some((Code::Program(&foreign.file), foreign))
+                }
+                _ => None,
+            };
+            if let Some((code, foreign)) = foreign {
+                return Program::of_code(&function.name, &code, &foreign.config, own);
+            }
             Program {
                 function: function.name.clone(),
-                launch,
-                config: fingerprint(function),
+                launch: own.with([place.to_string().into()]),
+                config: configuration(function, capacity),
                 confined: None,
-                alone: match &function.config {
-                    FunctionConfig::Accounting(accounting) => accounting.export.is_some(),
-                    _ => false,
-                },
+                demands: Demands::of(&function.config, capacity),
+                alone: function.config.exports(),
             }
         });
         programs.collect()
+    }
+
+    /// A function of somebody else's, with this configuration, as JSON.
+    pub fn of_code(function: &str, code: &Code<'_>, config: &str, own: &Launch) -> Program {
+        Program {
+            function: function.to_owned(),
+            launch: match code {
+                Code::Library(file) => own.with([LIBRARY.into(), file.into()]),
+                Code::Program(file) => Launch {
+                    program: file.into(),
+                    arguments: Vec::new(),
+                },
+            },
+            config: config.to_owned(),
+            confined: None,
+            alone: false,
+            demands: Demands::default(),
+        }
+    }
+
+    /// Starts the program, has it configured, and ends it. What it says of its function.
+    ///
+    /// # Errors
+    /// It cannot be started, is none, or refuses its configuration.
+    pub fn try_out(&self, patience: Duration) -> Result<Description, IsolationError> {
+        let starting = Starting::launch(self, [0, 1], None)?;
+        let detached = starting.wait(Instant::now() + patience)?;
+        Ok(detached.description)
     }
 
     /// Which defences are left out: as [`Confinement::without`] says; `all` for a program that is trusted.
@@ -95,6 +171,17 @@ pub(super) struct Process {
     running: Running,
     pub(super) socket: Socket,
     function: String,
+    /// Whether it was to end.
+    killed: bool,
+}
+
+/// The end of a process.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// In words.
+    pub(super) how: String,
+    /// Whether it [was killed](Process::kill), and did not end by itself, nor was stopped by a defence.
+    pub(super) killed: bool,
 }
 
 impl Process {
@@ -120,36 +207,59 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has.
-    pub(super) fn ended(&mut self) -> Option<String> {
+    /// How it ended, if it has, and nothing is left of it.
+    pub(super) fn ended(&mut self) -> Option<Ended> {
         match &mut self.running {
-            Running::Trusted(child) => child.try_wait().ok().flatten().map(told),
-            Running::Confined(child) => child.wait_for(Duration::ZERO).map(told_of_confined),
+            Running::Trusted(child) => {
+                let status = child.try_wait().ok().flatten()?;
+                Some(Ended {
+                    killed: self.killed && status.signal() == Some(Signal::KILL.as_raw()),
+                    how: told(status),
+                })
+            }
+            Running::Confined(child) => {
+                let end = child.wait_for(Duration::ZERO)?;
+                Some(Ended {
+                    killed: end.stopped == Some(Stopped::Scheduler),
+                    how: told_of_confined(end),
+                })
+            }
         }
     }
 
-    /// Ends it now, if it runs, since it did not yield; or else tells how it had ended by itself, or been stopped.
-    pub(super) fn end(&mut self) -> Option<String> {
-        if self.ended().is_none() {
-            match &mut self.running {
-                // It may end by itself just now.
-                Running::Trusted(child) => drop(child.kill()),
-                Running::Confined(child) => child.kill(Stopped::Scheduler),
+    /// How it ended, if it has or does so soon.
+    fn ended_within(&mut self, bound: Duration) -> Option<Ended> {
+        let until = Instant::now() + bound;
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || Instant::now() >= until {
+                return ended;
             }
-            // To end it has to run once more, and its worker may never leave the core to it.
-            schedule::let_run(self.id());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends it, if it runs, since it did not yield. That takes a while, which this does not wait for.
+    pub(super) fn kill(&mut self) {
+        if self.killed || self.ended().is_some() {
+            return;
         }
         match &mut self.running {
-            Running::Trusted(child) => {
-                let status = child.wait().ok()?;
-                let by_us = status.signal() == Some(Signal::KILL.as_raw());
-                (!by_us).then(|| told(status))
-            }
-            Running::Confined(child) => {
-                let end = child.wait();
-                let by_us = end.stopped == Some(Stopped::Scheduler);
-                (!by_us).then(|| told_of_confined(end))
-            }
+            // It may end by itself just now.
+            Running::Trusted(child) => drop(child.kill()),
+            Running::Confined(child) => child.kill(Stopped::Scheduler),
+        }
+        self.killed = true;
+        // To end it has to run once more, and its worker may never leave the core to it.
+        schedule::let_run(self.id());
+    }
+
+    /// What has become of it, whose socket says this, if it is known so soon.
+    pub(super) fn why_silent(&mut self, error: &io::Error, bound: Duration) -> String {
+        match (self.ended_within(bound), error.kind()) {
+            (Some(ended), _) => ended.how,
+            (None, io::ErrorKind::UnexpectedEof) => "it let go of its socket".to_owned(),
+            (None, _) => error.to_string(),
         }
     }
 
@@ -164,7 +274,11 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
+        match &mut self.running {
+            Running::Trusted(child) => drop(child.wait()),
+            Running::Confined(child) => drop(child.wait()),
+        }
     }
 }
 
@@ -197,20 +311,22 @@ pub(super) struct Detached {
 pub(super) struct Starting {
     process: Process,
     began: Instant,
-    configure: Option<Vec<u8>>,
+    /// What it is sent then, with the file that the function's processes share.
+    configure: Option<(Vec<u8>, Option<Arc<File>>)>,
 }
 
 impl Starting {
     pub(super) fn launch(
         program: &Program,
         [part, of]: [u16; 2],
+        commons: Option<Arc<File>>,
     ) -> Result<Starting, IsolationError> {
         let refused = |source| IsolationError::Launch {
             function: program.function.clone(),
             program: program.launch.program.display().to_string(),
             source,
         };
-        let (socket, theirs) = Socket::pair().map_err(refused)?;
+        let (socket, theirs) = pair().map_err(refused)?;
         let began = Instant::now();
         let running = match &program.confined {
             None => trusted(&program.launch, theirs).map(Running::Trusted),
@@ -228,9 +344,10 @@ impl Starting {
                 running,
                 socket,
                 function: program.function.clone(),
+                killed: false,
             },
             began,
-            configure: Some(configure.encode()),
+            configure: Some((configure.encode(), commons)),
         })
     }
 
@@ -238,25 +355,24 @@ impl Starting {
     fn step(&mut self, bound: Duration) -> Result<Option<Description>, IsolationError> {
         let process = &mut self.process;
         let due = match self.configure {
-            Some(_) => "say what it speaks",
+            Some(_) => WHAT_IT_SPEAKS,
             None => "describe itself",
         };
-        // 0 would be for ever.
-        let bounded = process
-            .socket
-            .wait_at_most(bound.max(Duration::from_micros(1)));
-        let received = bounded.and_then(|()| process.socket.receive());
-        let message = match received {
+        let message = match receive_within(&process.socket, bound) {
             Ok((message, _)) => FromProgram::decode(&message),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => {
-                let reason = process.ended().unwrap_or_else(|| error.to_string());
+                // One that ends lets go of the socket first.
+                let reason = process.why_silent(&error, ENDING);
                 return Err(process.silent(due, reason));
             }
         };
         match (message, self.configure.take()) {
-            (Ok(FromProgram::Hello { version }), Some(configure)) if version >= VERSION => {
-                let sent = process.socket.send(&configure, &[]);
+            (Ok(FromProgram::Hello { version }), Some((configure, commons)))
+                if version >= VERSION =>
+            {
+                let files: Vec<&File> = commons.as_deref().into_iter().collect();
+                let sent = process.socket.send(&configure, &files);
                 sent.map_err(|error| process.silent("take its configuration", error))?;
                 Ok(None)
             }
@@ -264,6 +380,10 @@ impl Starting {
             (Ok(FromProgram::Refuse { field, message }), None) => Err(IsolationError::Refused {
                 function: process.function.clone(),
                 field,
+                message,
+            }),
+            (Ok(FromProgram::Unfit { message }), None) => Err(IsolationError::Unfit {
+                function: process.function.clone(),
                 message,
             }),
             (Ok(FromProgram::Hello { version }), _) => {
@@ -276,28 +396,45 @@ impl Starting {
     }
 
     /// Waits until it is ready.
-    pub(super) fn wait(mut self, until: Instant) -> Result<Detached, IsolationError> {
+    pub(super) fn wait(self, until: Instant) -> Result<Detached, IsolationError> {
+        self.wait_unless(until, &AtomicBool::new(false))
+    }
+
+    /// As [`wait`](Starting::wait), but gives up soon when the run is over.
+    pub(super) fn wait_unless(
+        mut self,
+        until: Instant,
+        over: &AtomicBool,
+    ) -> Result<Detached, IsolationError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if let Some(description) = self.step(left)? {
+            let left = match self.until_hello() {
+                Some(hello) => left.min(hello),
+                None => left,
+            };
+            if let Some(description) = self.step(left.min(LOOK))? {
                 return Ok(self.detached(description));
             }
-            if left.is_zero() {
-                return Err(self.process.silent("be ready", "it takes too long"));
+            if left.is_zero() || over.load(Ordering::Relaxed) {
+                return Err(self.too_late());
             }
         }
     }
 
-    /// Whether it is ready by now.
-    pub(super) fn poll(mut self) -> Result<Result<Detached, Starting>, IsolationError> {
-        Ok(match self.step(Duration::ZERO)? {
-            Some(description) => Ok(self.detached(description)),
-            None => Err(self),
-        })
+    /// How long it may still take to say that it is there; none, if it has.
+    fn until_hello(&self) -> Option<Duration> {
+        let left = HELLO.saturating_sub(self.began.elapsed());
+        self.configure.as_ref().map(|_| left)
     }
 
-    pub(super) fn began(&self) -> Instant {
-        self.began
+    fn too_late(&self) -> IsolationError {
+        match self.configure {
+            Some(_) => {
+                let reason = format!("it said nothing for {} s", HELLO.as_secs());
+                self.process.silent(WHAT_IT_SPEAKS, reason)
+            }
+            None => self.process.silent("be ready", "it takes too long"),
+        }
     }
 
     fn detached(self, description: Description) -> Detached {
@@ -314,12 +451,15 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.arguments)
+        .env(NO_NOTES.0, NO_NOTES.1)
         .stdin(Stdio::from(socket.0))
-        .stdout(Stdio::null());
+        .stdout(Stdio::null())
+        // What a terminal interrupts is the run, which ends its functions when they have done their work.
+        .process_group(0);
     // SAFETY: two system calls, which neither allocate nor lock.
     unsafe {
         command.pre_exec(|| {
-            // The watch starts processes, too, and has a high priority.
+            // Whoever starts it may have a high priority.
             schedule::be_ordinary()?;
             // The process is not to outlive this one, whatever the program does.
             Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
@@ -337,6 +477,8 @@ fn confine(
     let errors = io::stderr();
     let mut program = tailwater_confine::Program::new(&launch.program);
     program.arguments.clone_from(&launch.arguments);
+    let (name, value) = NO_NOTES;
+    program.environment = vec![(name.into(), value.into())];
     program.input = Some(socket.0.as_fd());
     program.errors = Some(errors.as_fd());
     let started = match &confined.container {

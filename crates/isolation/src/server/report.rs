@@ -27,6 +27,27 @@ pub struct IsolationReport {
     pub failures: Vec<String>,
 }
 
+impl IsolationReport {
+    /// This, and what the functions of another part of the chain did, which took turns on the same cores.
+    #[must_use]
+    pub fn and(mut self, behind: IsolationReport) -> IsolationReport {
+        if self.functions.is_empty() {
+            self.mode = behind.mode;
+        }
+        self.without.extend(behind.without);
+        self.without.sort_unstable();
+        self.without.dedup();
+        self.real_time &= behind.real_time;
+        self.batch = self.batch.max(behind.batch);
+        self.empty_us = self.empty_us.max(behind.empty_us);
+        self.switches_us = self.switches_us.max(behind.switches_us);
+        self.packet_us = self.packet_us.max(behind.packet_us);
+        self.functions.extend(behind.functions);
+        self.failures.extend(behind.failures);
+        self
+    }
+}
+
 /// What the processes of one function did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FunctionReport {

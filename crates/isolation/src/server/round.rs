@@ -2,27 +2,28 @@
 
 use super::area::Area;
 use super::group::Group;
+use super::order::Order;
 use super::status::{Measured, Status};
-use crate::layout::{ENDED, Ended, FINISHING, Known, OVER, Place, Wish};
-use crate::program::turns::number_of;
+use crate::layout::{
+    ENDED, Ended, FINISHING, Known, MASKS, Masks, OVER, Place, WISHING, Wish, WishKind, all_of,
+    places,
+};
+use crate::program::number_of;
 use rustix::thread::sched_yield;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Verdict};
+use tailwater_net::toeplitz::bucket_of;
+use tailwater_nf::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Packet, Verdict};
 use tailwater_nf::flow_table::NoCompanion;
-use tailwater_nf::function::FlowStates;
+use tailwater_nf::function::{FlowStates, Lifetimes, MAX_WISHES, Wishes};
 use tailwater_policy::isolation::{BatchBounds, BatchSize};
+use tailwater_sdk::host::find_headers;
+use tailwater_sdk::protocol::images::FlowImages;
 
 /// A flow's state with the worker: its birth, and its place.
 pub(super) type Opened = [u64; 2];
-
-/// What has become of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Forward,
-    Dropped { by: u8, reason: u8 },
-}
 
 /// What a worker has of a function's process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +36,17 @@ struct Peer {
     reasons: u8,
     /// Whether it wants to know of flows that end.
     wants_flow_ends: bool,
+    /// Whether it may wish for companions: not if it has no state, which is what they are for.
+    opens_companions: bool,
+}
+
+/// A round came to no end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failed {
+    /// The first function whose process failed.
+    function: usize,
+    /// How many functions in front had taken their turns.
+    turns: usize,
 }
 
 /// A worker's rounds.
@@ -44,12 +56,23 @@ pub(super) struct Round {
     /// The last one.
     round: u64,
     flags: u64,
+    /// Whether functions follow in the chain that are none of these.
+    followed: bool,
+    /// How long processes have been waited for.
+    waited: Duration,
+    /// Flows that had ended when all functions were last known to have been told, or never to be.
+    told: u64,
     /// The last flow opened.
     birth: u64,
     peers: Vec<Peer>,
-    /// By place in the batch.
-    fates: Box<[Fate]>,
-    /// Where each packet's frame is now, by place.
+    order: Order,
+    /// Which packets were left before each function, and behind the last.
+    through: Vec<Masks>,
+    /// Which of those that are left are not where they were before the first.
+    moved: Masks,
+    /// Why a packet was dropped, by its place; for those that were.
+    reasons: Box<[u8]>,
+    /// Where each packet's frame is now, by place; for those that have moved.
     frames: Box<[[u16; 2]]>,
     /// The places of the packets that are left, in order.
     left: Vec<u16>,
@@ -67,25 +90,45 @@ pub(super) struct Round {
 /// noticed.
 const EMPTY_EVERY: u32 = 64;
 
+/// How long processes that are down are waited for at the end of a run, all in all, and how often it is looked.
+const REPLACED: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
+/// How long they are when flows go to another worker, in which all packets would be lost by them.
+const REPLACED_SOON: Duration = Duration::from_millis(10);
+
 /// The number of bits for a worker's births.
 const BIRTH_BITS: u32 = 48;
 
 impl Round {
-    pub(super) fn new(group: &Group, worker: u16, bounds: BatchBounds) -> Option<Round> {
+    pub(super) fn new(
+        group: &Group,
+        worker: u16,
+        (bounds, followed): (BatchBounds, bool),
+    ) -> Option<Round> {
         let seats = group.seats.iter().map(|seat| &seat.description);
         let peers = seats.clone().map(|description| Peer {
             reasons: description.drop_reasons.len() as u8,
             wants_flow_ends: description.wants_flow_ends,
+            opens_companions: description.opens_companions && description.state_bytes > 0,
             ..Peer::default()
         });
+        let area = group.area.as_ref()?;
+        let (status, wishing) = (&group.status, peers.clone());
+        let wishing = wishing.map(|peer| peer.opens_companions);
         Some(Round {
-            area: Arc::clone(group.area.as_ref()?),
+            area: Arc::clone(area),
             status: Arc::clone(&group.status),
             round: 0,
             flags: 0,
+            followed,
+            waited: Duration::ZERO,
+            told: 0,
             birth: u64::from(worker) << BIRTH_BITS,
+            order: Order::new(Arc::clone(status), Arc::clone(area), wishing.collect()),
             peers: peers.collect(),
-            fates: vec![Fate::Forward; MAX_BATCH].into(),
+            through: vec![Masks::default(); group.seats.len() + 1],
+            moved: Masks::default(),
+            reasons: vec![0; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
             left: Vec::with_capacity(MAX_BATCH),
             size: BatchSize::new(bounds, DEFAULT_BATCH),
@@ -102,6 +145,12 @@ impl Round {
         self.birth
     }
 
+    /// As [`give_birth`](Round::give_birth), for a flow of the next batch that no function has seen.
+    pub(super) fn give_birth_to_new(&mut self) -> u64 {
+        self.order.expect_wishes();
+        self.give_birth()
+    }
+
     /// Runs a batch through all functions, and keeps what they make of each packet for [`tell`](Round::tell).
     pub(super) fn run(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let count = batch.len();
@@ -109,30 +158,33 @@ impl Round {
         self.left.extend(0..count as u16);
         let failed = match self.meet() {
             Some(down) => {
-                self.fates[..count].fill(Fate::Forward);
+                self.judge(count, 0);
                 Some(down)
             }
             None => {
                 self.measure_switches();
                 let began = Instant::now();
+                self.order.restore_for_packets(began);
                 self.describe(batch, flows, has_state);
-                let failed = self.go(count, flows.now().0, |round, wish| {
-                    round.grant(wish, batch, flows)
+                let failed = self.go(count, flows.now().0, |round, k, wish| {
+                    round.grant(k, wish, batch, flows)
                 });
                 if failed.is_none() {
                     self.observe(count, began);
                 }
-                let liar = self.judge(count, failed);
+                let turns = failed.map_or(self.peers.len(), |failed| failed.turns);
+                let liar = self.judge(count, turns);
                 if let Some(liar) = liar {
-                    self.status.accuse(liar);
+                    self.accuse(liar);
                     // What was said before the lie was found does not count.
-                    self.judge(count, Some(liar));
+                    self.judge(count, liar);
                 }
-                liar.or(failed)
+                self.status.end();
+                liar.or(failed.map(|failed| failed.function))
             }
         };
         if let Some(failed) = failed {
-            self.lose(count, failed);
+            self.lose(failed);
         }
         self.copy_out(count, batch);
     }
@@ -151,7 +203,9 @@ impl Round {
         }
         self.until_empty = EMPTY_EVERY;
         let began = Instant::now();
-        let failed = self.go(0, 0, |_, _| Err(number_of(NoCompanion::NoPlace)));
+        self.order.restore(began);
+        let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+        self.status.end();
         if failed.is_none() {
             let took = began.elapsed().as_nanos() as f64;
             self.empties += 1.0;
@@ -162,6 +216,7 @@ impl Round {
                 took
             };
             self.empty += (took.min(usual) - self.empty) / self.empties;
+            self.size.set_empty(Nanos(self.empty as u64));
         }
         let costs = self.size.costs();
         self.status.measure(&Measured {
@@ -177,16 +232,34 @@ impl Round {
         self.size.observe(packets, Nanos(took as u64));
     }
 
-    /// Copies the frames of those packets out that go on.
-    fn copy_out(&self, count: usize, batch: &mut Batch) {
-        let packets = &self.area.packets;
-        let buffer_bytes = self.area.buffer_bytes;
-        for i in 0..count {
-            if self.fates[i] == Fate::Forward {
-                let [start, length] = self.frames[i].map(usize::from);
-                batch.replace_frame(i, [start, length], |frame| {
-                    packets.read(i * buffer_bytes + start, frame);
+    /// Copies the frames of those packets out that go on. If functions follow in this process, finds their headers: the last
+    /// one here loses those that have none any more.
+    fn copy_out(&mut self, count: usize, batch: &mut Batch) {
+        let Area {
+            packets,
+            board,
+            buffer_bytes,
+            ..
+        } = &*self.area;
+        let (left, last) = (self.through[self.peers.len()], self.peers.last());
+        let lost = last.map_or(u8::MAX, |last| last.reasons);
+        for (word, left) in left.into_iter().enumerate().take(count.div_ceil(64)) {
+            for i in places(word, left) {
+                let [start, length] = match self.moved[word] >> (i % 64) & 1 {
+                    0 => board.place(i),
+                    _ => self.frames[i],
+                };
+                let place = [start.into(), length.into()];
+                batch.replace_frame(i, place, |frame| {
+                    packets.read(i * buffer_bytes + place[0], frame);
                 });
+                if self.followed {
+                    let (packet, frame) = batch.packet_mut(i);
+                    if !find_headers(frame, &mut packet.headers) {
+                        self.reasons[i] = lost;
+                        self.through[self.peers.len()][word] &= !(1 << (i % 64));
+                    }
+                }
             }
         }
     }
@@ -212,91 +285,138 @@ impl Round {
     /// Writes down what is known of the packets, and copies their frames.
     fn describe(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let (board, packets) = (&self.area.board, &self.area.packets);
-        let (buffer_bytes, round) = (self.area.buffer_bytes, self.round + 1);
+        let (buffer_bytes, connections) = (self.area.buffer_bytes, self.area.connections);
         let mut i = 0;
         batch.for_each(|packet, frame| {
-            let [start, length] = [packet.start(), frame.len()];
+            let start = packet.start();
             let (birth, flow) = match has_state {
                 true => {
-                    let [birth, flow] = *flows.state::<Opened>(packet);
-                    (birth, flow as u32)
+                    let [birth, place] = *flows.state::<Opened>(packet);
+                    let place = place as u32;
+                    // Functions that keep a state for each direction have a place for each.
+                    let of_direction = place << 1 | u32::from(packet.is_reversed());
+                    (birth, if connections { of_direction } else { place })
                 }
                 false => (0, packet.flow().unwrap_or(u32::MAX)),
             };
             board.set_known(
                 i,
                 &Known {
+                    place: [start as u16, frame.len() as u16],
                     arrival: packet.arrival.0,
                     rss_hash: packet.rss_hash,
+                    entry: packet.entry,
                     flow,
                     birth,
-                    key: packet.headers.key,
                 },
+                &packet.headers,
             );
-            let place = Place::Here {
-                start: start as u16,
-                length: length as u16,
-                rekeyed: false,
-            };
-            board.set_place(i, place.encode(round));
             packets.write(i * buffer_bytes + start, frame);
             i += 1;
         });
     }
 
-    /// Has all processes take their turns. The first function whose process failed.
+    /// Has all processes take their turns. The first function whose process failed, if one did; the last round goes on
+    /// without it. The worker is busy until what they say has been read.
     fn go(
         &mut self,
         count: usize,
         now: u64,
-        mut grant: impl FnMut(&mut Round, Wish) -> Result<(u32, u64), u8>,
-    ) -> Option<usize> {
+        mut grant: impl FnMut(&mut Round, usize, Wish) -> Result<(u32, u64), u8>,
+    ) -> Option<Failed> {
         self.round += 1;
         let (round, functions) = (self.round, self.peers.len());
         let area = Arc::clone(&self.area);
+        let mut yields = 0;
+        let is_last = self.flags & OVER != 0;
+        // Known before anybody can have begun.
+        let numbers = self.peers.iter().map(|peer| peer.number);
+        if let Err(failed) = self.status.begin(round, numbers)
+            && !is_last
+        {
+            self.order.end(0);
+            self.status.end();
+            return Some(Failed {
+                function: failed,
+                turns: 0,
+            });
+        }
         area.board.begin(round, count, now, self.flags);
-        self.status.set_busy(round);
         let mut k = 0;
         let failed = loop {
+            if is_last {
+                // A slate may still be wiped for a process that comes too late.
+                k = 0;
+            }
             while k < functions && area.slates[k].done() == round {
                 k += 1;
             }
             if k == functions {
                 break None;
             }
-            if self.status.up(k) != self.peers[k].number {
-                break Some(k);
+            self.order.passed(k);
+            let up = self.status.up(k);
+            let failed = up == 0 || up != self.peers[k].number;
+            if failed && is_last {
+                // It has nothing to say of no packets, and those behind are to have their turns.
+                self.status.miss(k);
+                area.slates[k].set_done(round);
+                continue;
+            }
+            if failed {
+                break Some(Failed {
+                    function: k,
+                    turns: k,
+                });
             }
             let slate = &area.slates[k];
             if slate.wishes() != self.peers[k].wishes {
                 let wish = slate.wish();
                 self.peers[k].wishes = wish.number;
-                let answer = grant(self, wish);
+                self.order.wishes(k);
+                let answer = grant(self, k, wish);
                 slate.set_answer(wish.number, answer);
             }
             for slate in &area.slates[k..] {
                 slate.wake();
             }
+            yields += 1;
             sched_yield();
         };
-        self.status.set_busy(0);
+        self.order.end(yields);
         self.status.count_turns(k);
         failed
     }
 
-    /// Opens a companion that a function wishes for.
+    /// Opens a companion that function `k` wishes for.
     fn grant(
         &mut self,
+        k: usize,
         wish: Wish,
         batch: &Batch,
         flows: &mut FlowStates<'_>,
     ) -> Result<(u32, u64), u8> {
+        if !self.peers[k].opens_companions {
+            self.accuse(k);
+            return Err(number_of(NoCompanion::NoPlace));
+        }
         // Whatever it says: only for a packet of this batch, and in its flow's bucket.
         let at = usize::from(wish.at);
         if at >= batch.len() {
             return Err(number_of(NoCompanion::NoPlace));
         }
-        let opened = flows.open_companion::<Opened>(batch.packet(at), &wish.key, wish.rss_hash);
+        let packet = batch.packet(at);
+        let opened = match wish.kind {
+            WishKind::Open => flows.open_companion::<Opened>(packet, &wish.key, wish.rss_hash),
+            WishKind::Rejoin => {
+                let images = self.area.images(k);
+                let is_new = |place, opened: &mut Opened| {
+                    images.is_some_and(|images: &Arc<FlowImages>| !images.is_of(place, opened[0]))
+                };
+                flows.rejoin_companion(packet, &wish.key, wish.rss_hash, is_new)
+            }
+            WishKind::Free => Err(NoCompanion::NoPlace),
+        };
         let (place, state) = opened.map_err(number_of)?;
         if state[0] == 0 {
             *state = [self.give_birth(), place.into()];
@@ -304,73 +424,156 @@ impl Round {
         Ok((place, state[0]))
     }
 
-    /// Reads what the functions in front of the one that failed made of the packets. The first that lies.
-    fn judge(&mut self, count: usize, failed: Option<usize>) -> Option<usize> {
-        let functions = failed.unwrap_or(self.peers.len());
-        let (area, round) = (&self.area, self.round);
-        let mut liar = None;
-        for i in 0..count {
-            let mut here = Place::decode(area.board.place(i), round);
-            let mut fate = Fate::Forward;
-            for (k, slate) in area.slates[..functions].iter().enumerate() {
-                let place = Place::decode(slate.place(i), round);
-                let place = place.filter(|place| place.fits(area.buffer_bytes));
-                match (here, place) {
-                    (Some(_), Some(Place::Here { .. })) => here = place,
-                    (Some(_), Some(Place::Dropped(reason))) => {
-                        here = None;
-                        fate = Fate::Dropped {
-                            by: k as u8,
-                            // A number that is no reason of its own is not to look like one of ours.
-                            reason: match reason < self.peers[k].reasons {
-                                true => reason,
-                                false => u8::MAX,
-                            },
-                        };
-                    }
-                    (None, Some(Place::Gone)) => {}
-                    _ => {
-                        liar = Some(liar.map_or(k, |liar: usize| liar.min(k)));
-                        break;
-                    }
+    /// Asks function `k` what it would wish for a packet's flow, from this turn on; and the turn of that. `None` if
+    /// it cannot say.
+    pub(super) fn wishes(
+        &mut self,
+        k: usize,
+        packet: &Packet,
+        turn: u8,
+        wish: &mut Wishes<'_>,
+    ) -> Option<u8> {
+        if self.meet().is_some() {
+            return None;
+        }
+        self.order.restore(Instant::now());
+        self.area.board.set_known(
+            0,
+            &Known {
+                place: [0; 2],
+                arrival: turn.into(),
+                rss_hash: packet.rss_hash,
+                entry: 0,
+                flow: u32::MAX,
+                birth: 0,
+            },
+            &packet.headers,
+        );
+        let flags = self.flags;
+        self.flags |= WISHING;
+        let failed = self.go(0, 0, |_, _, asked| {
+            let bucket = bucket_of(asked.rss_hash);
+            match asked.kind {
+                WishKind::Free if wish.is_free(&asked.key, bucket) => Ok((0, 0)),
+                WishKind::Free => Err(number_of(NoCompanion::Taken)),
+                WishKind::Open | WishKind::Rejoin => Err(number_of(NoCompanion::NoPlace)),
+            }
+        });
+        self.flags = flags;
+        let slate = &self.area.slates[k];
+        let told = failed.is_none().then(|| {
+            for (number, key) in slate.list() {
+                if usize::from(number) < MAX_WISHES {
+                    wish.ask(number, key);
                 }
             }
-            self.fates[i] = fate;
-            if let Some(Place::Here { start, length, .. }) = here {
-                self.frames[i] = [start, length];
+            slate.list_turn()
+        });
+        self.status.end();
+        told
+    }
+
+    /// How long flows are kept, if a function decides.
+    pub(super) fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        let lifetimes = self.area.lifetimes()?;
+        Some(Arc::clone(lifetimes) as Arc<dyn Lifetimes>)
+    }
+
+    /// What function `k` shows of its flows.
+    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
+        self.area.images(k)
+    }
+
+    /// The process that function `k` had when the round began has lied.
+    fn accuse(&self, k: usize) {
+        self.status.accuse(k, self.peers[k].number);
+    }
+
+    /// Reads what the first so many functions made of the packets. The first that lies.
+    fn judge(&mut self, count: usize, functions: usize) -> Option<usize> {
+        self.through[0] = std::array::from_fn(|word| all_of(count, word));
+        self.moved = Masks::default();
+        for k in 0..functions {
+            if !self.believe(k, count) {
+                return Some(k);
             }
         }
-        liar
+        for k in functions..self.peers.len() {
+            self.through[k + 1] = self.through[k];
+        }
+        None
+    }
+
+    /// Reads what function `k` made of the packets that those in front left. Whether it can be true.
+    fn believe(&mut self, k: usize, count: usize) -> bool {
+        let Area {
+            slates,
+            buffer_bytes,
+            ..
+        } = &*self.area;
+        let (slate, round, reasons) = (&slates[k], self.round, self.peers[k].reasons);
+        if slate.said() != round {
+            return false;
+        }
+        self.through[k + 1] = Masks::default();
+        for word in 0..count.div_ceil(64) {
+            let [left, moved] = slate.masks(word);
+            let before = self.through[k][word];
+            if left & !before != 0 || moved & !left != 0 {
+                return false;
+            }
+            for i in places(word, before & !left) {
+                let Some(Place::Dropped(reason)) = Place::decode(slate.place(i), round) else {
+                    return false;
+                };
+                // A number that is no reason of its own is not to look like one of ours.
+                self.reasons[i] = match reason < reasons {
+                    true => reason,
+                    false => u8::MAX,
+                };
+            }
+            for i in places(word, moved) {
+                match Place::decode(slate.place(i), round) {
+                    Some(place @ Place::Here { start, length, .. })
+                        if place.fits(*buffer_bytes) =>
+                    {
+                        self.frames[i] = [start, length];
+                    }
+                    _ => return false,
+                }
+            }
+            (self.through[k + 1][word], self.moved[word]) = (left, moved);
+        }
+        true
     }
 
     /// The packets that a function had in its hands when its process failed are lost by it.
     #[cold]
-    fn lose(&mut self, count: usize, failed: usize) {
-        let lost = Fate::Dropped {
-            by: failed as u8,
-            reason: self.peers[failed].reasons,
-        };
-        for fate in &mut self.fates[..count] {
-            match fate {
-                Fate::Dropped { by, .. } if usize::from(*by) < failed => {}
-                fate => *fate = lost,
+    fn lose(&mut self, failed: usize) {
+        let lost = self.peers[failed].reasons;
+        for word in 0..MASKS {
+            for i in places(word, self.through[failed][word]) {
+                self.reasons[i] = lost;
             }
         }
+        self.through[failed + 1..].fill(Masks::default());
     }
 
     /// Says of the packets that are left which of them function `k` has dropped.
     pub(super) fn tell(&mut self, k: usize, batch: &mut Batch) {
-        let fates = &self.fates;
+        if self.through[k] == self.through[k + 1] {
+            return;
+        }
+        let dropped: Masks =
+            std::array::from_fn(|word| self.through[k][word] & !self.through[k + 1][word]);
+        let reasons = &self.reasons;
+        let is_gone = |at: u16| dropped[usize::from(at) / 64] >> (at % 64) & 1 != 0;
         for (packet, &at) in batch.iter_mut().zip(&self.left) {
-            match fates[usize::from(at)] {
-                Fate::Dropped { by, reason } if usize::from(by) == k => {
-                    packet.verdict = Verdict::Drop(reason);
-                }
-                _ => {}
+            if is_gone(at) {
+                packet.verdict = Verdict::Drop(reasons[usize::from(at)]);
             }
         }
-        let gone = |at: &u16| matches!(fates[usize::from(*at)], Fate::Dropped { by, .. } if usize::from(by) == k);
-        self.left.retain(|at| !gone(at));
+        self.left.retain(|&at| !is_gone(at));
     }
 
     /// What function `k` has counted.
@@ -386,28 +589,100 @@ impl Round {
         }
     }
 
-    /// A flow has ended: the functions that want to know are told with the next round.
-    pub(super) fn end_flow(&mut self, [birth, flow]: Opened) {
+    /// A flow has ended: the functions that want to know are told with the next round, of both directions of a connection.
+    pub(super) fn end_flow(&mut self, [birth, place]: Opened) {
+        let place = place as u32;
+        if self.area.connections {
+            self.end_place(birth, place << 1);
+            self.end_place(birth, place << 1 | 1);
+        } else {
+            self.end_place(birth, place);
+        }
+    }
+
+    fn end_place(&mut self, birth: u64, flow: u32) {
         if self.waiting() >= ENDED {
             // A round of no packets makes room. Without it, the first are forgotten.
-            self.run_empty();
+            self.run_empty_patiently();
+            if self.flags & FINISHING != 0 {
+                for k in 0..self.peers.len() {
+                    if self.waiting_for(k) >= ENDED {
+                        self.status.miss(k);
+                    }
+                }
+            }
         }
-        let flow = flow as u32;
         self.area.board.add_ended(Ended { flow, birth });
     }
 
     /// How many ended flows some function has not looked at.
     fn waiting(&self) -> u64 {
-        let ended = self.area.board.ended();
-        let wanting = self.peers.iter().zip(&self.area.slates);
-        let waiting = wanting.filter(|(peer, _)| peer.wants_flow_ends);
-        let waiting = waiting.map(|(_, slate)| ended.saturating_sub(slate.taken()));
+        let waiting = (0..self.peers.len()).map(|k| self.waiting_for(k));
         waiting.max().unwrap_or(0)
     }
 
-    fn run_empty(&mut self) {
-        if self.meet().is_none() {
-            self.go(0, 0, |_, _| Err(number_of(NoCompanion::NoPlace)));
+    /// How many of them function `k` has not looked at, if it wants to.
+    fn waiting_for(&self, k: usize) -> u64 {
+        let taken = self.area.slates[k].taken();
+        match self.peers[k].wants_flow_ends {
+            true => self.area.board.ended().saturating_sub(taken),
+            false => 0,
+        }
+    }
+
+    /// Has a batch of no packets go round. Processes that are down are waited for, for at most `bound`, and it goes round
+    /// again if one fails. How long that was waited.
+    fn run_empty(&mut self, bound: Duration) -> Duration {
+        let mut waited = Duration::ZERO;
+        loop {
+            while self.meet().is_some() {
+                if waited >= bound {
+                    return waited;
+                }
+                let began = Instant::now();
+                thread::sleep(LOOK);
+                waited += began.elapsed();
+            }
+            self.order.restore(Instant::now());
+            let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+            self.status.end();
+            if failed.is_none() || bound.is_zero() {
+                return waited;
+            }
+        }
+    }
+
+    /// As [`run_empty`](Round::run_empty). At the end of the run processes are waited for: nobody else will tell what
+    /// is told with it.
+    fn run_empty_patiently(&mut self) {
+        let bound = match self.flags & FINISHING {
+            0 => Duration::ZERO,
+            _ => REPLACED.saturating_sub(self.waited),
+        };
+        let waited = self.run_empty(bound);
+        self.waited += waited;
+    }
+
+    /// Flows go to another worker. Of those that ended here all functions are told before, for another flow there may
+    /// soon have their place; what nobody is there to be told of is forgotten.
+    pub(super) fn tell_ends(&mut self) {
+        let ended = self.area.board.ended();
+        let is_told = |round: &Round| {
+            let mut slates = round.area.slates.iter();
+            slates.all(|slate| slate.taken() == ended)
+        };
+        if self.told == ended {
+            return;
+        }
+        self.told = ended;
+        if is_told(self) {
+            return;
+        }
+        self.run_empty(REPLACED_SOON);
+        if !is_told(self) {
+            for n in ended.saturating_sub(ENDED)..ended {
+                self.area.board.forget_ended(n);
+            }
         }
     }
 
@@ -419,9 +694,15 @@ impl Round {
     /// Nothing follows: all processes end.
     pub(super) fn finish(&mut self) {
         if self.flags & OVER == 0 {
+            // All are there then, if they can be.
+            self.run_empty_patiently();
             self.flags |= OVER;
             self.status.be_patient();
-            self.run_empty();
+            self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+            self.status.end();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,14 @@ pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Keeps these processes from their core as long as others of [`PRIORITY`] want it.
+pub(super) fn set_back(processes: impl Iterator<Item = u32>) {
+    for process in processes {
+        // It may have ended, which the watch will see.
+        let _ = set_priority(process, PRIORITY - 1);
+    }
+}
+
 /// What a process does, as the kernel says: `R` for one that could run, `X` for one that is about to have ended; and the
 /// time it has had on cores.
 pub(super) fn state(process: u32) -> (char, Duration) {

@@ -5,7 +5,8 @@ use super::round::{Opened, Round};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_net::FlowKey;
 use tailwater_nf::batch::{Batch, Packet, Verdict};
-use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_nf::function::{Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow, Wishes};
+use tailwater_sdk::protocol::images::FlowImages;
 
 /// Why packets are lost that a process had in its hands when it failed, and those for which there was none.
 pub const FAILED: &str = "process-failed";
@@ -22,23 +23,38 @@ pub(super) struct Substitute {
     counts: Box<[u64]>,
     /// Whether any function of the chain has state; of the first function only.
     has_state: bool,
+    /// Whether flows are connections, since a function of the chain tracks them; of the first function only.
+    tracks_connections: bool,
+    /// Whether this function does.
+    mixes_flows: bool,
     wants_flow_ends: bool,
     opens_companions: bool,
+    /// Whether this function itself does.
+    wishes: bool,
+    durable: Option<u32>,
+    piece_bytes: usize,
     /// One for all functions of a worker, which does one thing at a time. None in a likeness.
     round: Arc<Mutex<Option<Round>>>,
 }
 
 /// Substitutes for all functions of a chain.
 pub(super) fn all(
-    seats: &[Seat],
+    (seats, connections): (&[Seat], bool),
     round: &Arc<Mutex<Option<Round>>>,
 ) -> Vec<(String, Box<dyn NetworkFunction>)> {
     let any = |what: fn(&Seat) -> bool| seats.iter().any(what);
-    let [has_state, wants_flow_ends, opens_companions] = [
+    let [
+        has_state,
+        tracks_connections,
+        wants_flow_ends,
+        opens_companions,
+    ] = [
         any(|seat| seat.description.state_bytes > 0),
+        any(|seat| seat.program.demands.tracks_connections),
         any(|seat| seat.description.wants_flow_ends),
         any(|seat| seat.description.opens_companions),
     ];
+    let tracks_connections = tracks_connections || connections && has_state;
     let substitutes = seats.iter().enumerate().map(|(k, seat)| {
         let description = &seat.description;
         let reasons = description.drop_reasons.iter();
@@ -51,8 +67,13 @@ pub(super) fn all(
             notes: kept(&description.notes.iter().map(|n| &**n).collect::<Vec<_>>()),
             counts: vec![0; description.notes.len()].into(),
             has_state: k == 0 && has_state,
+            tracks_connections: k == 0 && tracks_connections,
+            mixes_flows: seat.program.demands.mixes_flows,
             wants_flow_ends: k == 0 && wants_flow_ends,
             opens_companions: k == 0 && opens_companions,
+            wishes: description.opens_companions,
+            durable: description.durable.filter(|_| description.state_bytes > 0),
+            piece_bytes: description.piece_bytes as usize,
             round: Arc::clone(round),
         });
         (seat.program.function.clone(), function)
@@ -114,7 +135,27 @@ impl NetworkFunction for Substitute {
         }
     }
 
+    fn tracks_connections(&self) -> bool {
+        self.tracks_connections
+    }
+
+    fn mixes_flows(&self) -> bool {
+        self.mixes_flows
+    }
+
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        if !self.tracks_connections {
+            return None;
+        }
+        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_ref()?.lifetimes()
+    }
+
     fn wanted_batch(&self) -> Option<usize> {
+        // They all go round in one batch.
+        if self.k > 0 {
+            return None;
+        }
         let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.as_ref().map(Round::wanted_batch)
     }
@@ -130,7 +171,11 @@ impl NetworkFunction for Substitute {
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let place = packet.flow().unwrap_or(u32::MAX);
         self.with_round(|_, round, _| {
-            *flow.state::<Opened>() = [round.give_birth(), place.into()];
+            let opened = flow.state::<Opened>();
+            // It may have been given one before, by who keeps its state outside.
+            if opened[0] == 0 {
+                *opened = [round.give_birth_to_new(), place.into()];
+            }
         });
         Verdict::Forward
     }
@@ -139,6 +184,28 @@ impl NetworkFunction for Substitute {
         let word = |at: usize| state[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
         let opened = [word(0), word(8)];
         self.with_round(|_, round, _| round.end_flow(opened));
+    }
+
+    fn durable(&self) -> Option<u32> {
+        self.durable
+    }
+
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+        if !self.wishes {
+            return turn;
+        }
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let wished = round
+            .as_mut()
+            .and_then(|round| round.wishes(self.k, packet, turn, wish));
+        wished.unwrap_or_else(|| {
+            wish.fail();
+            turn
+        })
+    }
+
+    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+        Some(self)
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -152,6 +219,10 @@ impl NetworkFunction for Substitute {
         });
     }
 
+    fn flows_leave(&mut self) {
+        self.with_round(|_, round, _| round.tell_ends());
+    }
+
     fn finish(&mut self) {
         self.with_round(|_, round, _| round.begin_to_finish());
     }
@@ -161,5 +232,24 @@ impl NetworkFunction for Substitute {
             round.finish();
             round.read_notes(k, counts);
         });
+    }
+}
+
+impl Elsewhere for Substitute {
+    fn piece_bytes(&self) -> usize {
+        self.piece_bytes
+    }
+
+    fn images(&self) -> Option<Arc<FlowImages>> {
+        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_ref()?.images(self.k).cloned()
+    }
+
+    fn birth(&mut self, state: &mut [u8], place: u32) -> u64 {
+        let mut given = 0;
+        self.with_round(|_, round, _| given = round.give_birth());
+        state[..8].copy_from_slice(&given.to_ne_bytes());
+        state[8..16].copy_from_slice(&u64::from(place).to_ne_bytes());
+        given
     }
 }

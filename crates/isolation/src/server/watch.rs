@@ -14,6 +14,8 @@ use tailwater_handover::priority::Priority;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(1);
+/// How often while a worker may wait for it.
+const HURRIED: Duration = Duration::from_micros(100);
 
 /// The watch over all groups. When it is dropped, all processes are ended.
 pub(super) struct Watch {
@@ -42,8 +44,9 @@ impl Watch {
                     for group in groups.iter_mut() {
                         group.tend(by.deadline, by.patience, Instant::now());
                     }
+                    let hurried = groups.iter().any(Group::is_hurried);
                     drop(groups);
-                    thread::park_timeout(PERIOD);
+                    thread::park_timeout(if hurried { HURRIED } else { PERIOD });
                 }
             })
             .map_err(IsolationError::Thread)?;

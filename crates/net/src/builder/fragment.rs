@@ -1,6 +1,7 @@
 //! Cutting a datagram into fragments.
 
-use thiserror::Error;
+use std::error::Error;
+use std::fmt;
 
 use crate::bytes::{put_u8, put_u16, put_u32};
 use crate::ipv4::Ipv4View;
@@ -10,22 +11,40 @@ use crate::parse::{Fragment, Network, parse};
 use crate::protocol;
 
 /// Why a frame cannot be fragmented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentError {
     /// The frame is malformed.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(Malformed),
     /// The frame is not an IP packet, or is a fragment already.
-    #[error("the frame does not hold a whole IP datagram")]
     NotWhole,
     /// The MTU has no room for the headers and 8 bytes of data.
-    #[error("an MTU of {mtu} bytes is too small: the headers and 8 bytes of data take {needed}")]
     MtuTooSmall {
         /// The MTU asked for.
         mtu: usize,
         /// The least that would do.
         needed: usize,
     },
+}
+
+impl fmt::Display for FragmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FragmentError::Malformed(malformed) => malformed.fmt(f),
+            FragmentError::NotWhole => f.write_str("the frame does not hold a whole IP datagram"),
+            FragmentError::MtuTooSmall { mtu, needed } => write!(
+                f,
+                "an MTU of {mtu} bytes is too small: the headers and 8 bytes of data take {needed}"
+            ),
+        }
+    }
+}
+
+impl Error for FragmentError {}
+
+impl From<Malformed> for FragmentError {
+    fn from(malformed: Malformed) -> FragmentError {
+        FragmentError::Malformed(malformed)
+    }
 }
 
 /// Cuts the datagram in `frame` as its sender would for a link of `mtu` bytes (IP header

@@ -102,7 +102,7 @@ impl Totals {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The file cannot be written.
-    #[error("{}: cannot write flow records: {source}", file.display())]
+    #[error("{}: cannot write records: {source}", file.display())]
     Write {
         /// The file.
         file: PathBuf,
@@ -113,6 +113,16 @@ pub enum ExportError {
     #[error("{lost} of {records} flow records came faster than they could be written")]
     Lost {
         /// The file.
+        file: PathBuf,
+        /// Records that are missing.
+        lost: u64,
+        /// Records in all.
+        records: u64,
+    },
+    /// A collector did not take them, or not fast enough.
+    #[error("{}: {lost} of {records} flow records were not delivered", file.display())]
+    Undelivered {
+        /// The collector, or the file.
         file: PathBuf,
         /// Records that are missing.
         lost: u64,

@@ -205,7 +205,7 @@ fn a_full_disk_is_an_error_at_the_end() {
     rig.chain.finish();
     let error = table.finish().unwrap_err().to_string();
     assert!(
-        error.starts_with("/dev/full: cannot write flow records: "),
+        error.starts_with("/dev/full: cannot write records: "),
         "{error}"
     );
     let missing = PathBuf::from("/nonexistent/records.csv");

@@ -123,6 +123,31 @@ pub fn parse_rules(text: &[u8], action: Action) -> Result<Vec<Rule>, ParseError>
     parse_up_to(MAX_RULES, text, action)
 }
 
+/// Parses a rule file, whatever is wrong in it: the rules, each with its line, and what is wrong with every other line.
+/// Beyond [`MAX_RULES`] rules nothing is looked at.
+pub fn parse_lines(text: &[u8], action: Action) -> (Vec<(Rule, usize)>, Vec<ParseError>) {
+    let (mut rules, mut errors) = (Vec::new(), Vec::new());
+    for line in text.split(|byte| *byte == b'\n').enumerate() {
+        let ended = for_line(line, |line| {
+            let mut rule = parse_rule(line)?;
+            if rules.len() == MAX_RULES {
+                return Err(line.error(0, Field::Line, Expected::EndOfRules));
+            }
+            rule.action = action;
+            rules.push((rule, line.number));
+            Ok(())
+        });
+        if let Err(error) = ended {
+            let full = error.expected == Expected::EndOfRules;
+            errors.push(error);
+            if full {
+                break;
+            }
+        }
+    }
+    (rules, errors)
+}
+
 /// Parses at most `limit` rules.
 fn parse_up_to(limit: usize, text: &[u8], action: Action) -> Result<Vec<Rule>, ParseError> {
     let mut rules = Vec::new();
@@ -209,31 +234,38 @@ fn for_each_line(
     text: &[u8],
     mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>,
 ) -> Result<(), ParseError> {
-    for (i, bytes) in text.split(|byte| *byte == b'\n').enumerate() {
-        let mut line = Line {
-            text: "",
-            number: i + 1,
-            at: 0,
-        };
-        line.text = match str::from_utf8(bytes) {
-            Ok(text) => text.trim_end(),
-            Err(error) => {
-                let (valid, wrong) = bytes.split_at(error.valid_up_to());
-                return Err(ParseError {
-                    line: line.number,
-                    column: valid.len() + 1,
-                    field: Field::Line,
-                    expected: Expected::Utf8,
-                    found: Found(wrong.first().map(|byte| format!("byte 0x{byte:02X}"))),
-                });
-            }
-        };
-        line.skip_blanks();
-        if !matches!(line.rest().bytes().next(), None | Some(b'#')) {
-            parse(&mut line)?;
+    let mut lines = text.split(|byte| *byte == b'\n').enumerate();
+    lines.try_for_each(|line| for_line(line, &mut parse))
+}
+
+/// Calls `parse` for a line, of this place from 0, if it is not empty or a comment.
+fn for_line(
+    (i, bytes): (usize, &[u8]),
+    mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>,
+) -> Result<(), ParseError> {
+    let mut line = Line {
+        text: "",
+        number: i + 1,
+        at: 0,
+    };
+    line.text = match str::from_utf8(bytes) {
+        Ok(text) => text.trim_end(),
+        Err(error) => {
+            let (valid, wrong) = bytes.split_at(error.valid_up_to());
+            return Err(ParseError {
+                line: line.number,
+                column: valid.len() + 1,
+                field: Field::Line,
+                expected: Expected::Utf8,
+                found: Found(wrong.first().map(|byte| format!("byte 0x{byte:02X}"))),
+            });
         }
+    };
+    line.skip_blanks();
+    match line.rest().bytes().next() {
+        None | Some(b'#') => Ok(()),
+        Some(_) => parse(&mut line),
     }
-    Ok(())
 }
 
 /// One rule. Its action is a placeholder.

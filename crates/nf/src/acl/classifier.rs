@@ -167,7 +167,6 @@ impl Part {
         let destination_v4 = V4Table::new(&address_intervals(packer, rules, destination, V4)?);
         let source_v6 = V6Table::new(&address_intervals(packer, rules, source, V6)?);
         let destination_v6 = V6Table::new(&address_intervals(packer, rules, destination, V6)?);
-        let ports = |range: &RangeInclusive<u16>| Some((*range.start(), *range.end()));
         let service = [
             value_intervals(packer, rules, u16::MAX, |rule| ports(&rule.source_ports))?,
             value_intervals(packer, rules, u16::MAX, |rule| {
@@ -319,14 +318,14 @@ impl Part {
 
 /// An IP version, of the addresses that a table is for.
 #[derive(Clone, Copy, PartialEq)]
-enum Version {
+pub(super) enum Version {
     V4,
     V6,
 }
 use Version::{V4, V6};
 
 /// The intervals of one version's addresses.
-fn address_intervals(
+pub(super) fn address_intervals(
     packer: &mut Packer,
     rules: &[Rule],
     field: impl Fn(&Rule) -> Option<IpNet>,
@@ -352,7 +351,7 @@ fn address_intervals(
 }
 
 /// The intervals of a field of numbers up to `last`; `None` is all of them.
-fn value_intervals(
+pub(super) fn value_intervals(
     packer: &mut Packer,
     rules: &[Rule],
     last: u16,
@@ -369,6 +368,11 @@ fn value_intervals(
     });
     let everywhere = all_of(rules, |rule| field(rule).is_none());
     rule_sets::intervals(packer, last.into(), &everywhere, spans)
+}
+
+/// The ends of a range of ports.
+pub(super) fn ports(range: &RangeInclusive<u16>) -> Option<(u16, u16)> {
+    Some((*range.start(), *range.end()))
 }
 
 /// The rules for which a condition holds, as a plain bit vector.

@@ -1,29 +1,28 @@
 //! The `Acl` network function.
 
+use super::classifier::ClassifierError;
 use super::{Action, Classifier};
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::{Live, Version};
 use std::sync::Arc;
 use tailwater_net::FlowKey;
 
-/// Rules ready to be applied; shared by all workers.
-pub struct AclTable {
+/// One version of the rules, ready to be applied.
+pub struct AclRules {
     classifier: Classifier,
     /// The action of each rule, in order.
     actions: Vec<Action>,
     default: Action,
 }
 
-impl AclTable {
+impl AclRules {
     /// Rules with the action for packets that none of them matches.
     ///
     /// # Errors
     /// If there are too many, or too intricate ones.
-    pub fn new(
-        rules: &[super::Rule],
-        default: Action,
-    ) -> Result<AclTable, super::classifier::ClassifierError> {
-        Ok(AclTable {
+    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclRules, ClassifierError> {
+        Ok(AclRules {
             classifier: Classifier::new(rules)?,
             actions: rules.iter().map(|rule| rule.action).collect(),
             default,
@@ -39,10 +38,32 @@ impl AclTable {
     }
 }
 
+/// Rules that all workers share, and that can be replaced under them.
+pub struct AclTable {
+    rules: Live<AclRules>,
+}
+
+impl AclTable {
+    /// As [`AclRules::new`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclTable, ClassifierError> {
+        let rules = Live::new(AclRules::new(rules, default)?);
+        Ok(AclTable { rules })
+    }
+
+    /// The rules, to be replaced: each flow is decided about anew with its next packet.
+    pub fn live(&self) -> &Live<AclRules> {
+        &self.rules
+    }
+}
+
 /// Lets packets pass or drops them, by the first rule that matches their 5-tuple. The decision is
 /// made on a flow's first packet and kept with the flow, or made anew for every packet.
 pub struct Acl {
     table: Arc<AclTable>,
+    held: Arc<Version<AclRules>>,
     /// Whether decisions are kept with the flows.
     in_flow: bool,
     scratch: Box<Scratch>,
@@ -70,6 +91,7 @@ impl Acl {
             by_place: [None; MAX_BATCH],
         };
         Acl {
+            held: table.rules.current(),
             table,
             in_flow: true,
             scratch: Box::new(scratch),
@@ -101,7 +123,12 @@ impl NetworkFunction for Acl {
         }
     }
 
+    fn version(&self) -> u32 {
+        self.table.rules.number()
+    }
+
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        self.table.rules.refresh(&mut self.held);
         let Scratch {
             keys,
             rules,
@@ -111,14 +138,17 @@ impl NetworkFunction for Acl {
         for (key, at) in keys.iter_mut().zip(new) {
             *key = batch.packet(usize::from(*at)).headers.key;
         }
-        self.table.classifier.classify_batch(keys, rules);
+        self.held.value.classifier.classify_batch(keys, rules);
         for (rule, at) in rules.iter().zip(new) {
             by_place[usize::from(*at)] = *rule;
         }
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let action = self.table.action_of(self.scratch.by_place[flow.place()]);
+        let action = self
+            .held
+            .value
+            .action_of(self.scratch.by_place[flow.place()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
     }
@@ -136,14 +166,15 @@ impl NetworkFunction for Acl {
             }
             return;
         }
+        self.table.rules.refresh(&mut self.held);
         let Scratch { keys, rules, .. } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..batch.len()], &mut rules[..batch.len()]);
         for (packet, key) in batch.iter().zip(&mut *keys) {
             *key = packet.headers.key;
         }
-        self.table.classifier.classify_batch(keys, rules);
+        self.held.value.classifier.classify_batch(keys, rules);
         for (packet, rule) in batch.iter_mut().zip(rules) {
-            if self.table.action_of(*rule) == Action::Deny {
+            if self.held.value.action_of(*rule) == Action::Deny {
                 packet.verdict = Verdict::Drop(DENIED);
             }
         }

@@ -7,6 +7,10 @@
 //!
 //! The same seed gives the same output on every machine.
 
+mod style;
+
+pub use style::Style;
+
 use super::rule::{Action, Rule};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -3,6 +3,7 @@
 mod address;
 pub mod classbench;
 pub mod classifier;
+pub mod cover;
 mod dispatch;
 pub mod function;
 pub mod generate;
@@ -12,5 +13,5 @@ mod rule_sets;
 mod service;
 
 pub use classifier::Classifier;
-pub use function::{Acl, AclTable};
+pub use function::{Acl, AclRules, AclTable};
 pub use rule::{Action, Rule};

@@ -1,9 +1,12 @@
 //! A packet: what is known of it, and where its bytes are.
 
+use crate::branches::START;
 use crate::buffer::{Buffer, BufferMemory, BufferView};
 use crate::flow_table::FlowIndex;
-use tailwater_net::Nanos;
-use tailwater_net::parse::Headers;
+use std::net::IpAddr;
+use tailwater_net::parse::{Fragment, Headers, Network};
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_sdk::program::TurnPacket;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,8 +37,8 @@ pub struct Packet {
     /// packet keeps this true.
     pub headers: Headers,
     pub(crate) flow: FlowIndex,
-    /// Whether every function of the chain's segment has seen the flow under its present version.
-    pub(crate) settled: bool,
+    /// The way through the chain's branches that it has come: see [`Ways`](crate::branches::Ways).
+    pub(crate) way: u8,
     /// The segment of the chain that processes it next, if it is on its way to one.
     pub(crate) segment: u8,
     pub(super) marks: Marks,
@@ -56,6 +59,8 @@ impl Marks {
     const OPENED: u8 = 1;
     const REVERSED: u8 = 2;
     const REKEYED: u8 = 4;
+    const TURNED: u8 = 8;
+    const SETTLED: u8 = 16;
 
     #[inline]
     fn has(self, mark: u8) -> bool {
@@ -119,6 +124,12 @@ pub(crate) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 96);
 
 impl Slot {
+    /// The packet's buffer, by its number: no other packet of the pool has it.
+    #[inline]
+    pub(crate) fn buffer_index(&self) -> u32 {
+        self.buffer.index()
+    }
+
     #[inline]
     pub(super) fn split<'a>(
         &'a mut self,
@@ -131,6 +142,27 @@ impl Slot {
 }
 
 impl Packet {
+    /// A packet of a flow, of which nothing else is known.
+    pub(crate) fn of_flow(key: FlowKey, rss_hash: u32) -> Packet {
+        let incoming = Incoming {
+            length: 0,
+            arrival: Nanos::ZERO,
+            rss_hash,
+            rest: 0,
+        };
+        let mut packet = Packet::new(&incoming, 0);
+        packet.headers.key = key;
+        packet.headers.network = match key.source() {
+            IpAddr::V4(_) => Network::V4,
+            IpAddr::V6(_) => Network::V6,
+        };
+        packet.headers.fragment = match key.is_fragment() {
+            true => Fragment::Later,
+            false => Fragment::Whole,
+        };
+        packet
+    }
+
     /// One that starts there in its buffer, and of which nothing else is known.
     #[inline(always)]
     pub(super) fn new(incoming: &Incoming, start: u16) -> Packet {
@@ -141,13 +173,37 @@ impl Packet {
             entry: 0,
             headers: Headers::default(),
             flow: FlowIndex::NONE,
-            settled: false,
+            way: START,
             segment: 0,
             marks: Marks::default(),
             number: 0,
             rest: incoming.rest,
             start,
             length: incoming.length as u16,
+        }
+    }
+
+    /// One that another process described, with the flow that it has here, and whether it goes against the direction of the
+    /// flow's key.
+    #[inline(always)]
+    pub(super) fn described(packet: &TurnPacket, (flow, reversed): (FlowIndex, bool)) -> Packet {
+        let [start, length] = packet.place;
+        let rekeyed = if packet.rekeyed { Marks::REKEYED } else { 0 };
+        let reversed = if reversed { Marks::REVERSED } else { 0 };
+        Packet {
+            arrival: packet.arrival,
+            rss_hash: packet.rss_hash,
+            verdict: Verdict::Forward,
+            entry: packet.entry,
+            headers: Headers::default(),
+            flow,
+            way: START,
+            segment: 0,
+            marks: Marks(rekeyed | reversed),
+            number: packet.at,
+            rest: 0,
+            start,
+            length,
         }
     }
 
@@ -176,7 +232,7 @@ impl Packet {
 
     /// Whether the flow is a connection and the packet goes against the direction of its key.
     #[inline]
-    pub(crate) fn is_reversed(&self) -> bool {
+    pub fn is_reversed(&self) -> bool {
         self.marks.has(Marks::REVERSED)
     }
 
@@ -202,6 +258,31 @@ impl Packet {
     #[inline]
     pub(crate) fn set_rekeyed(&mut self, rekeyed: bool) {
         self.marks.set(Marks::REKEYED, rekeyed);
+    }
+
+    /// Whether every function of the chain's segment on the packet's way has seen the flow under its present version.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.marks.has(Marks::SETTLED)
+    }
+
+    /// Says what [`is_settled`](Packet::is_settled) tells.
+    #[inline]
+    pub(crate) fn set_settled(&mut self, settled: bool) {
+        self.marks.set(Marks::SETTLED, settled);
+    }
+
+    /// Has the packet leave by the port that it came in by, where chains have two: it has become an answer.
+    #[inline]
+    pub fn turn_back(&mut self) {
+        let turned = self.turns_back();
+        self.marks.set(Marks::TURNED, !turned);
+    }
+
+    /// Whether it leaves by the port that it came in by.
+    #[inline]
+    pub fn turns_back(&self) -> bool {
+        self.marks.has(Marks::TURNED)
     }
 
     /// The number that the flow's dispatcher gave it, if the packet went through a queue; or that it was

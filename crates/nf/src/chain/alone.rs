@@ -1,53 +1,31 @@
 //! A function by itself, in a process that is handed packets which another one has looked up.
 
+use super::imaging::Imaging;
 use super::segment::Layout;
 use super::{Chain, InputPolicy};
-use crate::batch::{Batch, Incoming, MAX_BATCH};
-use crate::buffer::{Buffer, BufferMemory, BufferPool};
+use crate::batch::{Batch, MAX_BATCH, Packet};
+use crate::buffer::{Buffer, BufferMemory};
 use crate::flow_table::{Companions, FlowIndex, Mirror};
-use crate::function::{NetworkFunction, UNSEEN};
+use crate::function::{FlowStates, NetworkFunction, UNSEEN, Wishes};
 use crate::spec::Fate;
-use tailwater_net::parse::{Fragment, Network, parse};
+use std::ops::Range;
+use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
-
-/// A packet for a function by itself.
-#[derive(Clone, Copy, Debug)]
-pub struct AlonePacket {
-    /// Its place in the batch, and its buffer's in the memory.
-    pub at: u16,
-    /// Where in its buffer the frame starts, and its length.
-    pub place: [u16; 2],
-    /// When it arrived.
-    pub arrival: Nanos,
-    /// Its RSS hash.
-    pub rss_hash: u32,
-    /// Its flow's place in the flow table, the flow's birth there, and its key as it came to the chain.
-    pub flow: Option<(u32, u64, FlowKey)>,
-    /// Whether a function in front rekeyed the flow.
-    pub rekeyed: bool,
-}
-
-/// What a function made of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    /// It goes on.
-    Forward {
-        /// Where in its buffer the frame starts, and its length.
-        place: [u16; 2],
-        /// Whether the function, or one in front, rekeyed the flow.
-        rekeyed: bool,
-    },
-    /// It is dropped, for this reason.
-    Drop(u8),
-}
+use tailwater_sdk::host::find_headers;
+use tailwater_sdk::program::{Made, TurnPacket, Work};
+use tailwater_sdk::protocol::images::FlowImages;
 
 /// A function by itself.
 pub struct Alone {
     chain: Chain,
+    /// Of the buffers in the memory, those at places below `next` at most. Nobody else has handles of them.
     batch: Batch,
-    /// By place in the memory, those of which no packet is in the batch.
-    buffers: Vec<Option<Buffer>>,
+    next: u16,
     notes: usize,
+    /// Whether both directions of a connection have one place here, and two where they are looked up.
+    connections: bool,
+    /// The flows of the batch, if their state is kept outside.
+    kept: Vec<FlowIndex>,
 }
 
 impl Alone {
@@ -56,11 +34,18 @@ impl Alone {
         Layout::between_others(functions).bytes
     }
 
+    /// Where in these bytes the state of a function by itself is, which has so many.
+    pub fn state_of(bytes: usize) -> Range<usize> {
+        let named = [(String::new(), Box::new(OfBytes(bytes)) as Box<_>)];
+        let slots = Layout::between_others(&named).slots.into_iter();
+        slots.flatten().next().map_or(0..0, |slot| slot.state)
+    }
+
     /// A function whose packets are in `memory`, of [`MAX_BATCH`] buffers, and whose flows are in `flows`, if it
     /// keeps state; companions are opened there.
     ///
     /// # Safety
-    /// While the function [runs](Alone::run), nobody else touches the memory.
+    /// While the function [runs](Work::run), nobody else touches the memory.
     ///
     /// # Panics
     /// If the function keeps state and there are no flows.
@@ -70,6 +55,7 @@ impl Alone {
         flows: Option<(Mirror, Box<dyn Companions>)>,
     ) -> Alone {
         let notes = function.notes().len();
+        let connections = function.tracks_connections();
         let table = flows.map(|(mirror, companions)| mirror.table(companions));
         let functions = vec![(name, function)];
         let layout = Layout::between_others(&functions);
@@ -79,94 +65,166 @@ impl Alone {
         };
         let mut chain = Chain::with_layout(functions, table, input, layout);
         chain.alone = true;
-        let mut pool = BufferPool::lent(memory.clone(), MAX_BATCH);
-        // SAFETY: each index once, and nobody else makes handles of this memory's number; the caller's word that
-        // nobody else touches the bytes.
-        let claim = |index| Some(unsafe { pool.claim(index) });
         Alone {
             chain,
-            buffers: (0..MAX_BATCH as u32).map(claim).collect(),
             batch: Batch::of_memory(memory, MAX_BATCH),
+            next: 0,
             notes,
+            connections,
+            kept: Vec::with_capacity(MAX_BATCH),
         }
     }
 
-    /// Starts to fetch a flow's state.
-    #[inline]
-    pub fn prefetch(&self, flow: u32) {
-        if let Some(table) = &self.chain.table {
-            table.prefetch_mirrored(flow);
-        }
-    }
-
-    /// Puts a packet into the next batch; `false`, with nothing changed, if it is no well-formed IP, which the
-    /// functions in front should have made it.
+    /// Has the function show `images` of its flows, for who keeps their state outside, and go on with what comes
+    /// from there. `origin` is the run's start, on the clock of the world.
     ///
     /// # Panics
-    /// If there is one of this place already, the frame is beyond its buffer, or the flow beyond the table.
+    /// If they are not of its pieces of state.
+    pub fn keeping(mut self, images: FlowImages, origin: Nanos) -> Alone {
+        let stages = self.chain.stages.first();
+        self.chain.imaging = stages.map(|stage| Box::new(Imaging::new(images, origin, stage)));
+        self
+    }
+
+    /// The place here of a flow, and whether it is for what goes against the direction of its key.
     #[inline]
-    pub fn put(&mut self, packet: &AlonePacket) -> bool {
-        let at = usize::from(packet.at);
-        let Some(buffer) = self.buffers[at].take() else {
-            panic!("two packets in one place");
+    fn place(&self, flow: u32) -> (u32, bool) {
+        match self.connections {
+            true => (flow >> 1, flow & 1 != 0),
+            false => (flow, false),
+        }
+    }
+
+    /// Shows what became of the flows of the batch.
+    #[inline]
+    fn reflect(&mut self) {
+        let Chain {
+            imaging,
+            table,
+            stages,
+            ..
+        } = &mut self.chain;
+        if let (Some(imaging), Some(table), Some(stage)) = (imaging, table, stages.first()) {
+            for flow in self.kept.drain(..) {
+                imaging.processed(table, flow, stage);
+            }
+        }
+    }
+}
+
+/// A function of which nothing counts but that it has so many bytes of state.
+struct OfBytes(usize);
+
+impl NetworkFunction for OfBytes {
+    fn kind(&self) -> &'static str {
+        "OfBytes"
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.0
+    }
+
+    fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
+}
+
+impl Work for Alone {
+    fn wishes(
+        &self,
+        (key, rss_hash): (FlowKey, u32),
+        turn: u8,
+        keys: &mut Vec<(u8, FlowKey)>,
+    ) -> u8 {
+        let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
+            return turn;
         };
-        let [start, length] = packet.place;
-        let bytes = self.batch.memory().bytes(&buffer);
-        let frame = &bytes[usize::from(start)..][..usize::from(length)];
-        let mut headers = match parse(frame) {
-            Ok(headers) if headers.network != Network::NotIp => headers,
-            _ => {
-                self.buffers[at] = Some(buffer);
-                return false;
+        let packet = Packet::of_flow(key, rss_hash);
+        let mut wish = Wishes {
+            table,
+            keys,
+            failed: false,
+        };
+        stage.function.wishes(&packet, turn, &mut wish)
+    }
+
+    #[inline]
+    fn prefetch(&self, flow: u32, at: u16, start: u16) {
+        self.batch.memory().prefetch(at.into(), start.into());
+        if let Some(table) = &self.chain.table {
+            table.prefetch_mirrored(self.place(flow).0);
+        }
+        if let Some(imaging) = &self.chain.imaging {
+            imaging.prefetch(flow);
+        }
+    }
+
+    /// # Panics
+    /// If its place is not behind the last one's, the frame is beyond its buffer, or the flow beyond the table.
+    #[inline(always)]
+    fn put<const CHANGED: bool>(
+        &mut self,
+        packet: &TurnPacket,
+        known: impl Fn(&mut Headers),
+    ) -> bool {
+        let at = packet.at;
+        assert!(
+            at >= self.next && usize::from(at) < MAX_BATCH,
+            "packets in the order of their places"
+        );
+        // The only handle: the batch has none of a place from `next` on, and gives none away.
+        let buffer = Buffer::from_parts(at.into(), self.batch.memory().pool());
+        let connections = self.connections;
+        let (flow, reversed) = match packet.flow {
+            None => (FlowIndex::NONE, false),
+            Some((place, birth)) => {
+                let (place, reversed) = self.place(place);
+                let flow = match &mut self.chain.table {
+                    Some(table) => table.mirrored(place, birth, || {
+                        let mut headers = Headers::default();
+                        known(&mut headers);
+                        match connections {
+                            true => headers.key.of_connection().0,
+                            false => headers.key,
+                        }
+                    }),
+                    None => FlowIndex::of_another(place),
+                };
+                (flow, reversed)
             }
         };
-        if headers.fragment != Fragment::Whole {
-            headers.key = headers.key.of_fragment();
+        // In place: what is written in parts and then read as a whole is slow.
+        let put = self.batch.put(
+            buffer,
+            packet,
+            (flow, reversed),
+            |frame, headers| match CHANGED {
+                false => {
+                    known(headers);
+                    true
+                }
+                true => find_headers(frame, headers),
+            },
+        );
+        if put {
+            self.next = at + 1;
+            if self.chain.imaging.is_some() && packet.flow.is_some() {
+                self.kept.push(flow);
+            }
         }
-        let incoming = Incoming {
-            length: usize::from(length),
-            arrival: packet.arrival,
-            rss_hash: packet.rss_hash,
-            rest: 0,
-        };
-        let flow = packet
-            .flow
-            .map(|(place, birth, key)| match &mut self.chain.table {
-                Some(table) => table.mirrored(place, birth, &key),
-                None => FlowIndex::of_another(place),
-            });
-        let taken = self.batch.put(buffer, &incoming, start);
-        taken.headers = headers;
-        taken.flow = flow.unwrap_or(FlowIndex::NONE);
-        taken.set_rekeyed(packet.rekeyed);
-        taken.number = packet.at;
-        true
+        put
     }
 
-    /// Runs the batch, and tells what became of each packet, by its place.
     #[inline]
-    pub fn run(&mut self, now: Nanos, mut each: impl FnMut(u16, Made)) {
+    fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made)) {
         self.chain.run(&mut self.batch, now);
-        let buffers = &mut self.buffers;
-        self.batch.take_all(|buffer, packet| {
-            let at = buffer.index();
-            buffers[at as usize] = Some(buffer);
-            let fate = match packet {
-                Ok(packet) => Made::Forward {
-                    place: [packet.start() as u16, packet.length() as u16],
-                    rekeyed: packet.is_rekeyed(),
-                },
-                Err((_, reason)) => Made::Drop(reason),
-            };
-            each(at as u16, fate);
-        });
+        self.reflect();
+        self.batch.take_all(each);
+        self.next = 0;
     }
 
-    /// A flow has ended.
-    ///
     /// # Panics
     /// If the flow is beyond the table.
-    pub fn end_flow(&mut self, place: u32, birth: u64) {
+    fn end_flow(&mut self, place: u32, birth: u64) {
+        let (place, _) = self.place(place);
         let (Some(table), Some(stage)) = (&mut self.chain.table, self.chain.stages.first_mut())
         else {
             return;
@@ -183,15 +241,13 @@ impl Alone {
         });
     }
 
-    /// The last packet has passed.
-    pub fn finish(&mut self) {
+    fn finish(&mut self) {
         for stage in &mut self.chain.stages {
             stage.function.finish();
         }
     }
 
-    /// What the function counts of packets that pass.
-    pub fn notes(&self) -> impl Iterator<Item = u64> {
+    fn notes(&self) -> impl Iterator<Item = u64> {
         let counts = self.chain.stages.iter();
         let counts = counts.flat_map(|stage| stage.function.note_counts().iter().copied());
         counts.take(self.notes)

@@ -1,6 +1,8 @@
 //! Segments: the parts of a chain that different cores may run on one flow.
 
 use super::NetworkFunction;
+use super::forks::Forks;
+use crate::branches::{ByWay, START};
 use crate::flow_table::{FlowIndex, FlowTable};
 use crate::function::{SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::CACHE_LINE;
@@ -50,6 +52,11 @@ pub(super) struct Segment {
     pub(super) opens_companions: bool,
     /// The settled version at the last look-up, if so.
     pub(super) settled: u32,
+    /// In a chain with branches: for each way, the first that does not differ from it in what is decided in front of the
+    /// segment about its functions with state.
+    pub(super) came: Option<ByWay<u8>>,
+    /// How packets pass it, if branches of the chain are here.
+    pub(super) forks: Option<Box<Forks>>,
 }
 
 /// Bytes of a number in front of a segment's state.
@@ -58,6 +65,13 @@ const WORD: usize = size_of::<u32>();
 impl Segment {
     pub(super) fn has_state(&self) -> bool {
         !self.bytes.is_empty()
+    }
+
+    /// The way that a packet had come when it came here, as far as functions with state are concerned.
+    #[inline]
+    pub(super) fn came(&self, way: u8) -> u8 {
+        let came = self.came.as_ref();
+        came.map_or(START, |came| came[usize::from(way)])
     }
 
     /// Where in a flow's state the version is under which all functions have seen it, or this direction of
@@ -198,6 +212,8 @@ impl Layout {
                     .iter()
                     .any(|(_, function)| function.opens_companions()),
             settled: UNSEEN,
+            came: None,
+            forks: None,
         });
     }
 }

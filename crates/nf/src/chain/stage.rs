@@ -1,6 +1,7 @@
 //! A function in its chain, and the reasons for which packets are counted there.
 
 use crate::batch::Batch;
+use crate::branches::ByWay;
 use crate::function::{MAX_DROP_REASONS, NetworkFunction, StateSlot};
 
 /// Which side of the balance a count of packets is on.
@@ -25,10 +26,12 @@ pub struct Reason {
 
 /// A function with its place in the chain.
 pub(super) struct Stage {
-    name: String,
+    pub(super) name: String,
     pub(super) function: Box<dyn NetworkFunction>,
     /// `None` for a function without state.
     pub(super) slot: Option<StateSlot>,
+    /// In a chain with branches: which ways packets may have come that pass it.
+    pub(super) ways: Option<ByWay<bool>>,
     /// For each of the function's reasons, and last for any other number, the packets dropped.
     drops: Box<[u64]>,
     /// Which reasons are losses.
@@ -53,12 +56,15 @@ impl Stage {
             name,
             function,
             slot,
+            ways: None,
         }
     }
 
-    /// The function's name in its chain.
-    pub(super) fn name(&self) -> &str {
-        &self.name
+    /// Whether it is on this way.
+    #[inline]
+    pub(super) fn is_on(&self, way: u8) -> bool {
+        let ways = self.ways.as_ref();
+        ways.is_none_or(|ways| ways[usize::from(way)])
     }
 
     /// Takes dropped packets out of the batch. Returns how many of them are lost.

@@ -3,6 +3,7 @@
 use super::chacha::{ChaCha20, Key, derive, key_of};
 use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::{Live, Version};
 use bytemuck::{Pod, Zeroable};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -151,7 +152,8 @@ const NO_ROOM: u8 = 4;
 
 /// Encrypts or decrypts payloads.
 pub struct Encrypt {
-    rules: EncryptRules,
+    rules: Arc<Live<EncryptRules>>,
+    held: Arc<Version<EncryptRules>>,
     secret: Key,
     cipher: ChaCha20,
     numbers: Arc<PacketNumbers>,
@@ -161,13 +163,24 @@ pub struct Encrypt {
 
 impl Encrypt {
     /// An instance that shares its numbers with the other workers'.
-    pub fn new(rules: EncryptRules, numbers: Arc<PacketNumbers>) -> Encrypt {
+    pub fn new(rules: Arc<Live<EncryptRules>>, numbers: Arc<PacketNumbers>) -> Encrypt {
+        let held = rules.current();
         Encrypt {
-            secret: key_of(&rules.key),
+            secret: key_of(&held.value.key),
+            held,
             rules,
             cipher: ChaCha20::detect(),
             numbers,
             own: 0..0,
+        }
+    }
+
+    /// Has the worker use the present rules.
+    #[inline]
+    fn refresh(&mut self) {
+        if self.rules.number() != self.held.number {
+            self.held = self.rules.current();
+            self.secret = key_of(&self.held.value.key);
         }
     }
 
@@ -211,7 +224,7 @@ impl Encrypt {
             return Ok(());
         }
         if flow.phase != KEYED {
-            if !self.rules.midstream {
+            if !self.held.value.midstream {
                 return Err(NO_SYN);
             }
             // The stream's places are the sequence numbers themselves.
@@ -245,7 +258,7 @@ impl Encrypt {
             return Err(NOT_ENCRYPTABLE);
         }
         let datagram = usize::from(headers.end - headers.network_offset) + TRAILER;
-        if datagram > self.rules.mtu.into() {
+        if datagram > self.held.value.mtu.into() {
             return Err(OVERSIZE);
         }
         let number = self.number();
@@ -314,7 +327,14 @@ impl NetworkFunction for Encrypt {
         size_of::<FlowCipher>()
     }
 
+    fn version(&self) -> u32 {
+        self.rules.number()
+    }
+
+    /// With a new key, a TCP connection stays with that under which it was opened, and a UDP flow goes on under the new
+    /// one: where it began, the number in each packet says.
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.refresh();
         let key = &packet.headers.key;
         let state = flow.state::<FlowCipher>();
         match key.protocol() {
@@ -331,18 +351,21 @@ impl NetworkFunction for Encrypt {
             }
             _ => {}
         }
-        if !self.rules.drop_others {
-            state.phase = PASS;
-        }
+        state.phase = match self.held.value.drop_others {
+            true => 0,
+            false => PASS,
+        };
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.refresh();
+        let direction = self.held.value.direction;
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let flow = flows.state::<FlowCipher>(packet);
             let key = &packet.headers.key;
-            let done = match (flow.phase, key.protocol(), self.rules.direction) {
+            let done = match (flow.phase, key.protocol(), direction) {
                 (PASS, ..) => Ok(()),
                 (_, protocol::TCP, _) if !key.is_fragment() => self.tcp(packet, frame, flow),
                 (KEYED, _, Direction::Encrypt) => {

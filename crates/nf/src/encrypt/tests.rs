@@ -2,6 +2,7 @@ use super::chacha::{ChaCha20, derive, key_of};
 use super::*;
 use crate::chain::Outcome;
 use crate::chain::tests::{ChainRig, INPUT};
+use crate::live::Live;
 use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -90,7 +91,7 @@ fn rules(direction: Direction) -> EncryptRules {
 fn rig(rules: EncryptRules) -> ChainRig {
     ChainRig::new(
         vec![Box::new(Encrypt::new(
-            rules,
+            Arc::new(Live::new(rules)),
             Arc::new(PacketNumbers::starting_now()),
         ))],
         INPUT,
@@ -328,10 +329,10 @@ fn no_room_for_the_trailer_is_a_loss_and_too_long_a_drop() {
     }
     for (mtu, lost, dropped) in [(9000, 1, 0), (1500, 0, 1)] {
         let encrypt = Encrypt::new(
-            EncryptRules {
+            Arc::new(Live::new(EncryptRules {
                 mtu,
                 ..rules(Direction::Encrypt)
-            },
+            })),
             Arc::new(PacketNumbers::starting_now()),
         );
         let mut rig = ChainRig::new(vec![Box::new(Fill), Box::new(encrypt)], INPUT);
@@ -435,7 +436,7 @@ fn flows_with_one_tuple_never_share_a_number() {
     let mut trailers = HashSet::new();
     // Two workers, many flows each, more packets than a worker takes numbers at a time.
     for _ in 0..2 {
-        let encrypt = Encrypt::new(rules.clone(), Arc::clone(&numbers));
+        let encrypt = Encrypt::new(Arc::new(Live::new(rules.clone())), Arc::clone(&numbers));
         let mut rig = ChainRig::new(vec![Box::new(Merge), Box::new(encrypt)], INPUT);
         for round in 0..60u64 {
             let frames: Vec<_> = (0..32).map(crate::chain::tests::udp).collect();

@@ -2,6 +2,7 @@
 
 use super::table::Timeouts;
 use super::tcp::{Phase, Tcp};
+use crate::region::write_in_order;
 use bytemuck::{Pod, Zeroable};
 use tailwater_net::{FlowKey, Nanos};
 
@@ -31,6 +32,9 @@ pub(super) const HALF_OPEN: u8 = 8;
 /// Rules about established connections forbid what the initiator sends, and what the other end does.
 pub(super) const FORBIDDEN: [u8; 2] = [16, 32];
 
+/// Its first packet, while that is [`OPENING`], came by the chain's second port.
+pub(super) const BY_EXIT: u8 = 64;
+
 /// What is kept of a connection: with what the chain keeps, a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -40,7 +44,8 @@ pub(super) struct Connection {
     pub(super) kind: Kind,
     /// Of [`REVERSED`] to [`FORBIDDEN`].
     pub(super) flags: u8,
-    pub(super) unused: u16,
+    /// Not 0 while a function changes it.
+    changing: u16,
     pub(super) tcp: Tcp,
 }
 
@@ -52,6 +57,30 @@ pub(super) fn millis(time: Nanos) -> u32 {
 }
 
 impl Connection {
+    /// Changes it. Should the process be killed meanwhile, whoever comes next [knows](Connection::is_torn).
+    #[inline]
+    pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut Connection) -> T) -> T {
+        self.changing = 1;
+        write_in_order();
+        let made = change(self);
+        write_in_order();
+        self.changing = 0;
+        made
+    }
+
+    /// Whether a process was killed while it changed this.
+    pub(super) fn is_torn(&self) -> bool {
+        self.changing != 0
+    }
+
+    /// Nothing is known of it any more.
+    pub(super) fn clear(&mut self) {
+        *self = Connection {
+            changing: self.changing,
+            ..Connection::zeroed()
+        };
+    }
+
     pub(super) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }

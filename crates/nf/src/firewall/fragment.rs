@@ -6,18 +6,18 @@ use tailwater_net::parse::{Headers, Network};
 
 /// A fragment's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The datagram's number, among those between the same addresses.
-    pub(super) identification: u32,
+    pub(crate) identification: u32,
     /// Where its data belongs, in bytes.
-    pub(super) offset: usize,
+    pub(crate) offset: usize,
     /// Bytes of data.
-    pub(super) length: usize,
+    pub(crate) length: usize,
 }
 
 impl Place {
     /// The place of a packet that is a fragment.
-    pub(super) fn of(frame: &[u8], headers: &Headers) -> Option<Place> {
+    pub(crate) fn of(frame: &[u8], headers: &Headers) -> Option<Place> {
         let datagram = headers.datagram(frame);
         if headers.network == Network::V4 {
             let view = Ipv4View::new(datagram).ok()?;

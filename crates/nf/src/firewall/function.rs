@@ -1,8 +1,8 @@
 //! The `Firewall` network function.
 
 use super::connection::{
-    ANSWERED, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING, OTHER,
-    REJECTED, REVERSED, TCP, UDP, millis,
+    ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING,
+    OTHER, REJECTED, REVERSED, TCP, UDP, millis,
 };
 use super::fragment::Place;
 use super::known::First;
@@ -13,6 +13,7 @@ use super::tcp::{Judgement, Phase, Segment, Tcp};
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, Lifetimes, NetworkFunction, NewFlow};
 use crate::live::Version;
+use crate::region::write_in_order;
 use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_net::icmp::{quoted, v4, v6};
@@ -187,7 +188,10 @@ impl Firewall {
             UDP | OTHER => {}
             ECHO if asks(frame, &packet.headers) == (side == 0) => {}
             ECHO => return self.invalid(packet, NO_CONNECTION),
-            OPENING => return self.open(packet, frame, state, Some(Action::Allow)),
+            // The rules were asked about this very packet, unless the process was killed before it came here.
+            OPENING if side == 0 && state.has(BY_EXIT) == (packet.entry != 0) => {
+                return self.open(packet, frame, state, Some(Action::Allow));
+            }
             DENIED | REJECTED if side == 0 && !state.is_over(now, &self.table.options.timeouts) => {
                 return Err(if state.kind == DENIED {
                     RULES_DENY
@@ -217,6 +221,10 @@ impl Firewall {
         let Some(segment) = segment_of(frame, &packet.headers) else {
             return Err(TCP_FLAGS);
         };
+        let allowed = |state: &Connection| match state.has(FORBIDDEN[side]) {
+            true => Err(RULES_DENY),
+            false => Ok(()),
+        };
         let reason = match state.tcp.take(side, &segment) {
             Judgement::Fits => {
                 state.last = now;
@@ -228,14 +236,11 @@ impl Firewall {
                     let destination = state.initiators(&key).destination();
                     self.table.handshakes.end(destination);
                 }
-                return match state.has(FORBIDDEN[side]) {
-                    true => Err(RULES_DENY),
-                    false => Ok(()),
-                };
+                return allowed(state);
             }
             Judgement::Tolerated => {
                 self.notes[NOTED_TOLERATED] += 1;
-                return Ok(());
+                return allowed(state);
             }
             Judgement::Reopens => {
                 self.end(packet, state);
@@ -243,7 +248,7 @@ impl Firewall {
             }
             Judgement::OutOfWindow if self.table.options.liberal => {
                 self.notes[NOTED_OUT_OF_WINDOW] += 1;
-                return Ok(());
+                return allowed(state);
             }
             Judgement::OutOfWindow => OUT_OF_WINDOW,
             Judgement::ResetOutOfWindow => RESET_OUT_OF_WINDOW,
@@ -261,7 +266,7 @@ impl Firewall {
         state: &mut Connection,
         decided: Option<Action>,
     ) -> Result<(), Reason> {
-        *state = Connection::zeroed();
+        state.clear();
         let headers = &packet.headers;
         let key = headers.key;
         let (kind, tcp): (Kind, Tcp) = match key.protocol() {
@@ -293,11 +298,13 @@ impl Firewall {
             return Err(reason);
         }
         if kind == TCP && tcp.phase() == Phase::SynSent {
+            // Before it is counted: what a killed process leaves may be one too few, but not one for ever.
+            state.flags |= HALF_OPEN;
+            write_in_order();
             if !self.table.handshakes.begin(key.destination()) {
-                *state = Connection::zeroed();
+                state.clear();
                 return Err(HALF_OPEN_LIMIT);
             }
-            state.flags |= HALF_OPEN;
         }
         let (connection, _) = key.of_connection();
         if self.table.connections.insert(&connection) {
@@ -320,7 +327,7 @@ impl Firewall {
     fn end(&self, packet: &Packet, state: &mut Connection) {
         let (key, _) = packet.headers.key.of_connection();
         self.table.forget(&key, state);
-        *state = Connection::zeroed();
+        state.clear();
     }
 
     /// An ICMP message that is no echo.
@@ -537,12 +544,14 @@ impl NetworkFunction for Firewall {
             return Verdict::Forward;
         }
         // Rules have just been asked about this packet; what they said of an earlier one no longer counts.
-        *state = Connection::zeroed();
+        state.clear();
         let action = self.by_place[place];
         state.kind = refusal(action);
+        state.flags = if packet.is_reversed() { REVERSED } else { 0 };
         if action != Action::Allow {
             state.last = millis(packet.arrival);
-            state.flags = if packet.is_reversed() { REVERSED } else { 0 };
+        } else if packet.entry != 0 {
+            state.flags |= BY_EXIT;
         }
         Verdict::Forward
     }
@@ -557,8 +566,12 @@ impl NetworkFunction for Firewall {
                 self.message(packet, frame)
             } else {
                 let state = flows.state::<Connection>(packet);
+                if state.is_torn() {
+                    // What it was is not known. Rules are asked about it anew.
+                    self.end(packet, state);
+                }
                 debug_assert!(state.kind != NONE || state.flags == 0, "nothing is known");
-                self.connection(packet, frame, state)
+                state.change(|state| self.connection(packet, frame, state))
             };
             if let Err(reason) = outcome {
                 packet.verdict = Verdict::Drop(reason);

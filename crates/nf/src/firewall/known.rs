@@ -5,48 +5,70 @@
 //! whether there is such a connection. It is kept in tables of single words that all cores read and write, without
 //! locks: fingerprints of keys, by a hash with a secret seed. Two keys share one with a chance of 2⁻⁶⁰ or so.
 
+use crate::commons::{Commons, SharedNumbers};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::{FlowKey, Nanos};
 
 /// Words of a set: a cache line.
 const WAYS: usize = 8;
 
-/// Fingerprints that have the same place.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Set([AtomicU64; WAYS]);
+/// Sets of fingerprints that have the same place: each is a cache line.
+#[derive(Debug)]
+struct Sets(SharedNumbers);
 
-/// Sets enough for so many words.
-fn sets(words: usize) -> Box<[Set]> {
-    let count = words.div_ceil(WAYS).next_power_of_two();
-    (0..count).map(|_| Set::default()).collect()
+impl Sets {
+    /// Words in sets enough for so many.
+    fn words(words: usize) -> usize {
+        WAYS * words.div_ceil(WAYS).next_power_of_two()
+    }
+
+    fn new(words: usize, commons: &Commons) -> Sets {
+        Sets(commons.take(Sets::words(words)))
+    }
+
+    /// The set of a hash.
+    #[inline]
+    fn of(&self, hash: u64) -> &[AtomicU64] {
+        let words: &[AtomicU64] = &self.0;
+        let set = hash as usize & (words.len() / WAYS - 1);
+        &words[set * WAYS..][..WAYS]
+    }
 }
 
 /// Connections that are there.
 #[derive(Debug)]
 pub(super) struct Connections {
-    sets: Box<[Set]>,
+    sets: Sets,
     seed: u64,
 }
 
 impl Connections {
+    /// The numbers that this takes, for so many connections.
+    pub(super) fn words(capacity: usize) -> usize {
+        Sets::words(2 * capacity)
+    }
+
     /// For so many connections: all but a few in ten thousand find a place.
-    pub(super) fn new(capacity: usize, seed: u64) -> Connections {
+    pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Connections {
         Connections {
-            sets: sets(2 * capacity),
+            sets: Sets::new(2 * capacity, commons),
             seed,
         }
     }
 
     /// A connection's set and fingerprint. The seeds differ, so that the two say nothing of each other.
-    fn place(&self, key: &FlowKey) -> (&Set, u64) {
-        let set = key.hash(self.seed ^ 0x5d58_8b65_6c07_8965) as usize & (self.sets.len() - 1);
-        (&self.sets[set], key.hash(self.seed).max(1))
+    fn place(&self, key: &FlowKey) -> (&[AtomicU64], u64) {
+        let set = self.sets.of(key.hash(self.seed ^ 0x5d58_8b65_6c07_8965));
+        (set, key.hash(self.seed).max(1))
     }
 
-    /// Notes a connection, by its [key](FlowKey::of_connection). Whether there was room.
+    /// Notes a connection, by its [key](FlowKey::of_connection). Whether there was room. One that is noted already, by a
+    /// process that was killed over its first packet, stays noted once.
     pub(super) fn insert(&self, key: &FlowKey) -> bool {
-        let (Set(words), print) = self.place(key);
+        if self.contains(key) {
+            return true;
+        }
+        let (words, print) = self.place(key);
         let taken = |word: &AtomicU64| {
             word.compare_exchange(0, print, Ordering::Relaxed, Ordering::Relaxed)
                 .is_err()
@@ -56,7 +78,7 @@ impl Connections {
 
     /// Forgets a connection.
     pub(super) fn remove(&self, key: &FlowKey) {
-        let (Set(words), print) = self.place(key);
+        let (words, print) = self.place(key);
         let absent = |word: &AtomicU64| {
             word.compare_exchange(print, 0, Ordering::Relaxed, Ordering::Relaxed)
                 .is_err()
@@ -66,7 +88,7 @@ impl Connections {
 
     /// Whether it is there.
     pub(super) fn contains(&self, key: &FlowKey) -> bool {
-        let (Set(words), print) = self.place(key);
+        let (words, print) = self.place(key);
         words
             .iter()
             .any(|word| word.load(Ordering::Relaxed) == print)
@@ -76,7 +98,7 @@ impl Connections {
 /// Datagrams whose first fragments have been decided about.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    sets: Box<[Set]>,
+    sets: Sets,
     seed: u64,
 }
 
@@ -95,26 +117,31 @@ const WAIT: Nanos = Nanos::from_secs(60);
 const QUARTER: u64 = 250_000_000;
 
 impl Datagrams {
+    /// The numbers that this takes, for about so many.
+    pub(super) fn words(capacity: usize) -> usize {
+        Sets::words(capacity)
+    }
+
     /// For about so many at a time. When more come, the oldest are forgotten.
-    pub(super) fn new(capacity: usize, seed: u64) -> Datagrams {
+    pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Datagrams {
         Datagrams {
-            sets: sets(capacity),
+            sets: Sets::new(capacity, commons),
             seed,
         }
     }
 
     /// The set and the upper 34 bits of the word: the key's ports, which fragments do not all have, are not looked at.
-    fn place(&self, key: &FlowKey, identification: u32) -> (&Set, u64) {
+    fn place(&self, key: &FlowKey, identification: u32) -> (&[AtomicU64], u64) {
         let seed = self.seed ^ u64::from(identification).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let key = key.without_ports();
-        let set = key.hash(seed ^ 0x5d58_8b65_6c07_8965) as usize & (self.sets.len() - 1);
+        let set = self.sets.of(key.hash(seed ^ 0x5d58_8b65_6c07_8965));
         // The highest bit tells a word in use.
-        (&self.sets[set], (key.hash(seed) >> 30 | 1 << 33) << 30)
+        (set, (key.hash(seed) >> 30 | 1 << 33) << 30)
     }
 
     /// Notes what a datagram's first fragment came to.
     pub(super) fn note(&self, (key, identification): (&FlowKey, u32), now: Nanos, first: First) {
-        let (Set(words), print) = self.place(key, identification);
+        let (words, print) = self.place(key, identification);
         let time = (now.0 / QUARTER) & 0xffff;
         let length = (first.length as u64 / 8).min(0x1fff);
         let word = print | time << 14 | length << 1 | u64::from(first.passed);
@@ -132,10 +159,10 @@ impl Datagrams {
 
     /// What a datagram's first fragment came to, if it was seen, and not long ago.
     pub(super) fn find(&self, key: &FlowKey, identification: u32, now: Nanos) -> Option<First> {
-        let (Set(words), print) = self.place(key, identification);
+        let (words, print) = self.place(key, identification);
         let time = now.0 / QUARTER;
-        let found = words.iter().map(|word| word.load(Ordering::Relaxed));
-        let word = found.into_iter().find(|word| word & PRINT == print)?;
+        let mut found = words.iter().map(|word| word.load(Ordering::Relaxed));
+        let word = found.find(|word| word & PRINT == print)?;
         // A core whose clock was read earlier may ask about what another has just noted.
         let age = time.wrapping_sub(word >> 14) as u16 as i16;
         let fresh = i64::from(age) <= (WAIT.0 / QUARTER) as i64;
@@ -161,7 +188,7 @@ mod tests {
 
     #[test]
     fn connections_are_there_until_they_are_removed() {
-        let known = Connections::new(4096, 7);
+        let known = Connections::new(4096, 7, &Commons::of_this_process());
         let found = (0..4096).filter(|n| known.insert(&key(*n))).count();
         assert!(found >= 4000, "{found}");
         let there = (0..4096).filter(|n| known.contains(&key(*n))).count();
@@ -169,15 +196,17 @@ mod tests {
         assert!(!(5000..9000).any(|n| known.contains(&key(n))));
         (0..4096).for_each(|n| known.remove(&key(n)));
         assert!(!(0..4096).any(|n| known.contains(&key(n))));
-        assert!(known.sets.iter().all(|set| {
-            let empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
-            set.0.iter().all(empty)
-        }));
+        let empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        assert!(known.sets.0.iter().all(empty));
+        // Noted twice, by somebody who does not know that it was, is noted once.
+        assert!(known.insert(&key(1)) && known.insert(&key(1)));
+        known.remove(&key(1));
+        assert!(!known.contains(&key(1)));
     }
 
     #[test]
     fn datagrams_are_told_apart_and_forgotten() {
-        let datagrams = Datagrams::new(256, 7);
+        let datagrams = Datagrams::new(256, 7, &Commons::of_this_process());
         let start = Nanos::from_secs(16_000);
         let passed = First {
             passed: true,

@@ -15,7 +15,7 @@ use crate::spec::{Expected, nearest, ports_of, prefix_of, protocol_of, quoted};
 use std::fmt;
 
 /// The most mistakes that are told one by one.
-pub const MOST_TOLD: usize = 1000;
+pub const MOST_TOLD: usize = crate::spec::MOST_TOLD;
 
 /// A mistake in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

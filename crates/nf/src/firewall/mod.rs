@@ -1,8 +1,7 @@
 //! `Firewall`: rules from zone to zone about connections, whose packets it tells from all others.
 
 mod connection;
-mod file;
-mod fragment;
+pub(crate) mod fragment;
 mod function;
 mod known;
 pub mod language;
@@ -12,7 +11,6 @@ mod rules;
 mod table;
 mod tcp;
 
-pub use file::RulesFile;
 pub use function::Firewall;
 pub use overlap::{Shadowed, shadowed};
 pub use rule_set::RuleSetError;

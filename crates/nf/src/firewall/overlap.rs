@@ -1,8 +1,10 @@
 //! Rules that never decide anything, since an earlier one matches all that they match.
 
-use super::rules::{Action, Rule};
-use ipnet::IpNet;
-use std::collections::{BTreeSet, HashMap};
+use super::rules::{Action, Rule, States};
+use crate::acl;
+use crate::acl::classifier::ClassifierError;
+use crate::acl::cover::covered;
+use std::collections::HashMap;
 
 /// A rule behind another that matches all it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,67 +17,40 @@ pub struct Shadowed {
     pub conflict: Option<(Action, Action)>,
 }
 
-/// The prefixes of a rule, shortened to lengths that others have.
-type Prefixes = (Option<IpNet>, Option<IpNet>);
+/// What a rule asks beside its 5-tuple.
+type Class = (Option<u8>, Option<u8>, States);
 
 /// Rules that one earlier rule shadows, in order. (Those that only several earlier ones shadow together are not
 /// found.)
 ///
-/// A rule is compared with those whose prefixes hold its own: by prefix lengths that occur, which are few.
-pub fn shadowed(rules: &[Rule]) -> Vec<Shadowed> {
-    let lengths = |side: fn(&Rule) -> Option<IpNet>| -> BTreeSet<Option<u8>> {
-        let lengths = rules
-            .iter()
-            .map(|rule| side(rule).map(|net| net.prefix_len()));
-        lengths.collect()
+/// # Errors
+/// If the rules overlap in so many ways that it takes too much memory to tell.
+pub fn shadowed(rules: &[Rule]) -> Result<Vec<Shadowed>, ClassifierError> {
+    let mut numbers: HashMap<Class, u16> = HashMap::new();
+    let mut classes: Vec<Class> = Vec::new();
+    let of_rule = rules.iter().map(|rule| {
+        let class = (rule.from, rule.to, rule.states);
+        *numbers.entry(class).or_insert_with(|| {
+            classes.push(class);
+            // At most 17 zones, twice, and 16 sets of states.
+            (classes.len() - 1) as u16
+        })
+    });
+    let of_rule: Vec<u16> = of_rule.collect();
+    let tuples: Vec<acl::Rule> = rules.iter().map(Rule::five_tuple).collect();
+    let holds = |outer: u16, inner: u16| {
+        let [outer, inner] = [outer, inner].map(|class| classes[usize::from(class)]);
+        let zone = |outer: Option<u8>, inner| outer.is_none() || outer == inner;
+        zone(outer.0, inner.0) && zone(outer.1, inner.1) && outer.2.contain(inner.2)
     };
-    let (sources, destinations) = (
-        lengths(|rule| rule.source),
-        lengths(|rule| rule.destination),
-    );
-    let mut earlier: HashMap<Prefixes, Vec<&Rule>> = HashMap::new();
-    let mut found = Vec::new();
-    for rule in rules {
-        let mut by: Option<&Rule> = None;
-        for source in &sources {
-            let Some(source) = shortened(rule.source, *source) else {
-                continue;
-            };
-            for destination in &destinations {
-                let Some(destination) = shortened(rule.destination, *destination) else {
-                    continue;
-                };
-                let candidates = earlier.get(&(source, destination));
-                let first = candidates.and_then(|rules| rules.iter().find(|r| r.covers(rule)));
-                by = [by, first.copied()]
-                    .into_iter()
-                    .flatten()
-                    .min_by_key(|rule| rule.line);
-            }
+    let found = covered(&tuples, (&of_rule, classes.len() as u16), holds)?;
+    let told = found.into_iter().map(|covered| {
+        let (rule, by) = (&rules[covered.rule], &rules[covered.by]);
+        Shadowed {
+            line: rule.line,
+            by: by.line,
+            conflict: (by.action != rule.action).then_some((by.action, rule.action)),
         }
-        match by {
-            Some(by) => found.push(Shadowed {
-                line: rule.line,
-                by: by.line,
-                conflict: (by.action != rule.action).then_some((by.action, rule.action)),
-            }),
-            // What a shadowed rule would shadow, the one in front of it does.
-            None => earlier
-                .entry((rule.source, rule.destination))
-                .or_default()
-                .push(rule),
-        }
-    }
-    found
-}
-
-/// The prefix of that length that holds this one; `None` if there is none.
-fn shortened(prefix: Option<IpNet>, length: Option<u8>) -> Option<Option<IpNet>> {
-    let Some(length) = length else {
-        return Some(None);
-    };
-    let prefix = prefix.filter(|prefix| prefix.prefix_len() >= length)?;
-    IpNet::new(prefix.addr(), length)
-        .ok()
-        .map(|net| Some(net.trunc()))
+    });
+    Ok(told.collect())
 }

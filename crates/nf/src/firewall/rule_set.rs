@@ -35,7 +35,7 @@ struct List {
 const NOTHING: u16 = u16::MAX;
 
 /// One version of a firewall's rules.
-pub(super) struct RuleSet {
+pub(crate) struct RuleSet {
     zones: Option<Zones>,
     lists: Vec<List>,
     /// The list for each pair of zones (addresses of no zone come last) and state.

@@ -115,29 +115,6 @@ impl Rule {
         }
     }
 
-    /// Whether every packet that matches `other` matches this rule.
-    pub(super) fn covers(&self, other: &Rule) -> bool {
-        fn same<T: PartialEq>(mine: &Option<T>, its: &Option<T>) -> bool {
-            mine.is_none() || mine == its
-        }
-        let wider = |mine: Option<IpNet>, its: Option<IpNet>| match (mine, its) {
-            (None, _) => true,
-            (Some(mine), Some(its)) => mine.contains(&its),
-            (Some(_), None) => false,
-        };
-        let ports = |mine: &RangeInclusive<u16>, its: &RangeInclusive<u16>| {
-            mine.contains(its.start()) && mine.contains(its.end())
-        };
-        same(&self.from, &other.from)
-            && same(&self.to, &other.to)
-            && same(&self.protocol, &other.protocol)
-            && wider(self.source, other.source)
-            && wider(self.destination, other.destination)
-            && ports(&self.source_ports, &other.source_ports)
-            && ports(&self.destination_ports, &other.destination_ports)
-            && self.states.contain(other.states)
-    }
-
     /// Its addresses, ports and protocol, for a classifier.
     pub(super) fn five_tuple(&self) -> acl::Rule {
         acl::Rule {

@@ -4,10 +4,12 @@ use super::connection::Connection;
 use super::known::{Connections, Datagrams};
 use super::rule_set::{RuleSet, RuleSetError};
 use super::rules::{Action, Rule, Zone};
+use crate::commons::{Commons, SharedNumbers};
 use crate::function::Lifetimes;
 use crate::live::Live;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// How long connections last without packets.
@@ -117,43 +119,53 @@ const DATAGRAMS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Handshakes {
     limit: HalfOpen,
-    total: AtomicU32,
-    by_destination: Box<[AtomicU32]>,
+    /// All of them, and those of each destination behind.
+    counts: SharedNumbers,
     seed: u64,
 }
 
 impl Handshakes {
-    fn counter(&self, destination: IpAddr) -> &AtomicU32 {
+    /// The numbers that this takes.
+    const WORDS: usize = 1 + DESTINATIONS;
+
+    fn total(&self) -> &AtomicU64 {
+        &self.counts[0]
+    }
+
+    fn counter(&self, destination: IpAddr) -> &AtomicU64 {
         let key = match destination {
             IpAddr::V4(address) => FlowKey::v4(address, address, 0, 0, 0),
             IpAddr::V6(address) => FlowKey::v6(address, address, 0, 0, 0),
         };
-        &self.by_destination[key.hash(self.seed) as usize % DESTINATIONS]
+        &self.counts[1 + key.hash(self.seed) as usize % DESTINATIONS]
     }
 
     /// Counts one more, if there may be one.
     pub(super) fn begin(&self, destination: IpAddr) -> bool {
         let counter = self.counter(destination);
         // One too many for a moment, when several cores come at once, is as good as refused.
-        if self.total.fetch_add(1, Ordering::Relaxed) < self.limit.total {
-            if counter.fetch_add(1, Ordering::Relaxed) < self.limit.per_destination {
+        if self.total().fetch_add(1, Ordering::Relaxed) < self.limit.total.into() {
+            if counter.fetch_add(1, Ordering::Relaxed) < self.limit.per_destination.into() {
                 return true;
             }
             counter.fetch_sub(1, Ordering::Relaxed);
         }
-        self.total.fetch_sub(1, Ordering::Relaxed);
+        self.total().fetch_sub(1, Ordering::Relaxed);
         false
     }
 
-    /// One is over.
+    /// One is over. Never below zero: a process that was killed in between may have counted one of the two only.
     pub(super) fn end(&self, destination: IpAddr) {
-        self.counter(destination).fetch_sub(1, Ordering::Relaxed);
-        self.total.fetch_sub(1, Ordering::Relaxed);
+        for count in [self.counter(destination), self.total()] {
+            let less = |count: u64| count.checked_sub(1);
+            // Nothing is left to be taken away.
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
     }
 
     #[cfg(test)]
-    pub(super) fn count(&self) -> u32 {
-        self.total.load(Ordering::Relaxed)
+    pub(super) fn count(&self) -> u64 {
+        self.total().load(Ordering::Relaxed)
     }
 }
 
@@ -165,7 +177,7 @@ pub struct FirewallTable {
     pub(super) connections: Connections,
     pub(super) datagrams: Datagrams,
     pub(super) handshakes: Handshakes,
-    zones: Vec<Zone>,
+    pub(super) zones: Vec<Zone>,
     default: Action,
 }
 
@@ -181,18 +193,62 @@ impl FirewallTable {
         capacity: usize,
         seed: u64,
     ) -> Result<FirewallTable, RuleSetError> {
+        let commons = Commons::of_this_process();
+        FirewallTable::with_commons((zones, rules, default), options, (capacity, seed), &commons)
+    }
+
+    /// As [`new`](Self::new), for one of several processes: all of them have `commons` of
+    /// [these bytes](Self::shared_bytes), in which are the connections and handshakes that all know of, and the key of their
+    /// hashes, which the first of them draws.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sharing(
+        rules: (&[Zone], &[Rule], Action),
+        options: Options,
+        capacity: usize,
+        commons: &Commons,
+    ) -> Result<FirewallTable, RuleSetError> {
+        let seed = &commons.take(1)[0];
+        let drawn = RandomState::new().hash_one(capacity).max(1);
+        let seed = match seed.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => drawn,
+            Err(there) => there,
+        };
+        FirewallTable::with_commons(rules, options, (capacity, seed), commons)
+    }
+
+    /// The bytes of what processes share whose connections are so many.
+    pub fn shared_bytes(capacity: usize) -> usize {
+        let taken = [
+            1,
+            Connections::words(capacity),
+            Datagrams::words(DATAGRAMS),
+            Handshakes::WORDS,
+        ];
+        taken.map(Commons::bytes_of).iter().sum()
+    }
+
+    /// The bytes of what is kept of a connection.
+    pub const STATE_BYTES: usize = size_of::<Connection>();
+
+    fn with_commons(
+        (zones, rules, default): (&[Zone], &[Rule], Action),
+        options: Options,
+        (capacity, seed): (usize, u64),
+        commons: &Commons,
+    ) -> Result<FirewallTable, RuleSetError> {
         Ok(FirewallTable {
             rules: Live::new(RuleSet::new(zones, rules, default)?),
             options,
-            connections: Connections::new(capacity, seed),
-            datagrams: Datagrams::new(DATAGRAMS, seed),
+            connections: Connections::new(capacity, seed, commons),
+            datagrams: Datagrams::new(DATAGRAMS, seed, commons),
             handshakes: Handshakes {
                 limit: options.half_open.unwrap_or(HalfOpen {
                     total: capacity as u32 / 2,
                     per_destination: u32::MAX,
                 }),
-                total: AtomicU32::new(0),
-                by_destination: (0..DESTINATIONS).map(|_| AtomicU32::new(0)).collect(),
+                counts: commons.take(Handshakes::WORDS),
                 seed,
             },
             zones: zones.to_vec(),
@@ -206,13 +262,20 @@ impl FirewallTable {
     /// # Errors
     /// As [`new`](Self::new); the rules stay as they were.
     pub fn replace(&self, rules: &[Rule]) -> Result<u32, RuleSetError> {
-        let set = RuleSet::new(&self.zones, rules, self.default)?;
-        Ok(self.rules.replace(set))
+        Ok(self.put(self.prepare(rules)?))
     }
 
-    /// The zones that its rules may name.
-    pub fn zones(&self) -> &[Zone] {
-        &self.zones
+    /// Makes a version of the rules ready.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub(crate) fn prepare(&self, rules: &[Rule]) -> Result<RuleSet, RuleSetError> {
+        RuleSet::new(&self.zones, rules, self.default)
+    }
+
+    /// Puts a version in force.
+    pub(crate) fn put(&self, rules: RuleSet) -> u32 {
+        self.rules.replace(rules)
     }
 
     /// Forgets what all cores know of a connection, and what it counts for.
@@ -228,10 +291,17 @@ impl FirewallTable {
     }
 }
 
-impl Lifetimes for FirewallTable {
+impl Lifetimes for Timeouts {
     fn idle_timeout(&self, _: &FlowKey, state: &[u8]) -> Nanos {
-        let connection: &Connection = bytemuck::from_bytes(&state[..size_of::<Connection>()]);
-        connection.timeout(&self.options.timeouts)
+        let connection: Connection =
+            bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        connection.timeout(self)
+    }
+}
+
+impl Lifetimes for FirewallTable {
+    fn idle_timeout(&self, key: &FlowKey, state: &[u8]) -> Nanos {
+        self.options.timeouts.idle_timeout(key, state)
     }
 }
 

@@ -5,6 +5,7 @@ use super::table::RouteTable;
 use super::v6::Search;
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::{Live, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_net::checksum::ChecksumDelta;
@@ -31,7 +32,8 @@ pub struct ForwardOptions {
 /// Sends packets to the next hop of the longest prefix that holds their destination: takes one off
 /// the time to live or hop limit, and sets the MAC addresses.
 pub struct IpForward {
-    table: Arc<RouteTable>,
+    table: Arc<Live<RouteTable>>,
+    held: Arc<Version<RouteTable>>,
     options: ForwardOptions,
     /// Scratch space, one entry for each packet of a batch.
     decisions: Box<[Decision; MAX_BATCH]>,
@@ -39,13 +41,21 @@ pub struct IpForward {
     v6_searches: Vec<Search>,
 }
 
-/// A flow's decision.
+/// A flow's decision: the [`Decision`] in the lower half, the lower half of the version's number above, since the numbers
+/// of next hops are a version's own.
 type Decided = u32;
+
+/// A decision of a version as it is kept.
+#[inline]
+fn kept(decision: Decision, version: u32) -> Decided {
+    version << 16 | Decided::from(decision.0)
+}
 
 impl IpForward {
     /// A worker's instance.
-    pub fn new(table: Arc<RouteTable>, options: ForwardOptions) -> IpForward {
+    pub fn new(table: Arc<Live<RouteTable>>, options: ForwardOptions) -> IpForward {
         IpForward {
+            held: table.current(),
             table,
             options,
             decisions: Box::new([Decision::NONE; MAX_BATCH]),
@@ -58,12 +68,13 @@ impl IpForward {
     #[inline]
     fn decide_all(&mut self, batch: &Batch) {
         let IpForward {
-            table,
+            held,
             decisions,
             v4_addresses,
             v6_searches,
             ..
         } = self;
+        let table = &held.value;
         v6_searches.clear();
         for (i, (packet, v4_address)) in batch.iter().zip(v4_addresses.iter_mut()).enumerate() {
             match packet.headers.key.destination() {
@@ -129,9 +140,15 @@ impl NetworkFunction for IpForward {
         }
     }
 
+    fn version(&self) -> u32 {
+        self.table.number()
+    }
+
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let decision = self.table.decide(packet.headers.key.destination());
-        *flow.state::<Decided>() = Decided::from(decision.0);
+        self.table.refresh(&mut self.held);
+        let held = &self.held;
+        let decision = held.value.decide(packet.headers.key.destination());
+        *flow.state::<Decided>() = kept(decision, held.number);
         Verdict::Forward
     }
 
@@ -140,15 +157,22 @@ impl NetworkFunction for IpForward {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.table.refresh(&mut self.held);
         if self.options.in_flow {
+            let held = &self.held;
             for (packet, decision) in batch.iter().zip(self.decisions.iter_mut()) {
-                *decision = Decision(*flows.state::<Decided>(packet) as u16);
+                let decided = *flows.state::<Decided>(packet);
+                *decision = Decision(decided as u16);
+                if decided >> 16 != held.number & 0xffff {
+                    // The routes were replaced between the batch's look-up and here.
+                    *decision = held.value.decide(packet.headers.key.destination());
+                }
             }
         } else {
             self.decide_all(batch);
         }
         let mut decisions = self.decisions.iter();
-        let addresses = &*self.table.addresses;
+        let addresses = &*self.held.value.addresses;
         batch.for_each(|packet, frame| {
             let decision = decisions.next().copied().unwrap_or(Decision::NONE);
             match addresses.get(decision.hop()) {

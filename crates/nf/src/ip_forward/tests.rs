@@ -2,6 +2,7 @@ use super::function::ForwardOptions;
 use super::routes_file::{Expected, ParseError, parse};
 use super::*;
 use crate::chain::tests::{ChainRig, INPUT, udp};
+use crate::live::Live;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -197,7 +198,7 @@ fn options(in_flow: bool, pass_local: bool) -> ForwardOptions {
 }
 
 fn rig(routes: &[Route], options: ForwardOptions) -> ChainRig {
-    let function = IpForward::new(Arc::new(table(routes, None)), options);
+    let function = IpForward::new(Arc::new(Live::new(table(routes, None))), options);
     ChainRig::new(vec![Box::new(function)], INPUT)
 }
 

@@ -2,14 +2,14 @@
 
 use super::association::PolicyAction;
 use super::cipher::{ICV, IV};
-use super::headers::{ECN, ESP, Inner, UDP, leaving_ecn};
+use super::headers::{ECN, ESP, Inner, UDP, leaving_ecn, set_ecn};
 use super::sequence::Refused;
 use super::table::{Coming, IpsecTable, Leaving};
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction};
+use crate::live::{Live, Version};
 use std::ops::Range;
 use std::sync::Arc;
-use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG};
@@ -59,7 +59,8 @@ const KEEP_ALIVE: u8 = 15;
 
 /// Puts packets into ESP tunnels by policy, and takes those out that came by one.
 pub struct Ipsec {
-    table: Arc<IpsecTable>,
+    table: Arc<Live<IpsecTable>>,
+    held: Arc<Version<IpsecTable>>,
     scratch: Box<Scratch>,
     /// For each association that packets leave by, how many of the batch do.
     pending: Vec<u32>,
@@ -90,7 +91,8 @@ enum Kind {
 
 impl Ipsec {
     /// A worker's instance.
-    pub fn new(table: Arc<IpsecTable>) -> Ipsec {
+    pub fn new(table: Arc<Live<IpsecTable>>) -> Ipsec {
+        let held = table.current();
         let scratch = Scratch {
             keys: [FlowKey::default(); MAX_BATCH],
             places: [0; MAX_BATCH],
@@ -98,22 +100,32 @@ impl Ipsec {
             protect: [(0, 0); MAX_BATCH],
         };
         Ipsec {
-            pending: vec![0; table.leaving.len()],
-            taken: vec![0..0; table.leaving.len()],
+            pending: vec![0; held.value.leaving.len()],
+            taken: vec![0..0; held.value.leaving.len()],
+            held,
             table,
             scratch: Box::new(scratch),
             counts: [0; 2],
         }
     }
 
+    /// Takes over the present version.
+    #[cold]
+    fn fetch(&mut self) {
+        self.table.refresh(&mut self.held);
+        self.pending.resize(self.held.value.leaving.len(), 0);
+        self.taken.resize(self.held.value.leaving.len(), 0..0);
+    }
+
     #[inline]
     fn kind_of(&self, packet: &Packet) -> Kind {
         let key = &packet.headers.key;
         match key.protocol() {
-            protocol::ESP if self.table.is_end(key.destination(), None) => Kind::Esp,
+            protocol::ESP if self.held.value.is_end(key.destination(), None) => Kind::Esp,
             protocol::UDP
                 if self
-                    .table
+                    .held
+                    .value
                     .is_end(key.destination(), Some(key.destination_port())) =>
             {
                 Kind::Udp
@@ -130,12 +142,13 @@ impl Ipsec {
             policies,
             protect,
         } = &mut *self.scratch;
-        self.table
+        self.held
+            .value
             .find_policies(&keys[..others], &mut policies[..others]);
         let mut found = 0;
         for (policy, place) in policies[..others].iter().zip(&*places) {
             let packet = batch.packet_mut((*place).into()).0;
-            let association = match self.table.action_of(*policy) {
+            let association = match self.held.value.action_of(*policy) {
                 PolicyAction::Pass => continue,
                 PolicyAction::Drop => {
                     packet.verdict = Verdict::Drop(POLICY);
@@ -143,8 +156,8 @@ impl Ipsec {
                 }
                 PolicyAction::Protect(association) => association,
             };
-            let outer = &self.table.leaving[association as usize].outer;
-            if length_outside(outer.length, &packet.headers) > self.table.mtu {
+            let outer = &self.held.value.leaving[association as usize].outer;
+            if length_outside(outer.length, &packet.headers) > self.held.value.mtu {
                 packet.verdict = Verdict::Drop(TOO_BIG);
                 continue;
             }
@@ -155,7 +168,7 @@ impl Ipsec {
         // All workers share an association's numbers: one step for all its packets of the batch.
         for &(place, association) in &protect[..found] {
             let at = association as usize;
-            let leaving = &self.table.leaving[at];
+            let leaving = &self.held.value.leaving[at];
             let pending = std::mem::take(&mut self.pending[at]);
             if pending > 0 {
                 self.taken[at] = leaving.sequence.take(pending);
@@ -175,7 +188,7 @@ impl Ipsec {
     /// comes.
     fn inbound(&mut self, batch: &mut Batch, i: usize, in_udp: bool) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
-        let Some(found) = uncover(&self.table, &packet.headers, frame, in_udp)? else {
+        let Some(found) = uncover(&self.held.value, &packet.headers, frame, in_udp)? else {
             return Ok(());
         };
         let (start, length) = (found.start, found.length);
@@ -240,10 +253,13 @@ impl NetworkFunction for Ipsec {
     }
 
     fn mixes_flows(&self) -> bool {
-        self.table.decapsulates()
+        self.held.value.decapsulates()
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        if self.table.number() != self.held.number {
+            self.fetch();
+        }
         let mut others = 0;
         for i in 0..batch.len() {
             let packet = batch.packet(i);
@@ -380,21 +396,6 @@ fn tell_congestion(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
         set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
     }
     Ok(())
-}
-
-/// Sets the congestion bits of an IP packet, and updates its header's checksum.
-fn set_ecn(datagram: &mut [u8], bits: u8) -> Option<()> {
-    let header = datagram.first_chunk_mut::<{ ipv4::HEADER }>()?;
-    if header[0] >> 4 != 4 {
-        header[1] = header[1] & !(ECN << 4) | bits << 4;
-        return Some(());
-    }
-    let before = u16::from_be_bytes([header[0], header[1]]);
-    header[1] = header[1] & !ECN | bits;
-    let delta = ChecksumDelta::u16(before, u16::from_be_bytes([header[0], header[1]]));
-    let checksum = delta.apply(u16::from_be_bytes([header[10], header[11]]));
-    [header[10], header[11]] = checksum.to_be_bytes();
-    Some(())
 }
 
 /// Bytes of padding behind a packet of this length.

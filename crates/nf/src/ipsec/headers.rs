@@ -2,23 +2,24 @@
 
 use super::association::{DontFragment, Outbound};
 use std::net::IpAddr;
-use tailwater_net::checksum::{sum, transport_v6, udp_field};
+use tailwater_net::checksum::{ChecksumDelta, sum, transport_v6, udp_field};
 use tailwater_net::{FlowKey, ipv4, ipv6, protocol};
 
 /// Bytes of a UDP header.
-pub(super) const UDP: usize = 8;
+pub(crate) const UDP: usize = 8;
 /// Bytes of index and sequence number.
-pub(super) const ESP: usize = 8;
+pub(crate) const ESP: usize = 8;
 
 /// The two bits of explicit congestion notification.
-pub(super) const ECN: u8 = 3;
+pub(crate) const ECN: u8 = 3;
 const CONGESTION_EXPERIENCED: u8 = 3;
 const NOT_CAPABLE: u8 = 0;
 const CAPABLE_1: u8 = 1;
 const CAPABLE_0: u8 = 2;
 
 /// What an outer header is made of that does not change.
-pub(super) struct Outer {
+#[derive(Debug)]
+pub(crate) struct Outer {
     /// The IP header, with everything that is the same for all packets; of IPv4 it is the first half.
     template: [u8; ipv6::HEADER],
     /// The sum of an IPv4 template.
@@ -26,28 +27,28 @@ pub(super) struct Outer {
     /// The ports in front of ESP, as they stand in the packet.
     ports: Option<[u8; 4]>,
     /// Bytes of the headers.
-    pub(super) length: usize,
+    pub(crate) length: usize,
     /// Bytes of the IP header.
-    pub(super) network: usize,
+    pub(crate) network: usize,
     /// The key of all packets.
-    pub(super) key: FlowKey,
+    pub(crate) key: FlowKey,
     dscp: Option<u8>,
     dont_fragment: DontFragment,
 }
 
 /// What an outer header takes from the packet inside.
 #[derive(Clone, Copy)]
-pub(super) struct Inner {
+pub(crate) struct Inner {
     /// Type of service, or traffic class.
-    pub(super) class: u8,
+    pub(crate) class: u8,
     /// "Don't fragment"; true for IPv6.
-    pub(super) dont_fragment: bool,
+    pub(crate) dont_fragment: bool,
 }
 
 impl Inner {
     /// Of an IP packet; `None` if it is too short to be one.
     #[inline]
-    pub(super) fn of(datagram: &[u8]) -> Option<Inner> {
+    pub(crate) fn of(datagram: &[u8]) -> Option<Inner> {
         let head = datagram.first_chunk::<8>()?;
         Some(match head[0] >> 4 {
             4 => Inner {
@@ -63,69 +64,80 @@ impl Inner {
 }
 
 impl Outer {
-    pub(super) fn new(outbound: &Outbound) -> Outer {
+    pub(crate) fn new(outbound: &Outbound) -> Outer {
+        let ports = outbound.udp.map(|udp| [udp.source, udp.destination]);
+        let kept = (outbound.ttl, outbound.dscp, outbound.dont_fragment);
+        let inside = protocol::ESP;
+        Outer::between([outbound.source, outbound.destination], ports, inside, kept)
+    }
+
+    /// Between these ends, source first, of which each has the same IP version: in UDP between ports, or as the protocol
+    /// `inside` where there are none. `kept`: time to live, code point and "don't fragment".
+    pub(crate) fn between(
+        ends: [IpAddr; 2],
+        udp: Option<[u16; 2]>,
+        inside: u8,
+        kept: (u8, Option<u8>, DontFragment),
+    ) -> Outer {
+        let (ttl, dscp, dont_fragment) = kept;
         let mut template = [0; ipv6::HEADER];
-        let protocol = if outbound.udp.is_some() {
-            protocol::UDP
-        } else {
-            protocol::ESP
-        };
-        let network = match (outbound.source, outbound.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+        let protocol = if udp.is_some() { protocol::UDP } else { inside };
+        let network = match ends {
+            [IpAddr::V4(source), IpAddr::V4(destination)] => {
                 template[0] = 0x45;
-                template[8] = outbound.ttl;
+                template[8] = ttl;
                 template[9] = protocol;
                 template[12..16].copy_from_slice(&source.octets());
                 template[16..20].copy_from_slice(&destination.octets());
                 ipv4::HEADER
             }
-            (source, destination) => {
+            [source, destination] => {
                 template[0] = 0x60;
                 template[6] = protocol;
-                template[7] = outbound.ttl;
+                template[7] = ttl;
                 template[8..24].copy_from_slice(&v6(source));
                 template[24..40].copy_from_slice(&v6(destination));
                 ipv6::HEADER
             }
         };
-        let ports = outbound
-            .udp
-            .map_or([0; 2], |udp| [udp.source, udp.destination]);
-        let key = match (outbound.source, outbound.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                FlowKey::v4(source, destination, protocol, ports[0], ports[1])
+        let [source_port, destination_port] = udp.unwrap_or_default();
+        let key = match ends {
+            [IpAddr::V4(source), IpAddr::V4(destination)] => {
+                FlowKey::v4(source, destination, protocol, source_port, destination_port)
             }
-            (source, destination) => FlowKey::v6(
+            [source, destination] => FlowKey::v6(
                 v6(source).into(),
                 v6(destination).into(),
                 protocol,
-                ports[0],
-                ports[1],
+                source_port,
+                destination_port,
             ),
         };
-        let [[a, b], [c, d]] = ports.map(u16::to_be_bytes);
         Outer {
             sum: sum(&template[..ipv4::HEADER]),
             template,
-            ports: outbound.udp.map(|_| [a, b, c, d]),
-            length: network + outbound.udp.map_or(0, |_| UDP),
+            ports: udp.map(|ports| {
+                let [[a, b], [c, d]] = ports.map(u16::to_be_bytes);
+                [a, b, c, d]
+            }),
+            length: network + udp.map_or(0, |_| UDP),
             network,
             key,
-            dscp: outbound.dscp,
-            dont_fragment: outbound.dont_fragment,
+            dscp,
+            dont_fragment,
         }
     }
 
     /// Whether the packets are UDP over IPv6, which must have a checksum.
     #[inline]
-    pub(super) fn wants_checksum(&self) -> bool {
+    pub(crate) fn wants_checksum(&self) -> bool {
         self.network == ipv6::HEADER && self.ports.is_some()
     }
 
     /// Writes the headers in front of an IP packet that will be `total` bytes long with them. `identification` is
     /// for IPv4. `None`, with anything written, if there is no room.
     #[inline]
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         out: &mut [u8],
         total: u16,
@@ -175,7 +187,7 @@ impl Outer {
 
     /// Writes the checksum of the UDP datagram in `packet`, an IPv6 packet that is complete but for it.
     #[inline]
-    pub(super) fn finish(&self, packet: &mut [u8]) -> Option<()> {
+    pub(crate) fn finish(&self, packet: &mut [u8]) -> Option<()> {
         let (IpAddr::V6(source), IpAddr::V6(destination)) =
             (self.key.source(), self.key.destination())
         else {
@@ -201,11 +213,26 @@ fn v6(address: IpAddr) -> [u8; 16] {
 /// The inner congestion bits of a packet that leaves a tunnel, from those that came outside and inside (RFC 6040 §4.2);
 /// `None` if it must be dropped: the congestion could not be told to anybody.
 #[inline]
-pub(super) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
+pub(crate) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer & ECN, inner & ECN) {
         (CONGESTION_EXPERIENCED, NOT_CAPABLE) => None,
         (CONGESTION_EXPERIENCED, _) => Some(CONGESTION_EXPERIENCED),
         (CAPABLE_1, CAPABLE_0) => Some(CAPABLE_1),
         (_, inner) => Some(inner & ECN),
     }
+}
+
+/// Sets the congestion bits of an IP packet, and updates its header's checksum.
+pub(crate) fn set_ecn(datagram: &mut [u8], bits: u8) -> Option<()> {
+    let header = datagram.first_chunk_mut::<{ ipv4::HEADER }>()?;
+    if header[0] >> 4 != 4 {
+        header[1] = header[1] & !(ECN << 4) | bits << 4;
+        return Some(());
+    }
+    let before = u16::from_be_bytes([header[0], header[1]]);
+    header[1] = header[1] & !ECN | bits;
+    let delta = ChecksumDelta::u16(before, u16::from_be_bytes([header[0], header[1]]));
+    let checksum = delta.apply(u16::from_be_bytes([header[10], header[11]]));
+    [header[10], header[11]] = checksum.to_be_bytes();
+    Some(())
 }

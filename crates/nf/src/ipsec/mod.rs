@@ -3,11 +3,12 @@
 mod association;
 mod cipher;
 mod function;
-mod headers;
+pub(crate) mod headers;
 mod sequence;
 mod spi_table;
 mod table;
 
+pub(crate) use association::Identity;
 pub use association::{
     Association, DontFragment, Inbound, IpsecRules, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW,
     Outbound, Policy, PolicyAction, UdpPorts, WINDOW,

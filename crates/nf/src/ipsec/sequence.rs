@@ -1,6 +1,9 @@
 //! Sequence numbers: given to packets that leave, each once, and those of packets that came, each taken once.
-//! All workers share them, without locks.
+//! All workers share them, without locks. What they share may be in memory that outlives their processes: each number is
+//! one word of it, so that whoever is killed leaves it as it was before or as it is after, and a number that was taken is
+//! taken for ever.
 
+use crate::commons::{Commons, SharedNumbers};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,25 +12,36 @@ const LAST_SHORT: u64 = u32::MAX as u64;
 /// The last that is given of 64 bits. What is above is room for workers that ask at the same time.
 const LAST_LONG: u64 = u64::MAX - (1 << 32);
 
-/// A counter that has a cache line for itself: workers write to it.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Counter(AtomicU64);
-
 /// The sequence numbers of packets that leave.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    next: Counter,
+    /// How many were given, and what makes initialisation vectors of them, 0 until somebody has said.
+    shared: SharedNumbers,
+    first: u64,
     last: u64,
 }
 
 impl Sequence {
+    /// The numbers that it shares.
+    pub(super) const SHARED: usize = 2;
+
     /// From `first` on, of 64 bits if they are `extended`.
-    pub(super) fn new(first: u64, extended: bool) -> Sequence {
+    pub(super) fn new(first: u64, extended: bool, commons: &Commons) -> Sequence {
         let last = if extended { LAST_LONG } else { LAST_SHORT };
         Sequence {
-            next: Counter(AtomicU64::new(first)),
+            shared: commons.take(Sequence::SHARED),
+            first,
             last,
+        }
+    }
+
+    /// What is added to a number to make an initialisation vector: `wished`, if nobody has begun before. The numbers are
+    /// given once, but a vector must not come again either.
+    pub(super) fn iv_base(&self, wished: u64) -> u64 {
+        let wished = wished.max(1);
+        match self.shared[1].compare_exchange(0, wished, Relaxed, Relaxed) {
+            Ok(_) => wished,
+            Err(begun) => begun,
         }
     }
 
@@ -35,11 +49,13 @@ impl Sequence {
     #[inline]
     pub(super) fn take(&self, count: u32) -> Range<u64> {
         let end = self.last + 1;
+        let given = &self.shared[0];
+        let next = |given: u64| self.first.saturating_add(given).min(end);
         // So that the counter itself does not wrap, however long one asks in vain.
-        if self.next.0.load(Relaxed) >= end {
+        if next(given.load(Relaxed)) >= end {
             return end..end;
         }
-        let start = self.next.0.fetch_add(count.into(), Relaxed).min(end);
+        let start = next(given.fetch_add(count.into(), Relaxed));
         start..(start + u64::from(count)).min(end)
     }
 }
@@ -63,10 +79,10 @@ const WORD: u64 = 32;
 /// workers have packets at the same time, each number is taken once, and a word goes only forward.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The highest number that has come.
-    top: Counter,
+    /// By how much the highest number that has come is above the one before the first.
+    ahead: SharedNumbers,
     /// For each block its number's low 32 bits, and its bits. All zero: no number of the word has come.
-    words: Box<[AtomicU64]>,
+    words: SharedNumbers,
     size: u64,
     /// The lowest number that any packet has.
     first: u64,
@@ -74,24 +90,37 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window of so many numbers, the first of which is at least 1. They are of 64 bits if they are `extended`.
-    pub(super) fn new(size: u32, extended: bool, first: u64) -> Window {
+    /// The numbers that a window of this size shares: twice some, in lines of their own.
+    pub(super) fn shared(size: u32) -> [usize; 2] {
         // One block more than the size, since the highest number's is not full.
         let words = (u64::from(size).div_ceil(WORD) + 1).next_power_of_two();
+        [1, words as usize]
+    }
+
+    /// A window of so many numbers, the first of which is at least 1. They are of 64 bits if they are `extended`.
+    pub(super) fn new(size: u32, extended: bool, first: u64, commons: &Commons) -> Window {
+        let [ahead, words] = Window::shared(size).map(|count| commons.take(count));
         Window {
-            top: Counter(AtomicU64::new(first - 1)),
-            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            ahead,
+            words,
             size: size.into(),
             first,
             extended,
         }
     }
 
+    /// The highest number that has come.
+    #[inline]
+    fn top(&self) -> u64 {
+        let ahead = self.ahead[0].load(Relaxed);
+        (self.first - 1).saturating_add(ahead)
+    }
+
     /// The whole sequence number of a packet that has these low 32 bits, if it may be new. Nobody knows yet whether
     /// the packet is what it says.
     #[inline]
     pub(super) fn check(&self, low: u32) -> Result<u64, Refused> {
-        let top = self.top.0.load(Relaxed);
+        let top = self.top();
         let sequence = self.whole(top, low).ok_or(Refused::TooOld)?;
         if sequence < self.first || self.is_left(top, sequence) {
             return Err(Refused::TooOld);
@@ -107,7 +136,7 @@ impl Window {
     /// Takes a sequence number, of a packet that has been authenticated.
     #[inline]
     pub(super) fn mark(&self, sequence: u64) -> Result<(), Refused> {
-        let top = self.top.0.load(Relaxed);
+        let top = self.top();
         if self.is_left(top, sequence) {
             return Err(Refused::TooOld);
         }
@@ -128,7 +157,8 @@ impl Window {
             }
         }
         if sequence > top {
-            self.top.0.fetch_max(sequence, Relaxed);
+            let ahead = sequence - (self.first - 1);
+            self.ahead[0].fetch_max(ahead, Relaxed);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Why a library cannot be used.
 
 use std::io;
+use tailwater_sdk::host::{WrongConfig, WrongFunction};
 
 /// Why a library cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,20 +33,15 @@ pub enum LibraryError {
         "expected a library that exports tailwater_function (see tailwater_nf.h), found none of that name"
     )]
     NoSymbol,
-    /// It was built for another version of the header.
-    #[error(
-        "expected a library built with version {expected} of tailwater_nf.h, found version {found}: \
-         build it again with this program's"
-    )]
-    Version {
-        /// This program's version.
-        expected: u32,
-        /// The library's.
-        found: u32,
-    },
-    /// What it says of itself makes no sense.
-    #[error("tailwater_function: {0}")]
-    Description(String),
+    /// It is one, but not for this version, or says what makes no sense.
+    #[error(transparent)]
+    Function(#[from] WrongFunction),
+    /// It gives no instance.
+    #[error("tailwater_function: start: expected an instance, found NULL")]
+    NoInstance,
+    /// It does not work in a process of its own.
+    #[error("{0}")]
+    Apart(String),
     /// It refuses its configuration.
     #[error("{message}")]
     Config {
@@ -54,4 +50,10 @@ pub enum LibraryError {
         /// What the library says.
         message: String,
     },
+}
+
+impl From<WrongConfig> for LibraryError {
+    fn from(WrongConfig { field, message }: WrongConfig) -> LibraryError {
+        LibraryError::Config { field, message }
+    }
 }

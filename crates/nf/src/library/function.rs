@@ -3,25 +3,18 @@
 //! One of the few modules with `unsafe` code: the calls into the library. What comes back is checked before it
 //! is believed.
 
-use super::load::Library;
-use super::shared::Shared;
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use crate::buffer::MAX_FRAME;
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
 use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use tailwater_net::FlowKey;
-use tailwater_net::parse::{Fragment, Network, parse};
 use tailwater_sdk::abi;
-
-const _: () = assert!(size_of::<FlowKey>() == size_of::<abi::FlowKey>());
-const _: () = assert!(align_of::<FlowKey>() == align_of::<abi::FlowKey>());
+use tailwater_sdk::host::{self, Configured, Described, NO_PACKET, Place};
 
 /// A function from a library.
 pub struct Foreign {
-    library: &'static Library,
-    shared: Arc<Shared>,
+    library: &'static Described,
+    shared: Arc<Configured>,
     instance: *mut c_void,
     /// The batch under way, as the library sees it.
     packets: Box<[abi::Packet]>,
@@ -36,36 +29,14 @@ pub struct Foreign {
 // something only while a batch is processed.
 unsafe impl Send for Foreign {}
 
-/// No packet.
-const NOTHING: abi::Packet = abi::Packet {
-    frame: null_mut(),
-    state: null_mut(),
-    key: std::ptr::null(),
-    arrival_ns: 0,
-    length: 0,
-    flow: abi::NO_FLOW,
-    rss_hash: 0,
-    network_offset: 0,
-    transport_offset: 0,
-    payload_offset: 0,
-    end: 0,
-    headroom: 0,
-    tailroom: 0,
-    ip_version: 0,
-    fragment: 0,
-    flags: 0,
-    verdict: abi::FORWARD,
-    reserved: 0,
-};
-
 impl Foreign {
-    pub(super) fn new(shared: Arc<Shared>, instance: *mut c_void) -> Foreign {
-        let library = shared.library;
+    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> Foreign {
+        let library = shared.what;
         Foreign {
             library,
             shared,
             instance,
-            packets: vec![NOTHING; MAX_BATCH].into(),
+            packets: vec![NO_PACKET; MAX_BATCH].into(),
             counters: vec![0; library.counters.len()].into(),
             new: Vec::with_capacity(MAX_BATCH),
             last_state: vec![0; (library.function.state_bytes as usize).div_ceil(8)].into(),
@@ -79,39 +50,17 @@ impl Foreign {
         let buffer_bytes = batch.buffer_bytes();
         let mut count = 0;
         for (to, (packet, buffer)) in self.packets.iter_mut().zip(batch.iter_with_buffers()) {
-            let headers = &packet.headers;
-            let (start, length) = (packet.start(), packet.length());
-            *to = abi::Packet {
-                frame: buffer.wrapping_add(start),
-                state: match has_state {
-                    true => flows.address(packet).cast(),
-                    false => null_mut(),
-                },
-                key: (&raw const headers.key).cast(),
-                arrival_ns: packet.arrival.0,
-                length: length as u32,
-                flow: packet.flow().unwrap_or(abi::NO_FLOW),
-                rss_hash: packet.rss_hash,
-                network_offset: headers.network_offset,
-                transport_offset: headers.transport_offset,
-                payload_offset: headers.payload_offset,
-                end: headers.end,
-                headroom: start as u16,
-                tailroom: (buffer_bytes - start - length).min(MAX_FRAME) as u16,
-                ip_version: match headers.network {
-                    Network::V4 => 4,
-                    Network::V6 => 6,
-                    Network::NotIp => 0,
-                },
-                fragment: match headers.fragment {
-                    Fragment::Whole => 0,
-                    Fragment::First => 1,
-                    Fragment::Later => 2,
-                },
-                flags: 0,
-                verdict: abi::FORWARD,
-                reserved: 0,
+            let place = Place {
+                buffer,
+                buffer_bytes,
+                start: packet.start(),
+                length: packet.length(),
             };
+            let flow = (packet.flow(), packet.rss_hash);
+            *to = host::packet(place, &packet.headers, packet.arrival, flow);
+            if has_state {
+                to.state = flows.address(packet).cast();
+            }
             count += 1;
         }
         for at in self.new.drain(..) {
@@ -123,32 +72,28 @@ impl Foreign {
     /// Looks anew at a packet that the library rewrote.
     #[cold]
     fn take_up(&self, i: usize, batch: &mut Batch) -> Verdict {
-        let raw = &self.packets[i];
         let buffer_bytes = batch.buffer_bytes();
         let invalid = Verdict::Drop(self.library.invalid());
         let Some((packet, buffer)) = batch.iter_with_buffers().nth(i) else {
             return invalid;
         };
-        let start = (raw.frame as usize).wrapping_sub(buffer as usize);
-        let length = raw.length as usize;
-        let inside = start <= buffer_bytes && length <= buffer_bytes - start;
-        // Somebody may yet write the end of the payload where it was.
-        let moved = (start, length) != (packet.start(), packet.length());
-        let may_move = self.needs_payload();
-        if !inside || start.max(length) > MAX_FRAME || (moved && !may_move) {
+        let place = Place {
+            buffer,
+            buffer_bytes,
+            start: packet.start(),
+            length: packet.length(),
+        };
+        let Some([start, length]) = host::moved(self.library, &self.packets[i], place) else {
             return invalid;
-        }
-        packet.set_place(start as u16, length as u16);
+        };
+        packet.set_place(start, length);
         let (packet, frame) = batch.packet_mut(i);
-        match parse(frame) {
-            Ok(headers) if headers.network != Network::NotIp => {
+        match host::ip_headers(frame) {
+            Some(headers) => {
                 packet.headers = headers;
-                if headers.fragment != Fragment::Whole {
-                    packet.headers.key = headers.key.of_fragment();
-                }
                 Verdict::Forward
             }
-            _ => invalid,
+            None => invalid,
         }
     }
 }
@@ -179,6 +124,10 @@ impl NetworkFunction for Foreign {
         self.library.function.state_bytes as usize
     }
 
+    fn durable(&self) -> Option<u32> {
+        self.library.durable()
+    }
+
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         // None is refused here, so that packets keep their places until they are processed.
         self.new.push(flow.place() as u16);
@@ -189,7 +138,7 @@ impl NetworkFunction for Foreign {
     }
 
     fn needs_payload(&self) -> bool {
-        self.library.function.flags & abi::HEADERS_ONLY == 0
+        self.library.may_move()
     }
 
     fn wants_flow_ends(&self) -> bool {

@@ -5,15 +5,20 @@
 //! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](crate::function::NetworkFunction)
 //! that hands each batch to the library.
 //!
-//! What a library does in this process cannot be checked: who names one in a chain spec trusts it as much
-//! as this program. A library stays loaded as long as the process lives.
+//! What a library does in this process cannot be checked: who names one in the spec of a chain that runs in one process
+//! trusts it as much as this program. A library stays loaded as long as the process lives. Where functions run in
+//! processes of their own, libraries are loaded there only, and so is whatever is to be known of them found out
+//! ([`Apart`]).
 
+mod apart;
 mod child;
 mod error;
 mod function;
 mod load;
 mod shared;
 
+pub use apart::{Apart, Code, Runs};
 pub use error::LibraryError;
 pub use function::Foreign;
+pub use load::load;
 pub use shared::LibraryFunction;

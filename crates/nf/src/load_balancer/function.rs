@@ -1,8 +1,9 @@
 //! The `LoadBalancer` network function.
 
-use super::table::{LoadBalancerTable, Target, TargetNumber, Version};
+use super::table::{Choices, LoadBalancerTable, Target, TargetNumber};
 use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::Version;
 use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,31 +12,27 @@ use tailwater_net::Nanos;
 /// A packet of a balanced flow that cannot be rewritten: IPv6 extension headers.
 const NOT_REWRITABLE: u8 = 2;
 
+/// A flow's state: a [`TargetNumber`], with room for the fingerprint that stands for it outside.
+type Kept = u64;
+
 /// Sends each flow to one of its service's backends.
 #[derive(Debug)]
 pub struct LoadBalancer {
     table: Arc<LoadBalancerTable>,
     /// The version that this worker uses.
-    held: Arc<Version>,
+    held: Arc<Version<Choices>>,
 }
 
 impl LoadBalancer {
     /// A worker's instance.
     pub fn new(table: Arc<LoadBalancerTable>) -> LoadBalancer {
-        let held = table.current();
+        let held = table.live().current();
         LoadBalancer { table, held }
     }
 
     #[inline]
     fn refresh(&mut self) {
-        if self.table.version() != self.held.number {
-            self.fetch();
-        }
-    }
-
-    #[cold]
-    fn fetch(&mut self) {
-        self.held = self.table.current();
+        self.table.live().refresh(&mut self.held);
     }
 }
 
@@ -49,28 +46,28 @@ impl NetworkFunction for LoadBalancer {
     }
 
     fn state_bytes(&self) -> usize {
-        size_of::<TargetNumber>()
+        size_of::<Kept>()
     }
 
     fn durable(&self) -> Option<u32> {
-        Some(1)
+        Some(2)
     }
 
     /// Numbers are an instance's own: outside, a target goes by its fingerprint.
     fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
-        let number: TargetNumber = bytemuck::pod_read_unaligned(state);
-        let fingerprint = self.held.fingerprints.get(number as usize);
+        let number: Kept = bytemuck::pod_read_unaligned(state);
+        let fingerprint = self.held.value.fingerprints.get(number as usize);
         let fingerprint = fingerprint.copied().unwrap_or_default();
         state.copy_from_slice(&fingerprint.to_le_bytes());
     }
 
     fn take_durable(&mut self, state: &mut [u8], _origin: Nanos) {
         self.refresh();
-        let fingerprint: u32 = bytemuck::pod_read_unaligned(state);
-        let mut known = self.held.fingerprints.iter();
+        let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
+        let mut known = self.held.value.fingerprints.iter();
         let number = known.position(|known| *known == fingerprint);
         // One that is gone is as none: the flow is decided about anew.
-        let number = number.map_or(0, |number| number as TargetNumber);
+        let number = number.map_or(0, |number| number as Kept);
         state.copy_from_slice(bytemuck::bytes_of(&number));
     }
 
@@ -80,10 +77,11 @@ impl NetworkFunction for LoadBalancer {
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.refresh();
-        let target = flow.state::<TargetNumber>();
-        let present = *target;
-        *target = self.held.choose(&packet.headers.key, present);
-        if *target != present {
+        let target = flow.state::<Kept>();
+        let present = *target as TargetNumber;
+        let chosen = self.held.value.choose(&packet.headers.key, present);
+        *target = chosen.into();
+        if chosen != present {
             flow.rekeyed();
         }
         Verdict::Forward
@@ -96,9 +94,9 @@ impl NetworkFunction for LoadBalancer {
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         // A flow that came from another worker may have a target of a later version.
         self.refresh();
-        let targets = &*self.held.targets;
+        let targets = &*self.held.value.targets;
         batch.for_each(|packet, frame| {
-            let number = *flows.state::<TargetNumber>(packet) as usize;
+            let number = *flows.state::<Kept>(packet) as usize;
             let target = targets.get(number).copied().unwrap_or(Target::Pass);
             if let Err(reason) = send_to(target, packet, frame) {
                 packet.verdict = Verdict::Drop(reason);

@@ -1,12 +1,11 @@
 //! Services and their backends, and the table that all workers share and control code replaces.
 
 use super::maglev::{Candidate, is_prime, populate};
-use crate::live::number_after;
+use crate::live::Live;
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 use tailwater_net::FlowKey;
 
 /// Most services of a balancer.
@@ -140,7 +139,7 @@ pub(super) enum Target {
 
 impl Target {
     /// A number by which other instances know the target (FNV-1a); 0 for those that are no destination.
-    pub(super) fn fingerprint(&self) -> u32 {
+    pub(super) fn fingerprint(&self) -> u64 {
         let destination = match *self {
             Target::Pass | Target::Refuse(_) => return 0,
             Target::V4(address, port) => Destination::Address(address.into(), port),
@@ -148,8 +147,8 @@ impl Target {
             Target::Mac(address) => Destination::Mac(address),
         };
         let name = destination.name();
-        let hash = name.iter().fold(0x811c_9dc5_u32, |hash, byte| {
-            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         hash.max(1)
     }
@@ -165,7 +164,7 @@ impl From<Destination> for Target {
     }
 }
 
-/// A place in [`Version::targets`]; kept in the flow's state. A number means the same in all
+/// A place in [`Choices::targets`]; kept in the flow's state. A number means the same in all
 /// versions of a table, so that a worker can apply it whatever version it holds.
 pub(super) type TargetNumber = u32;
 /// The flow is of no service and passes. What fresh flow state holds.
@@ -200,13 +199,12 @@ impl Choice {
     }
 }
 
-/// One version of the table.
+/// One version of the table: services ready to choose backends.
 #[derive(Debug)]
-pub(super) struct Version {
-    pub(super) number: u32,
+pub struct Choices {
     pub(super) targets: Vec<Target>,
     /// What other instances know them by.
-    pub(super) fingerprints: Vec<u32>,
+    pub(super) fingerprints: Vec<u64>,
     /// Services of one address and port.
     exact: HashMap<(IpAddr, u16, u8), Choice>,
     /// The others, in order.
@@ -214,7 +212,7 @@ pub(super) struct Version {
     drop_others: bool,
 }
 
-impl Version {
+impl Choices {
     /// What becomes of a flow whose state holds `present`.
     pub(super) fn choose(&self, key: &FlowKey, present: TargetNumber) -> TargetNumber {
         let exact = (key.destination(), key.destination_port(), key.protocol());
@@ -291,22 +289,12 @@ impl Numbering {
     }
 }
 
-/// What whoever changes the table needs.
-#[derive(Debug)]
-struct Writer {
-    numbering: Numbering,
-    /// Versions that workers may still hold: so that none of them is the last, and has to free it.
-    retired: Vec<Arc<Version>>,
-}
-
-/// The table of a balancer, shared by all workers. They look at the version number once a batch,
-/// and at the table behind the lock only when the number has changed.
+/// The table of a balancer, shared by all workers.
 #[derive(Debug)]
 pub struct LoadBalancerTable {
-    number: AtomicU32,
-    /// Locked for the moment of an exchange only.
-    current: RwLock<Arc<Version>>,
-    writer: Mutex<Writer>,
+    choices: Live<Choices>,
+    /// For whoever changes the table.
+    numbering: Mutex<Numbering>,
     size: u32,
     drop_others: bool,
 }
@@ -335,12 +323,10 @@ impl LoadBalancerTable {
             return Err(TableError::Size(size));
         }
         let mut numbering = Numbering::new(most);
-        let version = compile(1, services, size, drop_others, &mut numbering)?;
-        let retired = Vec::new();
+        let choices = compile(services, size, drop_others, &mut numbering)?;
         Ok(LoadBalancerTable {
-            number: AtomicU32::new(version.number),
-            current: RwLock::new(version),
-            writer: Mutex::new(Writer { numbering, retired }),
+            choices: Live::new(choices),
+            numbering: Mutex::new(numbering),
             size,
             drop_others,
         })
@@ -353,41 +339,39 @@ impl LoadBalancerTable {
     /// # Errors
     /// As [`new`](Self::new); the table stays as it was.
     pub fn replace(&self, services: &[Service]) -> Result<u32, TableError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = number_after(self.version());
-        let numbering = &mut writer.numbering;
-        let version = compile(number, services, self.size, self.drop_others, numbering)?;
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, version);
-        // Still under the lock: whoever sees the number finds this version or a later one.
-        self.number.store(number, Ordering::Release);
-        drop(current);
-        writer
-            .retired
-            .retain(|version| Arc::strong_count(version) > 1);
-        writer.retired.push(old);
-        Ok(number)
+        Ok(self.choices.replace(self.prepare(services)?))
+    }
+
+    /// Makes a version ready, to be put in force by [`live`](Self::live).
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn prepare(&self, services: &[Service]) -> Result<Choices, TableError> {
+        let mut numbering = self
+            .numbering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        compile(services, self.size, self.drop_others, &mut numbering)
+    }
+
+    /// The services in force.
+    pub fn live(&self) -> &Live<Choices> {
+        &self.choices
     }
 
     /// The number of the present version.
     #[inline]
     pub fn version(&self) -> u32 {
-        self.number.load(Ordering::Acquire)
-    }
-
-    pub(super) fn current(&self) -> Arc<Version> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&current)
+        self.choices.number()
     }
 }
 
 fn compile(
-    number: u32,
     services: &[Service],
     size: u32,
     drop_others: bool,
     numbering: &mut Numbering,
-) -> Result<Arc<Version>, TableError> {
+) -> Result<Choices, TableError> {
     if services.len() > MAX_SERVICES {
         return Err(TableError::Services(services.len()));
     }
@@ -432,14 +416,13 @@ fn compile(
         }
     }
     let targets = numbering.targets();
-    Ok(Arc::new(Version {
-        number,
+    Ok(Choices {
         fingerprints: targets.iter().map(Target::fingerprint).collect(),
         targets,
         exact,
         wide,
         drop_others,
-    }))
+    })
 }
 
 fn compile_service(service: &Service, size: u32, numbering: &mut Numbering) -> Choice {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::chain::tests::{ChainRig, INPUT};
+use crate::live::Live;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use tailwater_net::Nanos;
@@ -20,7 +21,7 @@ fn rules() -> NatRules {
 }
 
 fn rig(rules: NatRules) -> ChainRig {
-    let table = Arc::new(NatTable::new(rules, RssHasher::default()));
+    let table = Arc::new(Live::new(NatTable::new(rules, RssHasher::default())));
     ChainRig::new(vec![Box::new(Nat::new(table))], INPUT)
 }
 

@@ -74,6 +74,20 @@ impl Meter {
         conforms
     }
 
+    /// A bucket that another meter filled, as it is to be under this one: with what was taken from it, as far as this
+    /// one's burst goes.
+    #[inline]
+    pub(super) fn take_over(&self, full: u64, now: Nanos) -> u64 {
+        let now = now.0.saturating_mul(1 << STEPS);
+        full.min(now.saturating_add(self.depth))
+    }
+
+    /// As [`take_over`](Self::take_over), where nobody knows the time: at the latest it is that at which the other meter's
+    /// bucket was empty.
+    pub(super) fn take_over_from(&self, other: &Meter, full: u64) -> u64 {
+        full.min(full.saturating_sub(other.depth).saturating_add(self.depth))
+    }
+
     /// As [`take`](Meter::take), for packets in order, from a bucket that others take from at the same time:
     /// all of these come together, before or after what others take. `conforms` is told of each.
     #[inline]

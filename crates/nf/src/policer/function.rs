@@ -3,6 +3,7 @@
 use super::limits::{Limit, Outcome, PolicerRules, Scope, SharedBuckets};
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::{Live, Version};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -33,12 +34,35 @@ struct FlowState {
     peak: u64,
     /// The place of its limit, or [`NONE`].
     limit: u32,
-    unused: u32,
+    /// The version of the limits that it is a place in.
+    version: u32,
+}
+
+impl FlowState {
+    /// Finds the limit of a flow that another version of the limits, or another key, was decided by. What it took counts
+    /// on if the key is the same, as far as its burst goes.
+    #[cold]
+    fn decide(&mut self, held: &Version<PolicerRules>, packet: &Packet) {
+        let found = held.value.find(&packet.headers.key);
+        let limit = found.map_or(NONE, |place| place as u32);
+        if self.version == held.number && self.limit != limit {
+            *self = FlowState::zeroed();
+        }
+        if let Some(limit) = found.map(|place| &held.value.limits()[place]) {
+            self.committed = limit.committed.take_over(self.committed, packet.arrival);
+            let peak = |peak: &super::Meter| peak.take_over(self.peak, packet.arrival);
+            self.peak = limit.peak.as_ref().map_or(0, peak);
+        }
+        (self.limit, self.version) = (limit, held.number);
+    }
 }
 
 /// Lets packets pass at a rate, with bursts, and drops or marks those beyond it.
 pub struct Policer {
-    rules: Arc<PolicerRules>,
+    rules: Arc<Live<PolicerRules>>,
+    held: Arc<Version<PolicerRules>>,
+    /// Whether flows' limits are kept with them, and their buckets can be.
+    in_flow: bool,
     /// Packets of limits with shared buckets: the limit and the place in the batch.
     pending: Vec<(u32, u16)>,
     /// Places of packets of one such limit, and how they stand to one of its rates.
@@ -49,9 +73,14 @@ pub struct Policer {
 
 impl Policer {
     /// A worker's instance. Buckets that are not a flow's own are shared with all others.
-    pub fn new(rules: Arc<PolicerRules>) -> Policer {
+    /// Flows are looked up unless one limit is for all packets; should limits that replace it not be so, they are found for
+    /// each packet.
+    pub fn new(rules: Arc<Live<PolicerRules>>) -> Policer {
+        let held = rules.current();
         Policer {
             rules,
+            in_flow: held.value.are_of_flows(),
+            held,
             pending: Vec::with_capacity(MAX_BATCH),
             places: Vec::with_capacity(MAX_BATCH),
             conforms: Vec::with_capacity(MAX_BATCH),
@@ -187,46 +216,56 @@ impl NetworkFunction for Policer {
     }
 
     fn state_bytes(&self) -> usize {
-        match self.rules.is_one_for_all() {
-            true => 0,
-            false => size_of::<FlowState>(),
+        match self.in_flow {
+            true => size_of::<FlowState>(),
+            false => 0,
         }
     }
 
+    fn version(&self) -> u32 {
+        self.rules.number()
+    }
+
     fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let found = self.rules.find(&packet.headers.key);
-        // A flow that is shown again, since a function in front sent it elsewhere, keeps its tokens if its
-        // limit is the same.
-        let state = flow.state::<FlowState>();
-        let limit = found.map_or(NONE, |place| place as u32);
-        if state.limit != limit {
-            *state = FlowState {
-                limit,
-                ..FlowState::zeroed()
-            };
-        }
+        self.rules.refresh(&mut self.held);
+        flow.state::<FlowState>().decide(&self.held, packet);
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.rules.refresh(&mut self.held);
         let Policer {
-            rules,
+            held,
+            in_flow,
             pending,
             places,
             conforms,
             notes,
+            ..
         } = self;
+        let rules = &held.value;
         let limits = rules.limits();
         if rules.is_one_for_all() {
             places.clear();
             places.extend(0..batch.len() as u16);
-            let shared = (&limits[0], &rules.shared[0]);
+            let shared = (&limits[0], &*rules.shared[0]);
             return judge(shared, batch, (places, conforms), notes);
         }
+        let mut none;
         for place in 0..batch.len() as u16 {
             let packet = batch.packet(usize::from(place));
             let (now, bytes) = (packet.arrival, packet.length());
-            let state = flows.state::<FlowState>(packet);
+            let state = match in_flow {
+                true => flows.state::<FlowState>(packet),
+                false => {
+                    none = FlowState::zeroed();
+                    &mut none
+                }
+            };
+            if state.version != held.number {
+                // Limits were replaced between the batch's look-up and here, or nothing is kept.
+                state.decide(held, packet);
+            }
             let Some(limit) = limits.get(state.limit as usize) else {
                 match rules.default {
                     Outcome::Drop => {
@@ -259,7 +298,7 @@ impl NetworkFunction for Policer {
                 }
                 *limit != first
             });
-            let shared = (&limits[first as usize], &rules.shared[first as usize]);
+            let shared = (&limits[first as usize], &*rules.shared[first as usize]);
             judge(shared, batch, (places, conforms), notes);
         }
     }

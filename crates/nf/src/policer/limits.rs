@@ -2,8 +2,10 @@
 
 use super::bucket::Meter;
 use ipnet::IpNet;
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::FlowKey;
 
 /// The most limits of one function: they are tried one after the other for each new flow.
@@ -65,6 +67,12 @@ impl Limit {
                 .is_none_or(|protocol| protocol == key.protocol())
     }
 
+    /// What tells which packets it is for, and whether they share a bucket.
+    fn packets(&self) -> (Option<IpNet>, Option<IpNet>, Option<u8>, bool) {
+        let shared = self.scope == Scope::All;
+        (self.source, self.destination, self.protocol, shared)
+    }
+
     /// Whether every packet matches.
     fn is_for_all(&self) -> bool {
         self.source.is_none() && self.destination.is_none() && self.protocol.is_none()
@@ -83,9 +91,11 @@ pub(super) struct SharedBuckets {
 #[derive(Debug)]
 pub struct PolicerRules {
     limits: Vec<Limit>,
-    pub(super) shared: Vec<SharedBuckets>,
+    pub(super) shared: Vec<Arc<SharedBuckets>>,
     /// What becomes of packets that no limit matches.
     pub(super) default: Outcome,
+    /// Whether functions that began with these limits, or with those in front of them, look flows up.
+    of_flows: bool,
 }
 
 impl PolicerRules {
@@ -96,11 +106,48 @@ impl PolicerRules {
         if let Some(last) = limits.iter().position(Limit::is_for_all) {
             limits.truncate(last + 1);
         }
+        let one_for_all = is_one_for_all(&limits);
         PolicerRules {
-            shared: limits.iter().map(|_| SharedBuckets::default()).collect(),
+            of_flows: !one_for_all,
+            shared: limits.iter().map(|_| Arc::default()).collect(),
             limits,
             default,
         }
+    }
+
+    /// The version that follows this one. A limit of the same packets keeps its bucket: as it is if its rates are the same,
+    /// and else with what was taken from it, as far as the new burst goes.
+    #[must_use]
+    pub fn succeed(&self, limits: Vec<Limit>, default: Outcome) -> PolicerRules {
+        let mut next = PolicerRules::new(limits, default);
+        next.of_flows = self.of_flows;
+        // Of limits for the same packets only the first counts.
+        let mut before: HashMap<_, usize> = HashMap::new();
+        for (at, limit) in self.limits.iter().enumerate() {
+            before.entry(limit.packets()).or_insert(at);
+        }
+        for (limit, shared) in next.limits.iter().zip(&mut next.shared) {
+            let Some(at) = before.get(&limit.packets()) else {
+                continue;
+            };
+            let (old, buckets) = (&self.limits[*at], &self.shared[*at]);
+            if (old.committed, old.peak) == (limit.committed, limit.peak) {
+                *shared = Arc::clone(buckets);
+                continue;
+            }
+            let taken = |meter: &Meter, old: &Meter, full: &AtomicU64| {
+                AtomicU64::new(meter.take_over_from(old, full.load(Ordering::Relaxed)))
+            };
+            let peak = match (&limit.peak, &old.peak) {
+                (Some(peak), Some(old)) => taken(peak, old, &buckets.peak),
+                _ => AtomicU64::default(),
+            };
+            *shared = Arc::new(SharedBuckets {
+                committed: taken(&limit.committed, &old.committed, &buckets.committed),
+                peak,
+            });
+        }
+        next
     }
 
     /// The limits that can be reached, in order.
@@ -108,13 +155,28 @@ impl PolicerRules {
         &self.limits
     }
 
+    /// Whether they need what functions that began with the first version do not have: flows have buckets of their own, and
+    /// are not looked up.
+    pub fn lack_flows(&self) -> bool {
+        !self.of_flows && self.limits.iter().any(|limit| limit.scope == Scope::Flow)
+    }
+
+    /// Whether flows are looked up.
+    pub(super) fn are_of_flows(&self) -> bool {
+        self.of_flows
+    }
+
     /// Whether one bucket is for all packets, so that nothing depends on the flow.
     pub(super) fn is_one_for_all(&self) -> bool {
-        matches!(&*self.limits, [limit] if limit.is_for_all() && limit.scope == Scope::All)
+        is_one_for_all(&self.limits)
     }
 
     /// The place of the first limit that matches.
     pub(super) fn find(&self, key: &FlowKey) -> Option<usize> {
         self.limits.iter().position(|limit| limit.matches(key))
     }
+}
+
+fn is_one_for_all(limits: &[Limit]) -> bool {
+    matches!(limits, [limit] if limit.is_for_all() && limit.scope == Scope::All)
 }

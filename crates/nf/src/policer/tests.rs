@@ -1,6 +1,7 @@
 use super::*;
 use crate::chain::tests::{ChainRig, INPUT};
 use crate::function::NetworkFunction;
+use crate::live::Live;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -76,7 +77,7 @@ fn limit(rate: Rate, burst: u64) -> Limit {
 }
 
 fn rig(limits: Vec<Limit>, default: Outcome) -> ChainRig {
-    let rules = Arc::new(PolicerRules::new(limits, default));
+    let rules = Arc::new(Live::new(PolicerRules::new(limits, default)));
     ChainRig::new(vec![Box::new(Policer::new(rules))], INPUT)
 }
 
@@ -250,7 +251,7 @@ fn the_first_limit_that_matches_counts() {
         Outcome::Pass,
     );
     assert_eq!(all.limits().len(), 1);
-    assert_eq!(Policer::new(Arc::new(all)).state_bytes(), 0);
+    assert_eq!(Policer::new(Arc::new(Live::new(all))).state_bytes(), 0);
 }
 
 #[test]
@@ -297,4 +298,83 @@ fn marks_leave_the_rest_of_a_packet_right() {
     assert_eq!(sent[1][16..], before[16..]);
     assert_eq!(sent[2][14..16], [0x62, 0]);
     assert_eq!(count(&rig, "violating-passed"), 2);
+}
+
+/// So many packets of a flow.
+fn of_flow(packets: usize) -> Vec<Vec<u8>> {
+    vec![FrameBuilder::new(&udp(1)).to_vec().unwrap(); packets]
+}
+
+/// New rates: a bucket that is as it was stays as it is, and a smaller one is no emptier than empty.
+#[test]
+fn what_was_taken_counts_under_new_rates() {
+    let second = Nanos::from_secs(1);
+    let at = |seconds: u64| Nanos(seconds * second.0);
+    for scope in [Scope::All, Scope::Flow] {
+        let limits = |rate, burst| {
+            let limit = Limit {
+                scope,
+                ..limit(Rate::Packets(rate), burst)
+            };
+            let other = Limit {
+                source: Some("2001:db8::/32".parse().unwrap()),
+                ..limit.clone()
+            };
+            vec![other, limit]
+        };
+        let live = Arc::new(Live::new(PolicerRules::new(limits(1, 100), Outcome::Pass)));
+        let policer = Policer::new(Arc::clone(&live));
+        let mut rig = ChainRig::new(vec![Box::new(policer)], INPUT);
+        assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 60);
+        assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 40);
+        let change = |rate, burst| {
+            let next = live
+                .current()
+                .value
+                .succeed(limits(rate, burst), Outcome::Pass);
+            live.replace(next)
+        };
+        // Nothing has come back, and nothing is given away.
+        change(1, 100);
+        assert_eq!(rig.run(&of_flow(10), at(1000)).len(), 0);
+        assert_eq!(rig.run(&of_flow(10), at(1002)).len(), 2);
+        // The empty bucket would take 100 seconds to fill; the new one takes one, and is as empty.
+        change(10, 10);
+        assert_eq!(rig.run(&of_flow(10), at(1002)).len(), 0);
+        assert_eq!(rig.run(&of_flow(20), at(1003)).len(), 10);
+    }
+    // A run that began without flows finds none for limits that need them.
+    let one = |scope| {
+        let limit = limit(Rate::Packets(1), 1);
+        vec![Limit { scope, ..limit }]
+    };
+    let all = PolicerRules::new(one(Scope::All), Outcome::Pass);
+    assert!(all.succeed(one(Scope::Flow), Outcome::Pass).lack_flows());
+    let flows = PolicerRules::new(one(Scope::Flow), Outcome::Pass);
+    assert!(
+        !flows
+            .succeed(one(Scope::All), Outcome::Pass)
+            .succeed(one(Scope::Flow), Outcome::Pass)
+            .lack_flows()
+    );
+}
+
+/// Limits of prefixes replace one for everything: without flows they are found for each packet.
+#[test]
+fn limits_are_found_without_flows() {
+    let live = Arc::new(Live::new(PolicerRules::new(
+        vec![limit(Rate::Packets(1), 1000)],
+        Outcome::Pass,
+    )));
+    let policer = Policer::new(Arc::clone(&live));
+    assert_eq!(policer.state_bytes(), 0);
+    let mut rig = ChainRig::new(vec![Box::new(policer)], INPUT);
+    assert_eq!(rig.run(&of_flow(20), Nanos::from_secs(5)).len(), 20);
+    let limits = vec![Limit {
+        source: Some("0.0.0.0/0".parse().unwrap()),
+        ..limit(Rate::Packets(1), 3)
+    }];
+    let next = live.current().value.succeed(limits, Outcome::Pass);
+    live.replace(next);
+    assert_eq!(rig.run(&of_flow(20), Nanos::from_secs(5)).len(), 3);
 }

@@ -2,14 +2,18 @@
 
 use super::document::{Document, Metadata};
 use super::error::{SpecError, quoted};
-use super::functions::{self, Context, ExternalConfig, FunctionConfig};
+use super::files::read_text;
+use super::functions::{self, Context, ExternalConfig, FunctionConfig, Target};
 use super::located::Located;
 use super::port_name::PortName;
 use super::ports::{PortsSpec, ports_of};
+use super::source::{Source, Text};
 use super::state::{StateSpec, state};
 use super::values::{Fate, Throughput, duration, prefix, protocol, throughput};
+use crate::branches::{Branch, MAX_WAYS, Place, SEND, Ways, around};
 use crate::flow_table::{IdleTimeouts, WhenFull};
-use crate::ipsec::IpsecRules;
+use crate::ipsec::{Identity, IpsecRules};
+use crate::library::{Apart, Runs};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -53,8 +57,11 @@ pub struct ChainSpec {
     pub metadata: Metadata,
     /// Which traffic the chain is for.
     pub match_: Match,
-    /// The functions in the order in which packets pass them: 1 to 16, names all different.
+    /// The functions in the order in which packets pass them: 1 to 16, names all different. Those of a classifier's
+    /// branches follow it, and what is behind it follows them.
     pub functions: Vec<FunctionSpec>,
+    /// The branches of all classifiers; none in a chain that is a line.
+    pub branches: Vec<Branch>,
     /// The objectives.
     pub slo: Slo,
     /// The flow table.
@@ -65,6 +72,8 @@ pub struct ChainSpec {
     pub ports: Option<PortsSpec>,
     /// Where flow state is kept that is to outlive this server, if it is.
     pub state: Option<StateSpec>,
+    /// Where it was read.
+    pub source: Source,
 }
 
 /// Which traffic a chain is for: a packet must match every list that is not empty.
@@ -89,6 +98,8 @@ pub struct FunctionSpec {
     pub config: FunctionConfig,
     /// The files that its configuration was read from, besides the spec: rules, keys, a library.
     pub files: Vec<PathBuf>,
+    /// The innermost branch that it is in, as a place in the chain's [list](ChainSpec::branches), if it is in one.
+    pub branch: Option<usize>,
 }
 
 impl FunctionSpec {
@@ -109,7 +120,7 @@ impl FunctionSpec {
             ))
         })?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        let (_, function) = function(item, &Context::new(base_dir, true))?;
+        let (_, function) = function(item, &Context::new(base_dir, Runs::Here))?;
         Ok(function)
     }
 }
@@ -202,11 +213,13 @@ impl ChainSpec {
         let parts = self.functions.split(is_external);
         let part = |functions: &[FunctionSpec]| ChainSpec {
             functions: functions.to_vec(),
+            branches: self.branches.clone(),
             name: self.name.clone(),
             metadata: self.metadata.clone(),
             match_: self.match_.clone(),
             ports: self.ports.clone(),
             state: self.state.clone(),
+            source: self.source.clone(),
             ..*self
         };
         parts.map(part).collect()
@@ -223,7 +236,27 @@ impl ChainSpec {
     /// The first thing that is wrong, with its place.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        chain(&Document::read(path, WHAT)?, base_dir)
+        let name = path.display().to_string();
+        let text = read_text(path, &name)?;
+        // A pipe is read once.
+        match path.is_file() {
+            true => {
+                let document = Document::parse(&text, &name, WHAT)?;
+                chain(&document, Some(Text::File(path)), base_dir, Runs::Here)
+            }
+            false => ChainSpec::parse(&text, &name, base_dir),
+        }
+    }
+
+    /// As [`read`](ChainSpec::read), for a chain whose functions run in processes of their own: no code of others is
+    /// loaded here, and `apart` finds out about it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_apart(path: &Path, apart: &dyn Apart) -> Result<Self, SpecError> {
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        let document = Document::read(path, WHAT)?;
+        chain(&document, None, base_dir, Runs::Apart(apart))
     }
 
     /// Parses the text of a spec. `name` is the file's name in errors; files that the spec
@@ -232,7 +265,13 @@ impl ChainSpec {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
-        chain(&Document::parse(text, name, WHAT)?, base_dir)
+        let document = Document::parse(text, name, WHAT)?;
+        chain(
+            &document,
+            Some(Text::Given(text, name)),
+            base_dir,
+            Runs::Here,
+        )
     }
 
     /// What is dangerous about it, though it is right.
@@ -260,11 +299,17 @@ impl ChainSpec {
     }
 }
 
-fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
+/// Reads a spec; with `text`, one that can be [read again](Source::read_again).
+fn chain(
+    document: &Document,
+    text: Option<Text<'_>>,
+    base_dir: &Path,
+    runs: Runs<'_>,
+) -> Result<ChainSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, PARTS)?;
     let spec = spec.fields(FIELDS)?;
-    let context = Context::new(base_dir, false);
-    let functions = functions(&spec.required("functions", FUNCTIONS)?, &context)?;
+    let context = Context::new(base_dir, runs);
+    let (functions, branches) = functions(&spec.required("functions", FUNCTIONS)?, &context)?;
     let ports = spec.optional("ports");
     let ports = ports.map(|node| ports_of(&node, &functions)).transpose()?;
     let kept = match spec.optional("state") {
@@ -274,15 +319,21 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
                 "expected no function that tracks connections: their state stays on this server";
             return Err(node.error(message));
         }
+        Some(node) if !branches.is_empty() => {
+            let message = "expected no classifier: a flow's state is kept outside for all functions of a chain, \
+                           and not for those that its packets pass";
+            return Err(node.error(message));
+        }
         Some(node) => Some(state(&node, base_dir)?),
     };
-    Ok(ChainSpec {
+    let mut chain = ChainSpec {
         name: metadata.name.clone(),
         metadata,
         match_: spec
             .optional("match")
             .map_or(Ok(Match::default()), |node| match_(&node))?,
         functions,
+        branches,
         slo: slo(&spec.required("slo", "a map with latency")?)?,
         flows: spec
             .optional("flows")
@@ -292,7 +343,12 @@ fn chain(document: &Document, base_dir: &Path) -> Result<ChainSpec, SpecError> {
             .map_or(Ok(PacketsSpec::default()), |node| packets(&node))?,
         ports,
         state: kept,
-    })
+        source: Source::default(),
+    };
+    if let Some(text) = text {
+        chain.source = Source::new(&chain, text, base_dir);
+    }
+    Ok(chain)
 }
 
 fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
@@ -333,21 +389,78 @@ fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, Function
         name: name.unwrap_or_else(|| config.default_name().to_string()),
         config,
         files: context.take_named(),
+        branch: None,
     };
     Ok((named, function))
 }
 
-fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSpec>, SpecError> {
-    let mut functions: Vec<FunctionSpec> = Vec::new();
-    // Of tunnels' ends, with the places of their functions.
-    let mut keys = HashMap::new();
-    for item in node.list("functions", MAX_FUNCTIONS)? {
-        let (named, function) = function(&item, context)?;
+/// The functions of a chain, while they are read.
+struct Reader<'c> {
+    context: &'c Context<'c>,
+    functions: Vec<FunctionSpec>,
+    /// Where in the spec each function is.
+    paths: Vec<String>,
+    branches: Vec<Branch>,
+    /// Of tunnels' ends, with the places of their functions.
+    keys: HashMap<Vec<u8>, (usize, Identity)>,
+}
+
+/// Reads the functions of a chain, with its branches.
+fn functions(
+    node: &Located<'_>,
+    context: &Context<'_>,
+) -> Result<(Vec<FunctionSpec>, Vec<Branch>), SpecError> {
+    let mut reader = Reader {
+        context,
+        functions: Vec::new(),
+        paths: Vec::new(),
+        branches: Vec::new(),
+        keys: HashMap::new(),
+    };
+    reader.list(node, None)?;
+    let (functions, branches) = (reader.functions, reader.branches);
+    if Ways::new(&branches, &places(&functions)).is_none() {
+        let message = format!(
+            "expected at most {MAX_WAYS} ways through the branches of a chain, found more: each classifier multiplies \
+             them"
+        );
+        return Err(node.error(message));
+    }
+    Ok((functions, branches))
+}
+
+/// The functions' places.
+pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<Place<'_>> {
+    let places = functions.iter();
+    places
+        .map(|function| (function.name.as_str(), function.branch))
+        .collect()
+}
+
+impl Reader<'_> {
+    /// Reads a list of functions, of a branch or of none. Whether packets come out at its end.
+    fn list(&mut self, node: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
+        let mut reached = true;
+        for item in node.list("functions", MAX_FUNCTIONS)? {
+            if !reached {
+                let message = "expected no function where no packet comes: all of them leave the chain in front of it";
+                return Err(item.error(message));
+            }
+            reached = self.function(&item, branch)?;
+        }
+        Ok(reached)
+    }
+
+    /// Reads a function, and those of its branches. Whether packets come out behind it.
+    fn function(&mut self, item: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
+        let (named, function) = function(item, self.context)?;
         let FunctionSpec {
             name,
             config,
             files,
+            ..
         } = function;
+        let (functions, paths) = (&self.functions, &self.paths);
         if let Some(other) = functions.iter().position(|function| function.name == name) {
             let hint = if named {
                 ""
@@ -356,7 +469,8 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
             };
             let message = format!(
                 "expected a different name for each function, found \"{name}\" as in \
-                 functions[{other}]{hint}"
+                 {}{hint}",
+                paths[other]
             );
             return Err(item.error(message));
         }
@@ -367,8 +481,10 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
         if let Some(other) = nat.filter(|_| translates(&config)) {
             // Both directions run the functions in the same order, so that of two translations
             // the return path would undo the wrong one first.
-            let message =
-                format!("expected at most one nat in a chain, found functions[{other}] too");
+            let message = format!(
+                "expected at most one nat in a chain, found {} too",
+                paths[other]
+            );
             return Err(item.error(message));
         }
         let tracks = |config: &FunctionConfig| config.tracks_connections();
@@ -379,28 +495,29 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
         if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
             // Behind a translation both directions of a connection have different addresses.
             let message = format!(
-                "expected no nat beside a firewall, found functions[{other}] too: run them as two chains, \
-                 the firewall on the inner side"
+                "expected no nat beside a firewall or ids, found {} too: run them as two chains, \
+                 that one on the inner side",
+                paths[other]
             );
             return Err(item.error(message));
         }
-        let written = |config: &FunctionConfig| match config {
-            FunctionConfig::Accounting(accounting) => {
-                accounting.export.as_ref().map(|export| export.file.clone())
-            }
-            _ => None,
-        };
-        let same = |function: &FunctionSpec| written(&function.config) == written(&config);
-        if let (Some(file), Some(other)) = (written(&config), functions.iter().position(same)) {
+        let written = config.writes();
+        let other = functions.iter().enumerate().find_map(|(other, function)| {
+            let writes = function.config.writes();
+            let same = |(_, file): &&(_, &PathBuf)| writes.iter().any(|(_, other)| other == file);
+            Some((written.iter().find(same)?.1, other))
+        });
+        if let Some((file, other)) = other {
             let message = format!(
-                "expected a file of its own for each export, found {} as in functions[{other}]",
-                quoted(&file.display().to_string())
+                "expected a file of its own for each export, found {} as in {}",
+                quoted(&file.display().to_string()),
+                paths[other]
             );
             return Err(item.error(message));
         }
         if let FunctionConfig::External(external) = &config {
             let mut names = external.ports();
-            let taken = names.find_map(|name| Some((name, user_of(&functions, name)?)));
+            let taken = names.find_map(|name| Some((name, user_of(functions, name)?)));
             if let Some((name, user)) = taken {
                 return Err(item.error(self::taken(name, user)));
             }
@@ -412,24 +529,106 @@ fn functions(node: &Located<'_>, context: &Context<'_>) -> Result<Vec<FunctionSp
         for end in tunnels.into_iter().flat_map(IpsecRules::ends) {
             let key = end.association.keying.secret().to_vec();
             let place = functions.len();
-            if let Some((other, far)) = keys.insert(key, (place, end.identity()))
+            if let Some((other, far)) = self.keys.insert(key, (place, end.identity()))
                 && !end.is_far_end_of(far)
             {
                 let message = format!(
-                    "expected a key of its own for each association, found that of {} in \
-                     functions[{other}], too",
-                    end.association.name
+                    "expected a key of its own for each association, found that of {} in {}, too",
+                    end.association.name, paths[other]
                 );
                 return Err(item.error(message));
             }
         }
-        functions.push(FunctionSpec {
-            name,
+        if functions.len() == MAX_FUNCTIONS {
+            let message = format!(
+                "expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more"
+            );
+            return Err(item.error(message));
+        }
+        if let Some(message) = self.out_of_place(&config, branch) {
+            return Err(item.error(message));
+        }
+        let classifier = match &config {
+            FunctionConfig::Classifier(classifier) => Some(classifier.clone()),
+            _ => None,
+        };
+        self.functions.push(FunctionSpec {
+            name: name.clone(),
             config,
             files,
+            branch,
         });
+        let path = item.path();
+        self.paths
+            .push(path.strip_prefix("spec.").unwrap_or(&path).to_owned());
+        let Some(classifier) = classifier else {
+            return Ok(true);
+        };
+        let first = self.branches.len();
+        let out = classifier.sends().then(|| (SEND.to_owned(), true));
+        let branches = classifier.branches.iter();
+        let branches = branches.map(|branch| (branch.name.clone(), branch.ends));
+        self.branches
+            .extend(branches.chain(out).map(|(branch_name, ends)| Branch {
+                name: branch_name,
+                classifier: name.clone(),
+                within: branch,
+                ends,
+            }));
+        let mut reached = classifier.ways_out().any(|target| target == Target::Next);
+        for (place, node) in functions::functions_of_branches(item)?.iter().enumerate() {
+            let goes_on = self.list(node, Some(first + place))?;
+            reached |= goes_on && !self.branches[first + place].ends;
+        }
+        Ok(reached)
     }
-    Ok(functions)
+
+    /// Why a function cannot be where it is among branches.
+    fn out_of_place(&self, config: &FunctionConfig, branch: Option<usize>) -> Option<&'static str> {
+        let external = matches!(config, FunctionConfig::External(_));
+        let tracks = config.tracks_connections();
+        if matches!(config, FunctionConfig::Classifier(_)) && self.context.is_apart() {
+            return Some(
+                "expected no classifier in a chain whose functions run in processes of their own: these hand a batch \
+                 on as a whole, from each to the next",
+            );
+        }
+        if external && branch.is_some() {
+            return Some(
+                "expected no external function in a branch: what comes back from it is a chain of its own, which \
+                 begins with all packets",
+            );
+        }
+        if external && self.branches.iter().any(|branch| branch.ends) {
+            return Some(
+                "expected no external function behind branches that leave the chain: all packets pass it",
+            );
+        }
+        if config.decides_lifetimes()
+            && (branch.is_some() || self.branches.iter().any(|branch| branch.ends))
+        {
+            return Some(
+                "expected no firewall in a branch, or behind branches that leave the chain: it decides for the whole chain \
+                 how long flows are kept, and would let go those that never come to it; put it in front of the classifier",
+            );
+        }
+        let directed = |branch: usize| {
+            let name = &self.branches[branch].classifier;
+            let classifier = self
+                .functions
+                .iter()
+                .find(|function| function.name == *name);
+            matches!(classifier.map(|function| &function.config), Some(FunctionConfig::Classifier(classifier)) if !classifier.both)
+        };
+        let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);
+        if tracks && (around(&self.branches, branch).any(directed) || out.any(directed)) {
+            return Some(
+                "expected `directions: both` of the classifier in front: this function needs both directions of each \
+                 connection that it sees",
+            );
+        }
+        None
+    }
 }
 
 /// The function that uses this port, or the device or interface behind it.

@@ -9,7 +9,8 @@ use std::path::Path;
 
 pub use super::error::nearest;
 pub use super::located::{Fields, Located};
-pub use super::values::{duration, is_label, label, throughput};
+pub use super::values::{duration, label, throughput};
+pub use tailwater_sdk::host::is_label;
 
 /// The `apiVersion` of all kinds.
 const API_VERSION: &str = "tailwater.dev/v1alpha1";

@@ -25,6 +25,9 @@ pub struct SpecError {
     pub next: Option<Box<SpecError>>,
 }
 
+/// The most mistakes of a file of rules that are told one by one.
+pub(crate) const MOST_TOLD: usize = 1000;
+
 impl SpecError {
     /// An error about a file as a whole.
     pub(crate) fn whole_file(file: &str, message: impl Into<String>) -> Self {
@@ -37,6 +40,15 @@ impl SpecError {
             suggestion: None,
             next: None,
         }
+    }
+
+    /// As [`all`](Self::all), of mistakes in a file's lines, of which `more` are not told one by one.
+    pub(crate) fn all_of_lines(mut errors: Vec<SpecError>, more: usize) -> Option<Self> {
+        if let Some(error) = errors.first().filter(|_| more > 0) {
+            let message = format!("{more} more lines are wrong");
+            errors.push(SpecError::whole_file(&error.file, message));
+        }
+        SpecError::all(errors)
     }
 
     /// Several errors as one; `None` of none.

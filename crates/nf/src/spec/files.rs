@@ -1,7 +1,7 @@
 //! Reading the files of a spec, bounded in size.
 
 use super::error::SpecError;
-use super::yaml::{MAX_BYTES, too_large};
+use super::yaml::{MAX_BYTES, larger_than};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -11,12 +11,17 @@ use std::path::Path;
 /// # Errors
 /// It cannot be read, is larger than [`MAX_BYTES`], or is not UTF-8.
 pub(crate) fn read_text(path: &Path, name: &str) -> Result<String, SpecError> {
+    read_text_up_to(path, name, MAX_BYTES)
+}
+
+/// As [`read_text`], of a file of at most so many bytes.
+pub(crate) fn read_text_up_to(path: &Path, name: &str, most: usize) -> Result<String, SpecError> {
     let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes))
         .map_err(|error| SpecError::whole_file(name, format!("cannot be read: {error}")))?;
-    if bytes.len() > MAX_BYTES {
-        return Err(too_large(name));
+    if bytes.len() > most {
+        return Err(larger_than(name, most));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();

@@ -67,6 +67,11 @@ impl<'a> Located<'a> {
         text
     }
 
+    /// The line that it is on, from 1.
+    pub fn line(&self) -> usize {
+        self.node.line as usize
+    }
+
     /// An error about this node.
     pub fn error(&self, message: impl Into<String>) -> SpecError {
         SpecError::whole_file(self.file, message)

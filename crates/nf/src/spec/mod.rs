@@ -16,22 +16,27 @@ mod functions;
 mod located;
 mod port_name;
 mod ports;
+mod source;
 mod state;
 mod values;
 mod yaml;
 
+pub(crate) use chain::places;
 pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
 pub use document::Metadata;
 pub use error::SpecError;
-pub(crate) use error::{nearest, quoted};
-pub(crate) use files::read_text;
+pub(crate) use error::{MOST_TOLD, nearest, quoted};
+#[cfg(test)]
+pub(crate) use functions::load_ids_rules;
 pub use functions::{
-    AclConfig, Changes, ExternalConfig, FirewallConfig, ForwardConfig, FunctionConfig,
-    LibraryConfig, Missing, NatConfig, OwnFunction,
+    AclConfig, BranchConfig, Changes, ClassifierConfig, DnsGuardConfig, ExternalConfig,
+    FirewallConfig, ForeignFunction, ForwardConfig, FunctionConfig, IdsConfig, IpForwardConfig,
+    LibraryConfig, Missing, NatConfig, OwnFunction, ProgramConfig, Target, TunnelConfig, UpfConfig,
+    WanOptimizerConfig,
 };
-pub(crate) use functions::{describe_shadowed, parse_firewall_rules};
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
+pub use source::Source;
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
 pub(crate) use values::{Expected, ports_of, prefix_of, protocol_of};
 pub use values::{Fate, Throughput};

@@ -4,12 +4,13 @@ use super::chain::{FunctionSpec, taken, user_of};
 use super::error::SpecError;
 use super::located::Located;
 use super::port_name::PortName;
-use super::values::number_and_unit;
+use super::values::size;
 use std::ops::RangeInclusive;
 
 const MTU: RangeInclusive<u64> = 576..=9600;
 const WAYS: RangeInclusive<u64> = 1..=64;
 const CACHE: RangeInclusive<u64> = 1 << 20..=4 << 30;
+const CACHE_SIZE: &str = "a size from 1MiB to 4GiB, such as 22MiB";
 
 /// The ports of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +119,7 @@ fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {
         cache_ways: ways("cacheWays")?,
         cache_bytes: match fields.optional("cacheSize") {
             None => None,
-            Some(node) => Some(size(&node)?),
+            Some(node) => Some(size(&node, CACHE, CACHE_SIZE)?),
         },
     };
     if let (Some(all), Some(node)) = (ddio.cache_ways, fields.optional("ways"))
@@ -127,19 +128,4 @@ fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {
         return Err(node.expected(&format!("no more than the {all} ways of cacheWays")));
     }
     Ok(ddio)
-}
-
-/// A size such as `22MiB`.
-fn size(node: &Located<'_>) -> Result<u64, SpecError> {
-    const WHAT: &str = "a size from 1MiB to 4GiB, such as 22MiB";
-    let text = node.text(WHAT)?;
-    let (number, unit) = number_and_unit(text);
-    let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
-        .into_iter()
-        .find_map(|(name, bytes)| (name == unit).then_some(bytes));
-    let bytes = super::located::decimal(number).zip(unit);
-    let bytes = bytes.map(|(number, unit)| (number * unit).round() as u64);
-    bytes
-        .filter(|bytes| CACHE.contains(bytes))
-        .ok_or_else(|| node.expected(WHAT))
 }

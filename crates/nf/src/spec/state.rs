@@ -9,6 +9,8 @@ use tailwater_net::Nanos;
 
 const WAIT: RangeInclusive<Nanos> = Nanos::from_micros(100)..=Nanos::from_secs(10);
 const PACKETS: RangeInclusive<u64> = 256..=32_768;
+/// The most letters of an instance's name: as of a host's.
+const INSTANCE: usize = 253;
 const PORT: RangeInclusive<u64> = 1..=65_535;
 
 /// Where a chain's flow state is kept outside of this process, and what happens while that cannot be reached.
@@ -16,6 +18,9 @@ const PORT: RangeInclusive<u64> = 1..=65_535;
 pub struct StateSpec {
     /// The store.
     pub redis: RedisSpec,
+    /// Who this is among the chain's instances: a later run under the same name takes over from an earlier one. Without,
+    /// the host's name.
+    pub instance: Option<String>,
     /// What becomes of packets that wait for it for too long.
     pub when_unavailable: WhenUnavailable,
     /// Most packets of a worker that wait at a time: 256 to 32,768.
@@ -76,12 +81,16 @@ pub enum Secret {
 }
 
 pub(super) fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError> {
-    let fields = node.fields(&["redis", "whenUnavailable", "packets", "wait"])?;
+    let fields = node.fields(&["redis", "instance", "whenUnavailable", "packets", "wait"])?;
     Ok(StateSpec {
         redis: redis(
             &fields.required("redis", "a map with socket or address")?,
             base_dir,
         )?,
+        instance: match fields.optional("instance") {
+            None => None,
+            Some(node) => Some(instance(&node)?),
+        },
         when_unavailable: match fields.optional("whenUnavailable") {
             None => WhenUnavailable::default(),
             Some(node) => node.word(&[
@@ -99,6 +108,18 @@ pub(super) fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, Sp
             Some(node) => duration(&node, WAIT)?,
         },
     })
+}
+
+/// A name that can stand in one of a Redis user.
+fn instance(node: &Located<'_>) -> Result<String, SpecError> {
+    let name = node.string("a name of letters, digits, dashes and dots")?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    match !name.is_empty() && name.len() <= INSTANCE && name.chars().all(fits) {
+        true => Ok(name.to_owned()),
+        false => Err(node.error(format!(
+            "expected a name of at most {INSTANCE} letters, digits, dashes and dots, found {name:?}"
+        ))),
+    }
 }
 
 fn redis(node: &Located<'_>, base_dir: &Path) -> Result<RedisSpec, SpecError> {

@@ -6,6 +6,7 @@ use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
+use tailwater_sdk::host::is_label;
 
 /// Protocols with a name; all others are given by number.
 const PROTOCOLS: [(&str, u8); 10] = [
@@ -20,9 +21,6 @@ const PROTOCOLS: [(&str, u8); 10] = [
     ("ospf", 89),
     ("sctp", 132),
 ];
-
-/// Longest RFC 1123 label.
-const LABEL_CHARACTERS: usize = 63;
 
 /// A throughput objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +130,23 @@ pub(super) fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     (number, unit.trim_start())
+}
+
+/// A size such as `22MiB`, in bytes; `what` says what it should be.
+pub(super) fn size(
+    node: &Located<'_>,
+    range: RangeInclusive<u64>,
+    what: &str,
+) -> Result<u64, SpecError> {
+    let (number, unit) = number_and_unit(node.text(what)?);
+    let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
+        .into_iter()
+        .find_map(|(name, bytes)| (name == unit).then_some(bytes));
+    let bytes = super::located::decimal(number).zip(unit);
+    let bytes = bytes.map(|(number, unit)| (number * unit).round() as u64);
+    bytes
+        .filter(|bytes| range.contains(bytes))
+        .ok_or_else(|| node.expected(what))
 }
 
 /// What a text should have been.
@@ -281,14 +296,4 @@ pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
         .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let repaired = repaired.trim_matches('-');
     Err(error.suggest(is_label(repaired).then_some(repaired)))
-}
-
-/// Whether a text is a label as RFC 1123 has it: lower-case letters, digits and inner dashes.
-pub fn is_label(text: &str) -> bool {
-    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= LABEL_CHARACTERS
-        && bytes.first().is_some_and(|&b| alphanumeric(b))
-        && bytes.last().is_some_and(|&b| alphanumeric(b))
-        && bytes.iter().all(|&b| alphanumeric(b) || b == b'-')
 }

@@ -77,7 +77,12 @@ pub(crate) fn parse(text: &str, file: &str) -> Result<Option<Node>, SpecError> {
 
 /// The error for a file beyond [`MAX_BYTES`].
 pub(crate) fn too_large(file: &str) -> SpecError {
-    let limit = MAX_BYTES >> 20;
+    larger_than(file, MAX_BYTES)
+}
+
+/// The error for a file beyond so many bytes.
+pub(crate) fn larger_than(file: &str, most: usize) -> SpecError {
+    let limit = most >> 20;
     SpecError::whole_file(
         file,
         format!("expected at most {limit} MiB, found a larger file"),

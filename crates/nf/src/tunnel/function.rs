@@ -3,6 +3,7 @@
 use super::rules::{Action, TunnelRules};
 use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::{Live, Version};
 use std::sync::Arc;
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG, VlanTag};
 
@@ -16,7 +17,8 @@ const NO_ROOM: u8 = 2;
 
 /// Puts VLAN tags on frames and takes them off, by the first rule that matches.
 pub struct Tunnel {
-    rules: Arc<TunnelRules>,
+    rules: Arc<Live<TunnelRules>>,
+    held: Arc<Version<TunnelRules>>,
     /// Whether decisions are kept with the flow.
     in_flow: bool,
 }
@@ -27,9 +29,15 @@ type Decided = u32;
 impl Tunnel {
     /// A worker's instance. With `in_flow` a decision is made for a flow's first packet; rules that
     /// [depend on the VLAN](TunnelRules::depend_on_vlan) are applied to each packet all the same.
-    pub fn new(rules: Arc<TunnelRules>, in_flow: bool) -> Tunnel {
-        let in_flow = in_flow && !rules.depend_on_vlan();
-        Tunnel { rules, in_flow }
+    /// Should rules that replace these depend on it, they are too.
+    pub fn new(rules: Arc<Live<TunnelRules>>, in_flow: bool) -> Tunnel {
+        let held = rules.current();
+        let in_flow = in_flow && !held.value.depend_on_vlan();
+        Tunnel {
+            rules,
+            held,
+            in_flow,
+        }
     }
 }
 
@@ -41,7 +49,7 @@ fn tags(packet: &Packet) -> usize {
 
 /// The identifier of the outer tag.
 #[inline(always)]
-fn outer_vlan(packet: &Packet, frame: &[u8]) -> Option<u16> {
+pub(crate) fn outer_vlan(packet: &Packet, frame: &[u8]) -> Option<u16> {
     match (tags(packet), frame.get(ETHERNET..ETHERNET + 2)) {
         (1.., Some(&[high, low])) => Some(u16::from_be_bytes([high, low]) & 0x0fff),
         _ => None,
@@ -128,14 +136,22 @@ impl NetworkFunction for Tunnel {
         }
     }
 
+    fn version(&self) -> u32 {
+        self.rules.number()
+    }
+
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.rules.refresh(&mut self.held);
         let vlan = outer_vlan(packet, frame);
-        *flow.state::<Decided>() = encoded(self.rules.find(&packet.headers.key, vlan));
+        *flow.state::<Decided>() = encoded(self.held.value.find(&packet.headers.key, vlan));
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        if self.in_flow {
+        // Decisions in flows stand by themselves: it does not matter under which version they were made.
+        self.rules.refresh(&mut self.held);
+        let rules = &self.held.value;
+        if self.in_flow && !rules.depend_on_vlan() {
             for i in 0..batch.len() {
                 match *flows.state::<Decided>(batch.packet_mut(i).0) {
                     0 => {}
@@ -146,7 +162,7 @@ impl NetworkFunction for Tunnel {
             }
             return;
         }
-        match self.rules.constant() {
+        match rules.constant() {
             Some(Action::Push(tag)) => {
                 let tag = bytes_of(tag);
                 (0..batch.len()).for_each(|i| push(batch, i, tag));
@@ -156,7 +172,7 @@ impl NetworkFunction for Tunnel {
                 for i in 0..batch.len() {
                     let (packet, frame) = batch.packet_mut(i);
                     let vlan = outer_vlan(packet, frame);
-                    let action = self.rules.find(&packet.headers.key, vlan);
+                    let action = rules.find(&packet.headers.key, vlan);
                     apply(batch, i, action);
                 }
             }

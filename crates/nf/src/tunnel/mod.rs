@@ -4,6 +4,7 @@ pub mod function;
 pub mod rules;
 
 pub use function::Tunnel;
+pub(crate) use function::outer_vlan;
 pub use rules::{Action, Rule, TunnelRules, VlanMatch};
 
 #[cfg(test)]

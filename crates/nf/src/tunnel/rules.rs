@@ -64,7 +64,8 @@ impl Rule {
 }
 
 impl VlanMatch {
-    fn id(self) -> Option<u16> {
+    /// The identifier that a packet's outer tag must have; `None`: it must have no tag.
+    pub(crate) fn id(self) -> Option<u16> {
         match self {
             VlanMatch::Untagged => None,
             VlanMatch::Id(id) => Some(id),

@@ -4,6 +4,7 @@ use crate::buffer::BufferPool;
 use crate::chain::Chain;
 use crate::chain::tests::{ChainRig, INPUT, udp};
 use crate::function::{FlowStates, NetworkFunction};
+use crate::live::Live;
 use proptest::prelude::*;
 use std::sync::Arc;
 use tailwater_net::builder::FrameBuilder;
@@ -39,7 +40,7 @@ const NOTHING: Rule = Rule {
 };
 
 fn tunnel(rules: &[Rule], default: Action, in_flow: bool) -> Box<dyn NetworkFunction> {
-    let rules = Arc::new(TunnelRules::new(rules, default));
+    let rules = Arc::new(Live::new(TunnelRules::new(rules, default)));
     Box::new(Tunnel::new(rules, in_flow))
 }
 
@@ -240,7 +241,10 @@ fn only_vlans_need_every_packet() {
     assert!(!rules(None).depend_on_vlan());
     let by_vlan = rules(Some(VlanMatch::Id(5)));
     assert_eq!(by_vlan.constant(), None);
-    assert_eq!(Tunnel::new(Arc::new(by_vlan), true).state_bytes(), 0);
-    let in_flow = Tunnel::new(Arc::new(rules(None)), true);
+    assert_eq!(
+        Tunnel::new(Arc::new(Live::new(by_vlan)), true).state_bytes(),
+        0
+    );
+    let in_flow = Tunnel::new(Arc::new(Live::new(rules(None))), true);
     assert_eq!(in_flow.state_bytes(), 4);
 }

@@ -3,10 +3,12 @@
 use super::parser::{Event, Lookup, Parser};
 use super::reassembly::{NoRoom, Pool, distance};
 use super::service::{Action, FilterTable, Rest};
-use super::stock::{Lease, PLACE_BITS};
+use super::table::UrlTable;
 use crate::batch::{Batch, Packet, Verdict};
 use crate::function::{FlowStates, NetworkFunction, NewFlow};
+use crate::live::Version;
 use crate::spec::Fate;
+use crate::stock::{Lease, PLACE_BITS};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_net::parse::Fragment;
@@ -60,7 +62,7 @@ struct Stream {
     /// The sequence number of the SYN, or the one in front of the first byte seen.
     first: u32,
     /// The stream's [`Lease`]: the buffer's place, 0 for none, and above [`PLACE_BITS`] the upper bits
-    /// of the generation.
+    /// of the generation. The stock is with the parser, where there is room.
     place: u32,
     generation: u16,
     status: u8,
@@ -96,6 +98,7 @@ enum Outcome {
 #[derive(Debug)]
 pub struct UrlFilter {
     table: Arc<FilterTable>,
+    held: Arc<Version<UrlTable>>,
     pool: Pool,
     joined: Vec<u8>,
     notes: [u64; 5],
@@ -109,6 +112,7 @@ impl UrlFilter {
             pool: Pool::new(Arc::clone(table.stock())),
             joined: Vec::with_capacity(config.buffer_bytes + super::normalize::MAX_HOST),
             notes: [0; 5],
+            held: table.live().current(),
             table,
         }
     }
@@ -283,7 +287,7 @@ impl UrlFilter {
             let gap = kept.first().map(|first| distance(first.start, stream.next));
             let ahead = distance(sequence, stream.next);
             let mut lookup = Lookup {
-                table: self.table.patterns(),
+                table: &self.held.value,
                 joined: &mut self.joined,
                 port: packet.headers.key.destination_port(),
                 http: stream.flags & HTTP != 0,
@@ -379,12 +383,14 @@ impl Stream {
         (place != 0).then_some(Lease {
             place,
             generation: self.place >> PLACE_BITS << 16 | u32::from(self.generation),
+            stock: self.parser.stock,
         })
     }
 
     fn set_lease(&mut self, lease: Lease) {
         self.place = lease.place | lease.generation >> 16 << PLACE_BITS;
         self.generation = lease.generation as u16;
+        self.parser.stock = lease.stock;
     }
 
     /// A stream whose first byte follows `first`.
@@ -506,6 +512,7 @@ impl NetworkFunction for UrlFilter {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.table.live().refresh(&mut self.held);
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let stream = flows.state::<Stream>(packet);

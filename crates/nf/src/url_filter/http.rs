@@ -226,7 +226,7 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     let line = text.target[..usize::from(parser.target)].trim_ascii_end();
     if line.starts_with(b"PROXY ") {
         // A load balancer's line in front of the stream (PROXY protocol, version 1).
-        *parser = Parser::default();
+        *parser = parser.anew();
         return Event::More;
     }
     let Some((start, end, version)) = split_line(line) else {
@@ -398,7 +398,7 @@ fn transfer_encoding(parser: &mut Parser, bytes: &[u8]) -> usize {
 /// The header section has ended: what follows is a body or the next request.
 fn end_of_head(parser: &mut Parser) -> Event {
     let (flags, length) = (parser.flags, parser.number);
-    *parser = Parser::default();
+    *parser = parser.anew();
     // With both, servers differ in what they believe (RFC 9112 §6.3), and a request can hide in
     // the difference.
     const BOTH: u8 = CHUNKED | HAS_LENGTH;
@@ -437,7 +437,7 @@ fn chunk_size(parser: &mut Parser, byte: u8) -> (usize, Event) {
 
 fn end_of_chunk_size(parser: &mut Parser) -> Event {
     let (size, any) = (parser.number, parser.flags & DIGIT != 0);
-    *parser = Parser::default();
+    *parser = parser.anew();
     match size {
         _ if !any => Event::Unclear,
         0 => {

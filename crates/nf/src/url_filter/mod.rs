@@ -18,7 +18,6 @@ mod parser;
 pub mod pattern;
 mod reassembly;
 mod service;
-mod stock;
 mod table;
 mod tls;
 

@@ -94,13 +94,22 @@ pub(crate) struct Parser {
     pub(crate) step: u8,
     /// Whether a match in this message was reported.
     pub(crate) reported: u8,
-    pub(crate) reserved: [u8; 4],
+    /// Not the parser's: which stock the stream's buffer is of, if it has one.
+    pub(crate) stock: u32,
 }
 
 /// Between messages. HTTP has the states above, TLS those from [`tls::FIRST_STATE`] on.
 pub(crate) const START: u8 = 0;
 
 impl Parser {
+    /// Registers of one that begins, with what is not its own as it was.
+    pub(crate) fn anew(&self) -> Parser {
+        Parser {
+            stock: self.stock,
+            ..Parser::default()
+        }
+    }
+
     /// Reads a piece of the stream. Returns how many of its bytes it used, fewer than there are only
     /// with another event than [`Event::More`].
     pub(crate) fn feed(
@@ -125,7 +134,7 @@ impl Parser {
                 };
                 *self = Parser {
                     state,
-                    ..Parser::default()
+                    ..self.anew()
                 };
             }
             let (count, event) = if self.state >= tls::FIRST_STATE {

@@ -3,14 +3,81 @@
 
 use super::normalize::MAX_HOST;
 use super::parser::Text;
-use super::stock::{Kept, Lease, MAX_STRETCHES, Stock, Stretch, Window};
+use crate::region::CACHE_LINE;
+use crate::stock::{Lease, Lender, Stock, Window, stride};
+use bytemuck::{Pod, Zeroable};
+use std::io;
 use std::sync::Arc;
 use tailwater_net::Nanos;
+
+/// Most stretches of bytes that wait for a gap in front of them to be filled.
+pub(super) const MAX_STRETCHES: usize = 16;
+
+/// Bytes of a stream from `start` on, as sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Stretch {
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// What is known of a buffer's content.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Kept {
+    /// In order, apart from each other.
+    pub(super) stretches: [Stretch; MAX_STRETCHES],
+    pub(super) count: u32,
+}
+
+/// Where a buffer's text begins, behind what is known of it.
+const HEAD: usize = (size_of::<Kept>() + 8).next_multiple_of(64) - 8;
+
+/// A buffer's bytes: what is known of it, the text (target, host) and a ring for segments out of order.
+const fn content(size: usize) -> usize {
+    HEAD + 2 * size + MAX_HOST
+}
+
+/// Bytes of memory that a buffer takes.
+pub(super) const fn buffer_memory(size: usize) -> usize {
+    stride(content(size))
+}
+
+/// So many buffers, each for `size` bytes of a request's target and as many out of order: a power
+/// of two, so that sequence numbers wrap around where the ring does.
+///
+/// # Errors
+/// What the kernel says when there is not that much memory; too many buffers.
+///
+/// # Panics
+/// If `size` is none, or less than a cache line.
+pub(super) fn stock(count: usize, size: usize) -> io::Result<Stock> {
+    let fits = size.is_power_of_two() && size >= CACHE_LINE;
+    assert!(fits, "a ring of {size} bytes");
+    Stock::new(count, content(size))
+}
 
 impl Stretch {
     fn end(self) -> u32 {
         self.start.wrapping_add(self.length)
     }
+}
+
+/// The buffer that is open: what is known of it, and its text and ring.
+#[inline]
+fn parts(window: &mut Window) -> Option<(&mut Kept, &mut [u8])> {
+    let (head, bytes) = window.bytes_mut()?.split_at_mut(HEAD);
+    Some((
+        bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]),
+        bytes,
+    ))
+}
+
+/// What is known of the buffer that is open.
+#[inline]
+fn kept(window: &Window) -> Option<&Kept> {
+    let bytes = window.bytes()?;
+    Some(bytemuck::from_bytes(&bytes[..size_of::<Kept>()]))
 }
 
 /// How far `a` lies behind `b`; negative if in front.
@@ -26,12 +93,7 @@ pub(super) struct NoRoom;
 /// An instance's buffers. Nothing is allocated after [`Pool::new`].
 #[derive(Debug)]
 pub(super) struct Pool {
-    window: Window,
-    /// Free buffers of this instance, so that instances seldom meet at the stock.
-    free: Vec<u32>,
-    /// Most of these, and how many change hands at a time.
-    hoard: usize,
-    block: usize,
+    window: Lender,
     /// Target and host of a stream that has no buffer.
     scratch: Box<[u8]>,
     size: usize,
@@ -40,14 +102,9 @@ pub(super) struct Pool {
 impl Pool {
     /// An instance's part of a stock.
     pub(super) fn new(stock: Arc<Stock>) -> Pool {
-        let size = stock.size();
-        // What is free with one instance is not there for others: of a small stock nothing is.
-        let hoard = (stock.count() / 128).min(64);
+        let size = (stock.bytes() - HEAD - MAX_HOST) / 2;
         Pool {
-            free: Vec::with_capacity(hoard + 1),
-            hoard,
-            block: (hoard / 2).max(1),
-            window: Window::new(stock),
+            window: Lender::new(stock),
             scratch: vec![0; size + MAX_HOST].into(),
             size,
         }
@@ -56,17 +113,12 @@ impl Pool {
     /// Takes a buffer, none being open, with a copy of the scratch text's first bytes: target and host
     /// of these lengths. Without a free one, that of a stream silent for long.
     pub(super) fn take(&mut self, now: Nanos, target: u16, host: u16) -> Option<Lease> {
-        if self.free.is_empty() {
-            self.window.stock().get(self.block, &mut self.free);
+        let lease = self.window.take(now)?;
+        if let Some(next) = self.window.next() {
+            let places = self.touched(0);
+            self.window.stock().prefetch(next, places);
         }
-        let lease = match self.free.pop() {
-            Some(place) => self.window.take(place),
-            None => self.window.take_silent(now),
-        }?;
-        if let Some(next) = self.free.last() {
-            self.window.stock().prefetch(*next, 0);
-        }
-        let (kept, bytes) = self.window.parts()?;
+        let (kept, bytes) = parts(&mut self.window)?;
         kept.count = 0;
         let (target, host) = (usize::from(target), usize::from(host));
         bytes[..target].copy_from_slice(&self.scratch[..target]);
@@ -79,8 +131,17 @@ impl Pool {
     /// number, probably. `false` if the stream has lost it.
     #[inline]
     pub(super) fn open(&mut self, lease: Lease, sequence: u32) -> bool {
-        self.window.stock().prefetch(lease.place, sequence);
+        let places = self.touched(sequence);
+        self.window.stock().prefetch(lease.place, places);
         self.window.open(lease)
+    }
+
+    /// Where a buffer is touched first: what is known, the start of its text, and the ring where the byte of this
+    /// number belongs.
+    #[inline]
+    fn touched(&self, sequence: u32) -> [usize; 3] {
+        let ring = HEAD + self.size + MAX_HOST + (sequence as usize & (self.size - 1));
+        [64, HEAD, ring]
     }
 
     /// Whether a buffer is open.
@@ -97,22 +158,13 @@ impl Pool {
 
     /// Gives back the buffer that is open.
     pub(super) fn give(&mut self) {
-        let Some(place) = self.window.free() else {
-            return;
-        };
-        self.free.push(place);
-        if self.free.len() > self.hoard {
-            // The ones used last, which are warm, stay.
-            let surplus = self.block.min(self.free.len());
-            self.window.stock().put(&self.free[..surplus]);
-            self.free.drain(..surplus);
-        }
+        self.window.give();
     }
 
     /// The text of the buffer that is open, or the scratch's, and the ring.
     #[inline]
     fn split(&mut self) -> (Text<'_>, &mut [u8]) {
-        let bytes = match self.window.parts() {
+        let bytes = match parts(&mut self.window) {
             Some((_, bytes)) => bytes,
             None => &mut self.scratch,
         };
@@ -130,7 +182,7 @@ impl Pool {
     /// The stretches that the buffer which is open keeps; the scratch keeps none.
     #[inline]
     pub(super) fn stretches(&self) -> &[Stretch] {
-        let kept = self.window.kept();
+        let kept = kept(&self.window);
         kept.map_or(&[], |kept| &kept.stretches[..kept.count as usize])
     }
 
@@ -145,7 +197,7 @@ impl Pool {
 
     /// Forgets what is kept in front of `next`.
     pub(super) fn forget_before(&mut self, next: u32) {
-        let Some((kept, _)) = self.window.parts() else {
+        let Some((kept, _)) = parts(&mut self.window) else {
             return;
         };
         let count = kept.count as usize;
@@ -166,7 +218,7 @@ impl Pool {
 
     /// Whether bytes of a segment differ from what is kept in their place.
     pub(super) fn conflicts(&mut self, sequence: u32, data: &[u8]) -> bool {
-        let Some(&Kept { stretches, count }) = self.window.kept() else {
+        let Some(&Kept { stretches, count }) = kept(&self.window) else {
             return false;
         };
         let (_, ring) = self.split();
@@ -197,7 +249,7 @@ impl Pool {
         let Kept {
             stretches: old,
             count,
-        } = *self.window.kept().ok_or(NoRoom)?;
+        } = *kept(&self.window).ok_or(NoRoom)?;
         let old = &old[..count as usize];
         let mut merged = new;
         let mut kept = [Stretch::default(); MAX_STRETCHES];
@@ -243,19 +295,11 @@ impl Pool {
             at = at.wrapping_add(past as u32);
             rest = &rest[past..];
         }
-        let (present, _) = self.window.parts().ok_or(NoRoom)?;
+        let (present, _) = parts(&mut self.window).ok_or(NoRoom)?;
         *present = Kept {
             stretches: kept,
             count: count as u32 + 1,
         };
         Ok(())
-    }
-}
-
-/// What is free with this instance goes back.
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.give();
-        self.window.stock().put(&self.free);
     }
 }

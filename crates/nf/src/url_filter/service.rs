@@ -1,9 +1,11 @@
 //! What all workers' instances of a filter share.
 
 use super::pattern::Pattern;
-use super::stock::{Stock, stride};
+use super::reassembly::{buffer_memory, stock};
 use super::table::{TableError, UrlTable};
+use crate::live::Live;
 use crate::spec::Fate;
+use crate::stock::Stock;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -65,14 +67,14 @@ pub struct FilterConfig {
 impl FilterConfig {
     /// Bytes of all buffers.
     pub fn buffer_memory(&self) -> u64 {
-        self.streams as u64 * stride(self.buffer_bytes) as u64
+        self.streams as u64 * buffer_memory(self.buffer_bytes) as u64
     }
 }
 
 /// A filter's patterns and configuration, and the memory for streams that something is kept of.
 #[derive(Debug)]
 pub struct FilterTable {
-    patterns: UrlTable,
+    patterns: Live<UrlTable>,
     config: FilterConfig,
     stock: Arc<Stock>,
 }
@@ -87,19 +89,20 @@ impl FilterTable {
     /// If [`buffer_bytes`](FilterConfig::buffer_bytes) is no power of two, or below 64.
     pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
         let patterns = UrlTable::new(patterns)?;
-        let stock = Stock::new(config.streams, config.buffer_bytes).map_err(|error| {
+        let stock = stock(config.streams, config.buffer_bytes).map_err(|error| {
             let (streams, error) = (config.streams, error.to_string());
             TableError::Buffers { streams, error }
         })?;
         Ok(FilterTable {
-            patterns,
+            patterns: Live::new(patterns),
             config,
             stock: Arc::new(stock),
         })
     }
 
-    /// The patterns.
-    pub fn patterns(&self) -> &UrlTable {
+    /// The patterns, to be replaced: what is blocked then stays so, and what is looked up from then on is looked up in
+    /// the new ones.
+    pub fn live(&self) -> &Live<UrlTable> {
         &self.patterns
     }
 

@@ -4,7 +4,13 @@
 //! there. That a flow is shown again on the way, because something it could depend on has changed, makes
 //! no difference either.
 
+mod dns;
 mod filter;
+mod firewall;
+mod flow_stats;
+mod ipfix;
+mod mobile;
+mod optimizing;
 mod rewriting;
 mod rig;
 
@@ -16,7 +22,12 @@ use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::accounting::{Accounting, AccountingTable, ExportFormat};
 use tailwater_nf::acl::generate::{RuleSetSpec, client_keys};
-use tailwater_nf::acl::{Acl, AclTable, Action};
+use tailwater_nf::acl::{Acl, AclTable, Action, Rule};
+use tailwater_nf::bpf_filter::{self, BpfFilter, BpfRules, parse_program};
+use tailwater_nf::count::{Count, CountTable, Counter, Counters};
+use tailwater_nf::live::Live;
+use tailwater_nf::spec::Fate;
+use tailwater_nf::synthetic::{LINE, Memory, Pattern, Synthetic, Work};
 
 /// Instances of a function in a chain of relays.
 const INSTANCES: usize = 3;
@@ -101,6 +112,40 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Which counters a flow is for goes with it, and every instance counts for all.
+    #[test]
+    fn counters_count_the_same(packets in prop::collection::vec((0u16..6, any::<bool>(), 0..INSTANCES), 1..200)) {
+        let counter = |name: &str, ports| Counter {
+            name: name.to_owned(),
+            rule: Rule {
+                source: None,
+                destination: None,
+                source_ports: ports,
+                destination_ports: 0..=u16::MAX,
+                protocol: None,
+                action: Action::Allow,
+            },
+            vlan: None,
+        };
+        let counters = Counters::new(vec![counter("low", 0..=2), counter("mid", 2..=4)]);
+        let table = Arc::new(CountTable::new(counters));
+        let mut rig = Rig::new((0..INSTANCES).map(|_| Count::new(Arc::clone(&table))));
+        let (mut low, mut mid) = (0, 0);
+        for (port, again, turn) in packets {
+            rig.turn_to(turn);
+            if again {
+                rig.show_again();
+            }
+            let frame = segment(port, 0, TcpFlags::ACK, b"");
+            (low, mid) = (low + u64::from(port <= 2), mid + u64::from((2..=4).contains(&port)));
+            prop_assert_eq!(rig.run(std::slice::from_ref(&frame), SECOND), [frame]);
+        }
+        prop_assert_eq!((rig.count("low"), rig.count("mid")), (low, mid));
+    }
+}
+
 /// The records are not the trivial ones: a flow of 1,500 packets over 100 minutes, each processed
 /// elsewhere than the one before.
 #[test]
@@ -115,4 +160,47 @@ fn a_long_flow_is_split_where_it_is_processed() {
     assert_eq!(counted, 1500);
     let key = FlowKey::v4(rig::CLIENT, rig::SERVER, 6, 1, 80);
     assert!(lines[0].starts_with(&format!("{},{}", key.source(), key.destination())));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Chance decides by flow and number, and both go with the flow.
+    #[test]
+    fn synthetic_drops_the_same(turns in prop::collection::vec(0..INSTANCES, 20), drop in any::<u64>()) {
+        let work = Work { cycles: 20, new_flow_cycles: 20, reads: 3, writes: 1, drop };
+        let live = Arc::new(Live::new(work));
+        let memory = Memory { bytes: 100 * LINE, pattern: Pattern::Chase, of_flows: true };
+        let make = || Synthetic::new(Arc::clone(&live), &memory);
+        let (mut one, mut relay) = (Rig::new([make()]), Rig::new((0..INSTANCES).map(|_| make())));
+        let frames: Vec<_> = (0..40).map(|port| segment(port, 0, TcpFlags::ACK, b"")).collect();
+        for turn in turns {
+            relay.turn_to(turn);
+            relay.show_again();
+            prop_assert_eq!(relay.run(&frames, SECOND), one.run(&frames, SECOND));
+        }
+        prop_assert_eq!(sums(&relay), sums(&one));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Nothing is kept of a packet: each is decided about by itself.
+    #[test]
+    fn programs_decide_the_same(turns in prop::collection::vec(0..INSTANCES, 20), bits in 1_u32..16) {
+        // The low bits of the source port, of TCP over IPv4 without options.
+        let text = format!("5\n40 0 0 34\n84 0 0 {bits}\n21 1 0 0\n6 0 0 1\n6 0 0 0\n");
+        let program = parse_program(&text).unwrap();
+        let rules = BpfRules::new(&[bpf_filter::Rule { program, action: Fate::Drop }], Fate::Pass).unwrap();
+        let live = Arc::new(Live::new(rules));
+        let make = || BpfFilter::new(Arc::clone(&live));
+        let (mut one, mut relay) = (Rig::new([make()]), Rig::new((0..INSTANCES).map(|_| make())));
+        let frames: Vec<_> = (0..40).map(|port| segment(port, 0, TcpFlags::ACK, b"")).collect();
+        for turn in turns {
+            relay.turn_to(turn);
+            let sent = one.run(&frames, SECOND);
+            prop_assert!((2..40).contains(&sent.len()));
+            prop_assert_eq!(relay.run(&frames, SECOND), sent);
+        }
+        prop_assert_eq!(sums(&relay), sums(&one));
+    }
 }

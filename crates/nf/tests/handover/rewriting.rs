@@ -11,21 +11,22 @@ use tailwater_net::tcp::TcpFlags;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_nf::encrypt::{Direction, Encrypt, EncryptRules, PacketNumbers};
+use tailwater_nf::live::Live;
 use tailwater_nf::load_balancer::{
     Backend, BackendState, Destination, LoadBalancer, LoadBalancerTable, Service,
 };
 use tailwater_nf::nat::{Nat, NatRules, NatTable};
 
 fn encryption(instances: usize, direction: Direction) -> Rig {
-    let rules = EncryptRules {
+    let rules = Arc::new(Live::new(EncryptRules {
         key: [7; 32],
         direction,
         mtu: 1500,
         midstream: false,
         drop_others: true,
-    };
+    }));
     let numbers = Arc::new(PacketNumbers::starting_now());
-    Rig::new((0..instances).map(|_| Encrypt::new(rules.clone(), Arc::clone(&numbers))))
+    Rig::new((0..instances).map(|_| Encrypt::new(Arc::clone(&rules), Arc::clone(&numbers))))
 }
 
 fn service(states: &[u8]) -> Service {
@@ -61,7 +62,7 @@ fn translation(instances: usize) -> Rig {
         drop_others: true,
         drop_inbound: true,
     };
-    let table = Arc::new(NatTable::new(rules, RssHasher::default()));
+    let table = Arc::new(Live::new(NatTable::new(rules, RssHasher::default())));
     Rig::new((0..instances).map(|_| Nat::new(Arc::clone(&table))))
 }
 

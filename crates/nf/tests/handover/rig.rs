@@ -12,7 +12,7 @@ use tailwater_nf::batch::{Batch, Packet, Verdict};
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::chain::{Chain, InputPolicy, state_bytes};
 use tailwater_nf::flow_table::{FlowTable, FlowTableConfig, IdleTimeouts, WhenFull};
-use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_nf::function::{FlowStates, Lifetimes, NetworkFunction, NewFlow};
 use tailwater_nf::spec::Fate;
 
 pub const SECOND: Nanos = Nanos::from_secs(1);
@@ -62,6 +62,12 @@ impl NetworkFunction for Relay {
         };
         self.instances[at].new_flow(packet, frame, flow)
     }
+    fn tracks_connections(&self) -> bool {
+        self.instances[0].tracks_connections()
+    }
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        self.instances[0].lifetimes()
+    }
     fn opens_companions(&self) -> bool {
         self.instances[0].opens_companions()
     }
@@ -76,8 +82,21 @@ impl NetworkFunction for Relay {
             .iter_mut()
             .for_each(|instance| instance.finish());
     }
+    fn looks_every(&self) -> Option<Nanos> {
+        self.instances[0].looks_every()
+    }
+    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+        self.instances[0].look(key, state, now);
+        self.sum_notes();
+    }
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.instances[self.turn.load(Ordering::Relaxed)].process(batch, flows);
+        self.sum_notes();
+    }
+}
+
+impl Relay {
+    fn sum_notes(&mut self) {
         self.notes.fill(0);
         for instance in &self.instances {
             for (sum, count) in self.notes.iter_mut().zip(instance.note_counts()) {
@@ -113,6 +132,10 @@ impl Rig {
         };
         let functions: Vec<(String, Box<dyn NetworkFunction>)> =
             vec![("function".to_owned(), Box::new(relay))];
+        let rss = match functions[0].1.tracks_connections() {
+            true => RssHasher::symmetric(),
+            false => RssHasher::default(),
+        };
         let timeout = Nanos::from_secs(60);
         let config = FlowTableConfig {
             capacity: 4096,
@@ -138,7 +161,7 @@ impl Rig {
             chain: Chain::new(functions, Some(table), input),
             batch: Batch::new(&pool, 64),
             pool,
-            rss: RssHasher::default(),
+            rss,
             turn,
             version,
         }

@@ -21,8 +21,7 @@ fn libraries_that_are_none_for_this_program() {
     for (function, expected) in [
         (
             "VERSION",
-            "expected a library built with version 1 of tailwater_nf.h, found version 7: build it again with this \
-             program's",
+            "expected a function built with version 2 of tailwater_nf.h, found version 7: build it again with version 2",
         ),
         (
             "NO_SYMBOL",
@@ -34,7 +33,7 @@ fn libraries_that_are_none_for_this_program() {
         ),
         (
             "SIZE",
-            "tailwater_function: expected a size of 96 bytes or more, found 16",
+            "tailwater_function: expected a size of 104 bytes or more, found 16",
         ),
         (
             "NAME",

@@ -9,7 +9,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_nf::chain::KeptFunction;
 use tailwater_nf::spec::{RedisAddress, RedisSpec, Secret};
 
@@ -38,9 +39,37 @@ pub enum AccessError {
         /// What it or the system says.
         source: RedisError,
     },
+    /// A later instance came while this one began.
+    #[error(transparent)]
+    Fenced(Fenced),
     /// There are no random numbers.
     #[error("no random numbers for passwords: {0}")]
     Random(io::Error),
+}
+
+/// Why the users of an instance cannot be made.
+#[derive(Debug)]
+pub enum NoUsers {
+    /// What Redis or the system says.
+    Redis(RedisError),
+    /// Another one is there.
+    Fenced(Fenced),
+}
+
+impl From<RedisError> for NoUsers {
+    fn from(error: RedisError) -> NoUsers {
+        NoUsers::Redis(error)
+    }
+}
+
+/// A later run of the same instance has taken over: this one writes nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a later run of chain {chain} has taken over as instance {instance}: nothing of this one is written or read any more"
+)]
+pub struct Fenced {
+    chain: String,
+    instance: String,
 }
 
 /// A function's user.
@@ -60,18 +89,28 @@ pub struct FunctionAccess {
 pub struct Access {
     address: String,
     admin: Client,
+    chain: String,
+    instance: String,
+    /// Later runs of the instance have greater ones.
+    stamp: u64,
     functions: Vec<FunctionAccess>,
     password: String,
+    /// What Redis called its runs so far: all threads of this run count them alike.
+    runs: Mutex<Vec<String>>,
+    /// Held while users are made and while somebody logs in, so that no thread uses a user before it is known that this
+    /// run may have it. Once there was a later run, that.
+    users: Mutex<Option<Fenced>>,
 }
 
 impl Access {
-    /// Connects once, and makes the users.
+    /// Connects once, takes over from earlier runs of the instance, and makes the users. `instance` is the host's name
+    /// if there is none.
     ///
     /// # Errors
     /// If that does not work: better now than with the first packet.
     pub fn open(
         spec: &RedisSpec,
-        chain: &str,
+        (chain, instance): (&str, Option<&str>),
         functions: &[KeptFunction],
     ) -> Result<Access, AccessError> {
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -82,35 +121,70 @@ impl Access {
             settings = settings.set_password(read_secret(secret)?);
         }
         let (address, client) = client(&spec.address, settings)?;
-        let host = host_name();
-        let functions = functions.iter().map(|function| {
-            let space = keys::space(chain, &function.name);
-            FunctionAccess {
-                user: format!("tw:{chain}:{}@{host}", function.name),
-                prefix: format!("{space}{}-v{}:", function.kind, function.version),
-                space,
-                piece: function.row.clone(),
-            }
-        });
-        let access = Access {
-            admin: client.map_err(|source| AccessError::Redis {
-                address: address.clone(),
-                source,
-            })?,
-            address,
-            functions: functions.collect(),
+        let refused = |source| AccessError::Redis {
+            address: address.clone(),
+            source,
+        };
+        let mut access = Access {
+            admin: client.map_err(refused)?,
+            address: address.clone(),
+            chain: chain.to_owned(),
+            instance: instance.map_or_else(host_name, str::to_owned),
+            stamp: 0,
+            functions: Vec::new(),
             password: random_password().map_err(AccessError::Random)?,
+            runs: Mutex::new(Vec::new()),
+            users: Mutex::new(None),
         };
         // A question first, which is answered with a plain word where the credential is wrong.
-        let ready = access.run().and_then(|_| access.make_users());
-        let ready = ready.and_then(|()| access.connect());
+        access.run().map_err(refused)?;
+        let others = access
+            .admin()
+            .and_then(|mut admin| access.stamps(&mut admin));
+        let others = others.map_err(refused)?;
+        let latest = others.into_iter().map(|(stamp, _)| stamp).max();
+        // Whatever the clock says.
+        access.stamp = now().max(latest.map_or(0, |latest| latest.saturating_add(1)));
+        access.functions = functions
+            .iter()
+            .map(|function| {
+                let space = keys::space(chain, &function.name);
+                FunctionAccess {
+                    user: access.user(&function.name),
+                    prefix: format!("{space}{}-v{}:", function.kind, function.version),
+                    space,
+                    piece: function.row.clone(),
+                }
+            })
+            .collect();
+        let ready = access.make_users().and_then(|()| access.connect());
         match ready {
             Ok(_) => Ok(access),
-            Err(source) => Err(AccessError::Redis {
-                address: access.address,
-                source,
-            }),
+            Err(NoUsers::Redis(source)) => Err(refused(source)),
+            Err(NoUsers::Fenced(fenced)) => Err(AccessError::Fenced(fenced)),
         }
+    }
+
+    /// A user's name; without a function, that of the user that is nobody, and stands for the run itself.
+    fn user(&self, function: &str) -> String {
+        let (chain, instance, stamp) = (&self.chain, &self.instance, self.stamp);
+        format!("tw:{chain}:{function}@{instance}#{stamp:016x}")
+    }
+
+    /// The users of all runs of this instance, each with the run's stamp.
+    fn stamps(&self, admin: &mut Connection) -> RedisResult<Vec<(u64, String)>> {
+        let users: Vec<String> = ::redis::cmd("ACL").arg("USERS").query(admin)?;
+        let space = format!("tw:{}:", self.chain);
+        let stamp = |user: &String| {
+            let (_, run) = user.strip_prefix(&space)?.rsplit_once('@')?;
+            let (instance, stamp) = run.rsplit_once('#')?;
+            let stamp = u64::from_str_radix(stamp, 16).ok()?;
+            (instance == self.instance).then_some(stamp)
+        };
+        let users = users.into_iter();
+        Ok(users
+            .filter_map(|user| Some((stamp(&user)?, user)))
+            .collect())
     }
 
     /// The functions, in the order of their pieces.
@@ -143,12 +217,40 @@ impl Access {
         Ok(run.unwrap_or_default().trim().to_owned())
     }
 
-    /// Makes the functions' users, or makes them what they should be.
+    /// The number of Redis's present run: another one, never 0, when it was started anew.
     ///
     /// # Errors
-    /// What Redis or the system says; that the credential may not do it, for one.
-    pub fn make_users(&self) -> RedisResult<()> {
+    /// What Redis or the system says.
+    pub fn incarnation(&self) -> RedisResult<u32> {
+        let run = self.run()?;
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = runs.iter().position(|known| *known == run);
+        let place = known.unwrap_or_else(|| {
+            runs.push(run);
+            runs.len() - 1
+        });
+        Ok(place as u32 + 1)
+    }
+
+    /// Makes the functions' users, or makes them what they should be, and removes those of earlier runs of the instance:
+    /// with its user a connection goes, too.
+    ///
+    /// Two runs that do this at the same time cannot both go on. Each makes its own users first and looks at the
+    /// others' then: the earlier run finds those of the later one and gives up, or had made its own before the later one
+    /// looked, which removes them.
+    ///
+    /// # Errors
+    /// A later run is there; or what Redis or the system says; that the credential may not do it, for one.
+    pub fn make_users(&self) -> Result<(), NoUsers> {
+        let mut later = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fenced) = &*later {
+            return Err(NoUsers::Fenced(fenced.clone()));
+        }
         let mut admin = self.admin()?;
+        // It stays when the run has ended, so that an earlier one that comes back finds it.
+        let mut nobody = ::redis::cmd("ACL");
+        nobody.arg("SETUSER").arg(self.user("")).arg("reset");
+        nobody.exec(&mut admin)?;
         for function in &self.functions {
             let mut cmd = ::redis::cmd("ACL");
             cmd.arg("SETUSER").arg(&function.user);
@@ -159,32 +261,47 @@ impl Access {
             cmd.arg(&["-@all", "+mget", "+set", "+unlink"]);
             cmd.exec(&mut admin)?;
         }
+        let users = self.stamps(&mut admin)?;
+        let is_fenced = users.iter().any(|(stamp, _)| *stamp > self.stamp);
+        let (own, earlier): (Vec<_>, Vec<_>) = users
+            .into_iter()
+            .filter(|(stamp, _)| *stamp <= self.stamp)
+            .partition(|(stamp, _)| *stamp == self.stamp);
+        if is_fenced {
+            let fenced = Fenced {
+                chain: self.chain.clone(),
+                instance: self.instance.clone(),
+            };
+            *later = Some(fenced.clone());
+            remove(&mut admin, own)?;
+            return Err(NoUsers::Fenced(fenced));
+        }
+        remove(&mut admin, earlier)?;
         Ok(())
     }
 
-    /// Removes the functions' users, at the end of a run. Another run of the chain on this host makes its own anew.
+    /// Removes the functions' users, at the end of a run.
     ///
     /// # Errors
     /// What Redis or the system says.
     pub fn remove_users(&self) -> RedisResult<()> {
-        let mut admin = self.admin()?;
-        let mut cmd = ::redis::cmd("ACL");
-        cmd.arg("DELUSER");
-        for function in &self.functions {
-            cmd.arg(&function.user);
-        }
-        cmd.exec(&mut admin)
+        let functions = self.functions.iter();
+        let users = functions.map(|function| (self.stamp, function.user.clone()));
+        remove(&mut self.admin()?, users)
     }
 
     /// A connection for each function, as its user.
     ///
     /// # Errors
-    /// What Redis or the system says.
-    pub fn connect(&self) -> RedisResult<Vec<Connection>> {
+    /// There was a later run; or what Redis or the system says.
+    pub fn connect(&self) -> Result<Vec<Connection>, NoUsers> {
+        let later = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fenced) = &*later {
+            return Err(NoUsers::Fenced(fenced.clone()));
+        }
         let functions = self.functions.iter();
-        functions
-            .map(|function| self.connect_as(function))
-            .collect()
+        let connections = functions.map(|function| self.connect_as(function));
+        Ok(connections.collect::<RedisResult<_>>()?)
     }
 
     /// A connection as a function's user.
@@ -202,6 +319,24 @@ impl Access {
         connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
         Ok(connection)
+    }
+}
+
+/// Removes users, whoever they are.
+fn remove(
+    admin: &mut Connection,
+    users: impl IntoIterator<Item = (u64, String)>,
+) -> RedisResult<()> {
+    let mut cmd = ::redis::cmd("ACL");
+    cmd.arg("DELUSER");
+    let mut any = false;
+    for (_, user) in users {
+        cmd.arg(user);
+        any = true;
+    }
+    match any {
+        true => cmd.exec(admin),
+        false => Ok(()),
     }
 }
 
@@ -289,6 +424,12 @@ fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let fits = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '.';
     name.trim().chars().filter(fits).collect()
+}
+
+/// Nanoseconds since 1970, as far as the clock is right.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn random_password() -> io::Result<String> {

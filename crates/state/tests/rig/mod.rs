@@ -57,7 +57,7 @@ impl Store for Way {
         if self.map.away.load(Ordering::Relaxed) {
             return Err(Failure {
                 message: "away".to_owned(),
-                connection_lost: false,
+                ..Failure::default()
             });
         }
         let mut values = self.map.values.lock().unwrap();

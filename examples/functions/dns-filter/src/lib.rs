@@ -1,8 +1,9 @@
 //! Drops DNS queries over UDP for names on a list, and for names below them.
 //!
 //! ```yaml
-//! - library:
-//!     file: functions/dns-filter/target/release/libdns_filter.so
+//! - program:
+//!     file: functions/dns-filter/target/release/dns-filter
+//!     library: functions/dns-filter/target/release/libdns_filter.so
 //!     config: {names: [example.com, ads.example.org]}
 //! ```
 

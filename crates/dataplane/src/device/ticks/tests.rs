@@ -147,6 +147,25 @@ const STEADY: Crystal = Crystal {
     first: 1_000_077,
 };
 
+/// Its packets waited out a stop of the whole machine: their stamps are old, and right.
+#[test]
+fn a_stop_of_three_seconds_is_not_taken_for_another_clock() {
+    let learner = Learner::new(Clock::start());
+    let (clock, now) = learn(STEADY, &[(20_000_000, 200, 100); 10]);
+    *learner.learnt.lock() = clock.scale();
+    learner.learnt.version.fetch_add(1, Ordering::Release);
+    let (mut view, mut into) = (learner.view(), Vec::new());
+    let bounds = [Nanos(now), Nanos(now + 3_000_000_000)];
+    let came = now + 1_000;
+    assert!(view.arrivals(&[Some(STEADY.ticks(came))], bounds, &mut into));
+    assert!(into[0].0.abs_diff(came) <= BOUND.0 + 1, "{:?}", into[0]);
+    assert!(learner.is_known());
+    // A stamp of what is still to come is of another clock.
+    let stamps = [Some(STEADY.ticks(bounds[1].0 + 2 * FAR))];
+    assert!(!view.arrivals(&stamps, bounds, &mut into));
+    assert!(!learner.is_known());
+}
+
 #[test]
 fn two_readings_are_not_enough_and_slow_ones_say_nothing() {
     let mut clock = DeviceClock::default();

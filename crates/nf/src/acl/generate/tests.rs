@@ -121,3 +121,33 @@ fn the_examples_decide_demo_traffic_by_many_rules() {
         assert!(by_rule.len() > 100, "{} rules decide", by_rule.len());
     }
 }
+
+/// The same seed gives the same rules; styles differ in how much they leave open, and narrow rules come first.
+#[test]
+fn styles() {
+    let spec = RuleSetSpec {
+        rules: 3000,
+        seed: 5,
+        sources: vec!["10.0.0.0/8".parse().unwrap()],
+        destinations: vec!["198.18.0.0/15".parse().unwrap()],
+    };
+    let open = |style| {
+        let rules = spec.generate_as(style);
+        assert_eq!(rules, spec.generate_as(style));
+        assert_eq!(rules.len(), 3000);
+        rules.iter().filter(|rule| rule.source.is_none()).count()
+    };
+    assert_eq!(spec.generate_as(Style::Access), spec.generate());
+    let (firewall, mixed) = (open(Style::Firewall), open(Style::Mixed));
+    assert!((1000..1600).contains(&firewall), "{firewall}");
+    assert!((300..600).contains(&mixed), "{mixed}");
+    // No rule is for every packet.
+    for style in [Style::Firewall, Style::Mixed] {
+        let is_open = |rule: &Rule| {
+            rule.source.is_none()
+                && rule.destination.is_none()
+                && rule.destination_ports == ANY_PORT
+        };
+        assert!(!spec.generate_as(style).iter().any(is_open));
+    }
+}

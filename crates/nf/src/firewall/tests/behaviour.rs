@@ -158,7 +158,7 @@ fn new_rules_are_asked_about_old_connections() {
     let data = |from: u32| tcp_frame(&tcp.reversed(), ACK, (5001 + from, 1001), b"data");
     // Allowed by other rules than before: nothing changes, not even the window.
     let replace = |text| {
-        let rules = language::parse(text, table.zones()).unwrap();
+        let rules = language::parse(text, &table.zones).unwrap();
         table.replace(&rules).unwrap()
     };
     replace("deny udp from lan\nallow tcp ports 443");
@@ -200,6 +200,30 @@ fn rules_about_states() {
     assert_eq!(passing(&mut rig, &frames, seconds(1)), 1);
     assert_eq!(rig.count("firewall/denied"), 1);
     assert_eq!(rig.count("firewall/no-connection"), 1);
+}
+
+#[test]
+fn an_end_that_may_not_answer_does_not_by_segments_out_of_its_window() {
+    let rules = "allow from lan to wan\n\
+                 deny tcp from wan to lan sourcePorts 443 state established";
+    for windows in ["strict", "liberal"] {
+        let liberal = windows == "liberal";
+        let (_, mut rig) = firewall(
+            rules,
+            Options {
+                liberal,
+                ..Options::default()
+            },
+        );
+        let key = key(TCP, 1);
+        assert_eq!(passing(&mut rig, &handshake(&key)[..2], seconds(1)), 1);
+        let far = tcp_frame(&key.reversed(), ACK, (900_000, 1001), b"x");
+        assert_eq!(passing(&mut rig, &[far], seconds(1)), 0, "{windows}");
+        // The same SYN-ACK once more is tolerated of an end that may answer.
+        let again = handshake(&key)[1].clone();
+        assert_eq!(passing(&mut rig, &[again], seconds(1)), 0, "{windows}");
+        assert_eq!(rig.count("firewall/denied"), if liberal { 3 } else { 2 });
+    }
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn numbers_of_32_bits_end_and_those_of_64_go_on() {
 fn vectors_start_with_the_time() {
     let rules = Ends::new(Cipher::Aes128Gcm, false).sending();
     let vector = || {
-        let table = Arc::new(IpsecTable::new(&rules).unwrap());
+        let table = Arc::new(Live::new(IpsecTable::new(&rules).unwrap()));
         let sent = run(&mut instance(&table), &packet(1)).unwrap();
         let esp = parse(&sent).unwrap().payload(&sent).to_vec();
         u64::from_be_bytes(esp[8..16].try_into().unwrap())

@@ -1,3 +1,4 @@
+mod changes;
 mod ends;
 mod hostile;
 mod oracle;
@@ -10,6 +11,7 @@ use crate::acl;
 use crate::batch::Batch;
 use crate::chain::tests::{ChainRig, INPUT};
 use crate::function::{FlowStates, NetworkFunction};
+use crate::live::Live;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -152,11 +154,11 @@ impl Ends {
     }
 }
 
-fn table(rules: &IpsecRules) -> Arc<IpsecTable> {
-    Arc::new(IpsecTable::starting_at(rules, IV_BASE).unwrap())
+fn table(rules: &IpsecRules) -> Arc<Live<IpsecTable>> {
+    Arc::new(Live::new(IpsecTable::starting_at(rules, IV_BASE).unwrap()))
 }
 
-fn instance(table: &Arc<IpsecTable>) -> ChainRig {
+fn instance(table: &Arc<Live<IpsecTable>>) -> ChainRig {
     let ipsec = Ipsec::new(Arc::clone(table));
     ChainRig::new(vec![Box::new(ipsec), Box::new(HeadersAreTrue)], INPUT)
 }

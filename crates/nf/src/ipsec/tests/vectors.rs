@@ -87,7 +87,8 @@ fn chacha20_poly1305_in_a_tunnel() {
          202122232425262728292a2b2c2d2e2f3031323334353637");
     let ethernet = hex("020000000002 020000000001 0800");
     let frame = [&ethernet[..], &ping].concat();
-    let table = Arc::new(IpsecTable::starting_at(&ends.sending(), 0x1011_1213_1415_1617).unwrap());
+    let table = IpsecTable::starting_at(&ends.sending(), 0x1011_1213_1415_1617).unwrap();
+    let table = Arc::new(Live::new(table));
     let sent = run(&mut instance(&table), &frame).unwrap();
     let esp = hex("0102030400000005 1011121314151617\
          24039428b97f417e3c13753a4f05087b67c352e6a7fab1b982d466ef407ae5c6\

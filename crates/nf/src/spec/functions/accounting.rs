@@ -32,7 +32,8 @@ impl AccountingConfig {
     }
 }
 
-fn export(node: &Located<'_>) -> Result<ExportConfig, SpecError> {
+/// A file that is written, and how.
+pub(super) fn export(node: &Located<'_>) -> Result<ExportConfig, SpecError> {
     const WHAT: &str = "the name of a file";
     let fields = node.fields(&["file", "format"])?;
     let file_node = fields.required("file", WHAT)?;
@@ -41,9 +42,7 @@ fn export(node: &Located<'_>) -> Result<ExportConfig, SpecError> {
         return Err(file_node.expected(WHAT));
     }
     let format = match fields.optional("format") {
-        Some(node) => {
-            node.word(&[("csv", ExportFormat::Csv), ("json", ExportFormat::Json)])?
-        }
+        Some(node) => node.word(&[("csv", ExportFormat::Csv), ("json", ExportFormat::Json)])?,
         None => match file.extension().and_then(|extension| extension.to_str()) {
             Some("json" | "jsonl" | "ndjson") => ExportFormat::Json,
             _ => ExportFormat::Csv,

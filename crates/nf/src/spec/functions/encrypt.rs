@@ -18,8 +18,14 @@ pub struct EncryptConfig {
 
 impl EncryptConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields =
-            node.fields_or_none(&["key", "keyFile", "direction", "mtu", "midstream", "otherProtocols"])?;
+        let fields = node.fields_or_none(&[
+            "key",
+            "keyFile",
+            "direction",
+            "mtu",
+            "midstream",
+            "otherProtocols",
+        ])?;
         let key = match (fields.optional("key"), fields.optional("keyFile")) {
             (Some(_), Some(file)) => {
                 return Err(file.error("expected either key or keyFile, found both"));
@@ -31,7 +37,10 @@ impl EncryptConfig {
             (Some(node), None) => {
                 let text = node.text(KEY)?;
                 hexadecimal(text).ok_or_else(|| {
-                    node.error(format!("expected {KEY}, found {} characters", text.chars().count()))
+                    node.error(format!(
+                        "expected {KEY}, found {} characters",
+                        text.chars().count()
+                    ))
                 })?
             }
             (None, Some(node)) => {
@@ -39,9 +48,8 @@ impl EncryptConfig {
                 let name = path.display().to_string();
                 let text = read_text(&path, &name)
                     .map_err(|error| node.error(format!("{name} {}", error.message)))?;
-                hexadecimal(text.trim()).ok_or_else(|| {
-                    node.error(format!("{name} holds something else than {KEY}"))
-                })?
+                hexadecimal(text.trim())
+                    .ok_or_else(|| node.error(format!("{name} holds something else than {KEY}")))?
             }
         };
         let others = fields.optional("otherProtocols");

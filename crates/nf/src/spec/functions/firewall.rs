@@ -1,15 +1,17 @@
 //! The configuration of `firewall`.
 
 use super::Context;
+use super::idle::{self, Idle};
 use crate::firewall::language::{self, Mistake};
 use crate::firewall::{
     Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, Shadowed, Timeouts, Zone,
     ZonePort, shadowed,
 };
+use crate::spec::document::is_label;
 use crate::spec::error::SpecError;
 use crate::spec::files::read_text;
 use crate::spec::located::Located;
-use crate::spec::values::{duration, is_label, prefix};
+use crate::spec::values::{duration, prefix};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -83,34 +85,17 @@ impl FirewallConfig {
 
     /// Rules that never decide anything, a line each, for the user to know.
     pub fn warnings(&self) -> Vec<String> {
-        let file = match &self.source {
-            Some(path) => path.display().to_string(),
-            None => "rules".to_owned(),
+        let name = |action: Action| ACTIONS.iter().find(|(_, known)| *known == action);
+        let name = |action| name(action).map_or(String::new(), |(name, _)| (*name).to_owned());
+        let told = |shadowed: Shadowed| Idle {
+            line: shadowed.line,
+            by: shadowed.by,
+            conflict: shadowed.conflict.map(|(a, b)| (name(a), name(b))),
         };
-        describe(&shadowed(&self.rules), &file)
+        let found = shadowed(&self.rules);
+        let found = found.map(|found| found.into_iter().map(told).collect());
+        idle::describe(found, self.source.as_deref())
     }
-}
-
-/// Shadowed rules, a line each; of many, the first and how many more.
-pub(crate) fn describe(shadowed: &[Shadowed], file: &str) -> Vec<String> {
-    const MOST: usize = 20;
-    let name = |action: Action| ACTIONS.iter().find(|(_, known)| *known == action);
-    let name = |action| name(action).map_or("", |(name, _)| name);
-    let told = shadowed.iter().take(MOST).map(|Shadowed { line, by, conflict }| match conflict {
-        Some((first, second)) => format!(
-            "{file}:{line}: this rule never decides: line {by} matches all that it does, and says {} where \
-             this says {}",
-            name(*first),
-            name(*second)
-        ),
-        None => format!("{file}:{line}: this rule is not needed: line {by} matches all that it does"),
-    });
-    let mut lines: Vec<_> = told.collect();
-    if shadowed.len() > MOST {
-        let (more, most) = (shadowed.len() - MOST, shadowed.len());
-        lines.push(format!("{file}: {more} more of {most} rules that never decide"));
-    }
-    lines
 }
 
 fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
@@ -153,7 +138,8 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
         };
         for prefix in &prefixes {
             if let Some(other) = taken.insert(*prefix, name.to_owned()) {
-                let message = format!("expected each prefix in one zone, found {prefix} in {other} too");
+                let message =
+                    format!("expected each prefix in one zone, found {prefix} in {other} too");
                 return Err(node.error(message));
             }
         }
@@ -199,20 +185,16 @@ fn read_rules(path: &Path, node: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rul
 ///
 /// # Errors
 /// Everything that is wrong.
-pub(crate) fn parse_rules(text: &str, name: &str, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
+fn parse_rules(text: &str, name: &str, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
     language::parse(text, zones).map_err(|(mistakes, more)| {
         let of_mistake = |mistake: Mistake| {
             SpecError::whole_file(name, mistake.message)
                 .at(mistake.line, mistake.column)
                 .suggest(mistake.suggestion)
         };
-        let mut errors: Vec<_> = mistakes.into_iter().map(of_mistake).collect();
-        if more > 0 {
-            let message = format!("{more} more lines are wrong");
-            errors.push(SpecError::whole_file(name, message));
-        }
+        let errors: Vec<_> = mistakes.into_iter().map(of_mistake).collect();
         let nothing = || SpecError::whole_file(name, "expected rules");
-        SpecError::all(errors).unwrap_or_else(nothing)
+        SpecError::all_of_lines(errors, more).unwrap_or_else(nothing)
     })
 }
 

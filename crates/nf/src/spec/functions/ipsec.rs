@@ -1,6 +1,6 @@
 //! The configuration of `ipsec`.
 
-use super::{Context, acl, policer};
+use super::{Context, policer, rules};
 use crate::acl::{Action, Rule};
 use crate::ipsec::{
     Association, Cipher, DontFragment, Inbound, IpsecRules, Keying, MAX_ASSOCIATIONS, MAX_POLICIES,
@@ -355,7 +355,7 @@ fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, Spe
         }
     };
     Ok(Policy {
-        rule: acl::conditions(node, &fields, Action::Allow)?,
+        rule: rules::conditions(node, &fields, Action::Allow)?,
         action,
     })
 }
@@ -368,7 +368,7 @@ fn allowed(node: &Located<'_>) -> Result<Rule, SpecError> {
         "destinationPorts",
         "protocol",
     ])?;
-    acl::conditions(node, &fields, Action::Allow)
+    rules::conditions(node, &fields, Action::Allow)
 }
 
 fn address(node: &Located<'_>) -> Result<IpAddr, SpecError> {

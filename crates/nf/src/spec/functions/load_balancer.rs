@@ -152,7 +152,10 @@ fn backend(node: &Located<'_>, mode: Mode, service: IpNet) -> Result<Backend, Sp
                 .ok()
                 .filter(|address: &IpAddr| address.is_ipv4() == (version == 4))
                 .ok_or_else(|| node.expected(&what))?;
-            let port = fields.optional("port").map(|node| port(&node)).transpose()?;
+            let port = fields
+                .optional("port")
+                .map(|node| port(&node))
+                .transpose()?;
             Destination::Address(address, port)
         }
     };

@@ -3,28 +3,58 @@
 use super::error::{SpecError, nearest, quoted};
 use super::located::Located;
 use super::values::label;
+use crate::library::Runs;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+mod accounting;
+mod acl;
+mod bpf_filter;
+mod classifier;
+mod count;
+mod dns_guard;
+mod encrypt;
+mod external;
+mod firewall;
+mod flow_stats;
+mod forward;
+mod idle;
+mod ids;
+mod ip_forward;
+mod ipsec;
+mod library;
+mod load_balancer;
+mod nat;
 mod own;
+mod policer;
+mod rules;
+mod synthetic;
+mod tunnel;
+mod upf;
+mod url_filter;
+mod wan_optimizer;
+
+pub(crate) use classifier::functions_of_branches;
+pub use classifier::{BranchConfig, Target};
 pub use external::{Changes, Missing};
+pub use library::ForeignFunction;
 pub use own::OwnFunction;
 
 /// What reading a function's configuration may need beside its YAML.
 pub(crate) struct Context<'a> {
     /// The folder that file names in the spec are relative to.
     base_dir: &'a Path,
-    /// Whether libraries have been tried out by another process, which need not be done again.
-    tried: bool,
+    /// Where functions of others are to run.
+    runs: Runs<'a>,
     /// The files that were named since this was last taken.
     named: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(base_dir: &'a Path, tried: bool) -> Context<'a> {
+    pub(crate) fn new(base_dir: &'a Path, runs: Runs<'a>) -> Context<'a> {
         Context {
             base_dir,
-            tried,
+            runs,
             named: RefCell::new(Vec::new()),
         }
     }
@@ -34,6 +64,11 @@ impl<'a> Context<'a> {
         let path = self.base_dir.join(name);
         self.named.borrow_mut().push(path.clone());
         path
+    }
+
+    /// Whether functions run in processes of their own.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self.runs, Runs::Apart(_))
     }
 
     /// The files that were named since the last time.
@@ -46,7 +81,7 @@ impl<'a> Context<'a> {
 /// The type has a `parse(&Located, &Context) -> Result<Self, SpecError>`.
 macro_rules! registry {
     ($($(#[$doc:meta])* $key:literal => $module:ident::$config:ident as $variant:ident,)+) => {
-        $(mod $module; pub use $module::$config;)+
+        $(pub use $module::$config;)+
 
         /// The configuration of one function of a chain.
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +129,10 @@ registry! {
     "accounting" => accounting::AccountingConfig as Accounting,
     /// Filtering by host, URL and TLS server name.
     "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
+    /// Packets and bytes of each flow, told to collectors.
+    "flowStats" => flow_stats::FlowStatsConfig as FlowStats,
+    /// Packets and bytes by rule.
+    "count" => count::CountConfig as Count,
     /// Encryption of payloads.
     "encrypt" => encrypt::EncryptConfig as Encrypt,
     /// Forwarding, with Ethernet addresses set on the way.
@@ -104,32 +143,130 @@ registry! {
     "tunnel" => tunnel::TunnelConfig as Tunnel,
     /// Rates that packets may have.
     "policer" => policer::PolicerConfig as Policer,
+    /// Packets by expressions as `tcpdump` has them, or programs of classic BPF.
+    "bpfFilter" => bpf_filter::BpfFilterConfig as BpfFilter,
+    /// Rates of DNS responses, and none that nobody asked for.
+    "dnsGuard" => dns_guard::DnsGuardConfig as DnsGuard,
     /// ESP tunnels.
     "ipsec" => ipsec::IpsecConfig as Ipsec,
     /// Connections allowed or not, by rules from zone to zone.
     "firewall" => firewall::FirewallConfig as Firewall,
+    /// The user plane of a mobile network.
+    "upf" => upf::UpfConfig as Upf,
+    /// Branches by rule.
+    "classifier" => classifier::ClassifierConfig as Classifier,
+    /// A load at will.
+    "synthetic" => synthetic::SyntheticConfig as Synthetic,
+    /// Packets, streams and messages against detection rules.
+    "ids" => ids::IdsConfig as Ids,
+    /// Nothing twice over a slow link.
+    "wanOptimizer" => wan_optimizer::WanOptimizerConfig as WanOptimizer,
     /// A function from a shared library.
     "library" => library::LibraryConfig as Library,
+    /// A function that is a program of its own.
+    "program" => library::ProgramConfig as Program,
     /// A program of somebody else's, beyond a port.
     "external" => external::ExternalConfig as External,
 }
 
-pub(crate) use firewall::{describe as describe_shadowed, parse_rules as parse_firewall_rules};
+#[cfg(test)]
+pub(crate) use ids::load_rules as load_ids_rules;
 
 impl FunctionConfig {
     /// Whether it [tracks connections](crate::function::NetworkFunction::tracks_connections).
-    pub(crate) fn tracks_connections(&self) -> bool {
+    pub fn tracks_connections(&self) -> bool {
         match self {
-            FunctionConfig::Firewall(_) => true,
+            FunctionConfig::Firewall(_) | FunctionConfig::Ids(_) => true,
             FunctionConfig::Own(own) => own.instance().tracks_connections(),
             _ => false,
+        }
+    }
+
+    /// Whether it [decides](crate::function::NetworkFunction::lifetimes) how long flows are kept.
+    pub(crate) fn decides_lifetimes(&self) -> bool {
+        match self {
+            FunctionConfig::Firewall(_) => true,
+            FunctionConfig::Own(own) => own.instance().lifetimes().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Why its instances cannot be in processes of their own: what they share.
+    pub fn shares(&self) -> Option<&'static str> {
+        match self {
+            FunctionConfig::Upf(_) => {
+                Some("its sessions have rates and counters that all its instances share")
+            }
+            FunctionConfig::WanOptimizer(_) => {
+                Some("what it restores refers to caches that all its instances share")
+            }
+            FunctionConfig::Ids(_) => Some(
+                "what it puts together of streams is in memory of one process, and its alerts go to a file",
+            ),
+            FunctionConfig::DnsGuard(_) => {
+                Some("the responses and queries of all cores are counted together")
+            }
+            _ => None,
+        }
+    }
+
+    /// The files that it writes, and a socket that it makes, each with the field that names it.
+    pub fn writes(&self) -> Vec<(&'static str, &PathBuf)> {
+        match self {
+            FunctionConfig::Accounting(accounting) => {
+                let export = accounting.export.iter();
+                export.map(|export| ("export.file", &export.file)).collect()
+            }
+            FunctionConfig::FlowStats(stats) => {
+                stats.files().map(|file| ("export.file", file)).collect()
+            }
+            FunctionConfig::Ids(ids) => ids.options.eve.iter().map(|eve| ("eve", eve)).collect(),
+            FunctionConfig::Upf(upf) => {
+                let usage = upf.usage.iter().map(|usage| ("usage.file", &usage.file));
+                usage
+                    .chain(upf.api.iter().map(|api| ("api", api)))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether what it learns leaves it by itself, by files or connections: not where it may have none, and of several
+    /// processes each would write its own.
+    pub fn exports(&self) -> bool {
+        match self {
+            FunctionConfig::FlowStats(stats) => !stats.options.outlets.is_empty(),
+            other => !other.writes().is_empty(),
+        }
+    }
+
+    /// The same without what it would write or send, for measurements.
+    pub fn forget_exports(&mut self) {
+        match self {
+            FunctionConfig::Accounting(accounting) => accounting.export = None,
+            FunctionConfig::FlowStats(stats) => stats.options.outlets.clear(),
+            FunctionConfig::Ids(ids) => ids.options.eve = None,
+            _ => {}
+        }
+    }
+
+    /// What is dangerous or idle about it, though it is right: a line each, for the user to know.
+    pub fn warnings(&self) -> Vec<String> {
+        match self {
+            FunctionConfig::Ipsec(ipsec) => ipsec.warnings.clone(),
+            FunctionConfig::Firewall(firewall) => firewall.warnings(),
+            FunctionConfig::Acl(acl) => acl.warnings(),
+            FunctionConfig::Classifier(classifier) => classifier.warnings(),
+            FunctionConfig::Ids(ids) => ids.loaded.notices(),
+            _ => Vec::new(),
         }
     }
 
     /// What a function is called where the spec does not say.
     pub(crate) fn default_name(&self) -> &str {
         match self {
-            FunctionConfig::Library(library) => library.function.name(),
+            FunctionConfig::Library(library) => &library.foreign().name,
+            FunctionConfig::Program(program) => &program.foreign().name,
             other => other.kind(),
         }
     }

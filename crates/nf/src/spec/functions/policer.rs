@@ -71,7 +71,10 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
         "violating",
     ])?;
     let rate = fields.required("rate", "a rate such as 100Mbps or 20kpps")?;
-    let (committed, kind) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
+    let (committed, kind) = meter(
+        &rate,
+        fields.required("burst", "how much may come at once")?,
+    )?;
     let peak = fields.optional("peak");
     let exceeding = fields.optional("exceeding");
     if let (None, Some(exceeding)) = (&peak, &exceeding) {
@@ -79,7 +82,11 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
                        packets beyond the rate are violating";
         return Err(exceeding.error(message));
     }
-    let given = |name, usual| fields.optional(name).map_or(Ok(usual), |node| outcome(&node));
+    let given = |name, usual| {
+        fields
+            .optional(name)
+            .map_or(Ok(usual), |node| outcome(&node))
+    };
     let mut limit = Limit {
         source: None,
         destination: None,
@@ -117,9 +124,14 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
 fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
     let fields = node.fields(&["rate", "burst"])?;
     let rate = fields.required("rate", "a rate such as 200Mbps or 40kpps")?;
-    let (meter, peak) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
+    let (meter, peak) = meter(
+        &rate,
+        fields.required("burst", "how much may come at once")?,
+    )?;
     let ordered = match (committed, peak) {
-        (Rate::Bits(low), Rate::Bits(high)) | (Rate::Packets(low), Rate::Packets(high)) => low <= high,
+        (Rate::Bits(low), Rate::Bits(high)) | (Rate::Packets(low), Rate::Packets(high)) => {
+            low <= high
+        }
         _ => return Err(rate.expected("a peak rate of the same unit as the rate: bits or packets")),
     };
     match ordered {

@@ -87,7 +87,7 @@ fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
 }
 
 /// `untagged` or an identifier.
-fn vlan(node: &Located<'_>) -> Result<VlanMatch, SpecError> {
+pub(super) fn vlan(node: &Located<'_>) -> Result<VlanMatch, SpecError> {
     let what = "a VLAN identifier from 0 to 4094, or untagged";
     let text = node.text(what)?;
     if text == "untagged" {

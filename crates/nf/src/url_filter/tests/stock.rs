@@ -1,15 +1,15 @@
 //! Buffers that all instances share.
 
 use super::super::reassembly::Pool;
-use super::super::stock::{Lease, SILENT, Stock};
 use super::*;
+use crate::stock::{Lease, SILENT, Stock};
 use std::sync::mpsc::sync_channel;
 
 const SIZE: usize = 1024;
 const NOW: Nanos = Nanos::from_secs(100);
 
 fn stock(count: usize) -> Arc<Stock> {
-    Arc::new(Stock::new(count, SIZE).unwrap())
+    Arc::new(super::super::reassembly::stock(count, SIZE).unwrap())
 }
 
 fn pool(stock: &Arc<Stock>) -> Pool {
@@ -88,6 +88,23 @@ fn silent_streams_lose_their_buffers_to_other_instances() {
     assert_eq!(stock.free(), 3);
 }
 
+/// A process that is replaced leaves its streams behind, whose leases the next one's stock may have given to others.
+#[test]
+fn leases_of_another_stock_open_nothing() {
+    let (before, after) = (stock(500), stock(500));
+    let (mut first, mut second) = (pool(&before), pool(&after));
+    for _ in 0..500 {
+        let (old, new) = (
+            take(&mut first, NOW).unwrap(),
+            take(&mut second, NOW).unwrap(),
+        );
+        assert_eq!((old.place, old.generation), (new.place, new.generation));
+        assert!(!second.open(old, 0), "another flow's text");
+        assert!(second.open(new, 0));
+        second.close(NOW);
+    }
+}
+
 /// What a stream keeps is there for the next instance, and nobody else's.
 #[test]
 fn threads_hand_streams_to_each_other() {
@@ -137,7 +154,7 @@ fn threads_hand_streams_to_each_other() {
 #[test]
 #[should_panic(expected = "a ring of 32 bytes")]
 fn small_rings_are_refused() {
-    let _ = Stock::new(1, 32);
+    let _ = super::super::reassembly::stock(1, 32);
 }
 
 #[test]

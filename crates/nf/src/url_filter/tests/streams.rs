@@ -237,3 +237,39 @@ fn other_traffic_passes() {
     rig.syn();
     assert!(rig.data(0, b"HTTP/1.1 200 OK\r\nHost: bad.example\r\n\r\n"));
 }
+
+/// New patterns hold for what is looked up from then on, also in streams that are there; what was blocked stays so.
+#[test]
+fn patterns_are_replaced_under_streams() {
+    let table = |names: &[&str]| {
+        let patterns: Vec<_> = names
+            .iter()
+            .map(|name| Pattern::parse(name).unwrap())
+            .collect();
+        FilterTable::new(&patterns, config()).unwrap()
+    };
+    let shared = Arc::new(table(&["first.example"]));
+    let mut rig = ChainRig::new(vec![Box::new(UrlFilter::new(Arc::clone(&shared)))], INPUT);
+    let mut send = |port: u16, sequence: u32, host: &str| {
+        let fields = TcpFields {
+            sequence,
+            flags: TcpFlags::ACK,
+            ..TcpFields::default()
+        };
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}.example\r\n\r\n");
+        let frame = FrameBuilder::new(&key(port, 80))
+            .tcp(fields)
+            .payload(request.as_bytes())
+            .to_vec();
+        let sent = rig.run(&[frame.unwrap()], Nanos::from_secs(1)).len();
+        (sent == 1, sequence + request.len() as u32)
+    };
+    let (passed, next) = send(1, 100, "second");
+    assert!(passed);
+    assert!(!send(2, 100, "first").0);
+    let new = [Pattern::parse("second.example").unwrap()];
+    shared.live().replace(UrlTable::new(&new).unwrap());
+    assert!(!send(1, next, "second").0);
+    assert!(send(3, 100, "first").0);
+    assert!(!send(2, 200, "third").0, "it was blocked");
+}

@@ -1,0 +1,326 @@
+//! `tailwater place`: whether SLOs fit on a cluster, and where their instances go.
+
+use crate::args::{PlaceArgs, ReportOutput};
+use crate::error::{CliError, SLO_MISSED};
+use crate::print;
+use crate::run::{check_writable, json};
+use crate::text::{fixed, one_line, short};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tailwater_net::Nanos;
+use tailwater_placement::admit::{Answer, Denial, Nearest, Reason};
+use tailwater_placement::bound::whole;
+use tailwater_placement::check::check;
+use tailwater_placement::demand::Unfit;
+use tailwater_placement::greedy::ResqGreedy;
+use tailwater_placement::plan::{Plan, Resource};
+use tailwater_placement::reconcile::{Answered, Course, Reconciled, reconcile};
+use tailwater_placement::schedule::Scheduler;
+use tailwater_placement::spec::{ClusterSpec, SloSet, StateSpec};
+use tailwater_placement::tailwater::Tailwater;
+
+/// What `--output json` prints. Field names are stable.
+#[derive(Debug, Serialize)]
+struct Document {
+    /// The cluster's name.
+    cluster: String,
+    /// Its servers.
+    servers: usize,
+    /// Those that have instances.
+    servers_used: usize,
+    /// Fewer servers cannot hold what was admitted.
+    least_servers: usize,
+    /// The scheduler's name.
+    scheduler: &'static str,
+    /// SLOs that were admitted.
+    admitted: usize,
+    /// SLOs that were not.
+    denied: usize,
+    /// Each SLO, in the order of its file.
+    slos: Vec<Row>,
+    /// SLOs of the state that are no longer wanted.
+    removed: Vec<String>,
+    /// Servers that had instances and are no longer there.
+    lost_servers: Vec<String>,
+}
+
+/// An SLO.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    /// What happened to it.
+    course: Course,
+    admitted: bool,
+    /// Instances that are elsewhere than before.
+    moved: usize,
+    /// Where it runs. Of a change that was denied: where it runs still, on its old terms.
+    instances: Vec<Placed>,
+    /// Why it was denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// The highest throughput that would be admitted now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fitting_packets_per_second: Option<f64>,
+    /// The lowest latency with which it would be admitted now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fitting_latency_nanoseconds: Option<u64>,
+}
+
+/// An instance.
+#[derive(Debug, Serialize)]
+struct Placed {
+    server: String,
+    node: u16,
+    cores: u16,
+    ways: u16,
+}
+
+/// Places SLOs, prints where, and keeps the state.
+pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
+    let set = SloSet::read(&args.slos)?;
+    let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster)?;
+    let mut earlier = Vec::new();
+    if let Some(path) = &args.state {
+        let inputs = || [&*args.slos, &*args.cluster].into_iter();
+        check_writable("--state", path, inputs())?;
+        // It is replaced as a whole, which a device or a pipe is not to be.
+        if !fs::metadata(path).is_ok_and(|file| file.is_file()) && path.exists() {
+            return Err(CliError::Input(format!(
+                "--state: expected a file, found {}",
+                path.display()
+            )));
+        }
+        check_writable("--state", &beside(path), inputs())?;
+        if fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+            let (of, kept) = StateSpec::read(path)?;
+            if of != name {
+                let (path, of) = (path.display(), one_line(&of));
+                return Err(CliError::Input(format!(
+                    "--state: {path} is the state of cluster {of}, not of {name}"
+                )));
+            }
+            earlier = kept;
+        }
+    }
+    let scheduler: &dyn Scheduler = match args.scheduler {
+        crate::args::PlaceScheduler::Tailwater => &Tailwater,
+        crate::args::PlaceScheduler::ResqGreedy => &ResqGreedy,
+    };
+    let outcome = reconcile(&cluster, &earlier, &set.slos, scheduler);
+    // Nothing is promised, or kept, that the curves do not bear out.
+    if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
+        return Err(CliError::System {
+            what: "the plan breaks a promise, and is not applied",
+            source: std::io::Error::other(violation.to_string()),
+        });
+    }
+    let document = document(&outcome, &name, scheduler.name());
+    if let Some(path) = &args.state {
+        write_state(path, &json(&StateSpec::new(&outcome.plan, &name))?)?;
+    }
+    match args.output {
+        ReportOutput::Table => print(&table(&document))?,
+        ReportOutput::Json => print(&json(&document)?)?,
+    }
+    Ok(match document.denied {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(SLO_MISSED),
+    })
+}
+
+/// Where a state is written before it takes the old one's place.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
+}
+
+/// Writes a state whole or not at all, whenever the machine stops.
+fn write_state(path: &Path, text: &str) -> Result<(), CliError> {
+    let failed = |source| CliError::Report {
+        file: path.display().to_string(),
+        source,
+    };
+    // What is written can be read again.
+    StateSpec::parse(text, "the new state").map_err(|error| CliError::System {
+        what: "the state could not be read again, and is not written",
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    // Behind a link, the file is replaced, and the link stays.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let beside = beside(path);
+    let file = fs::File::create(&beside).map_err(failed)?;
+    std::io::Write::write_all(&mut &file, text.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    fs::rename(&beside, path).map_err(failed)
+}
+
+fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Document {
+    let plan = &outcome.plan;
+    let rows = outcome.answers.iter().map(|answer| row(answer, plan));
+    let slos: Vec<Row> = rows.collect();
+    let admitted = slos.iter().filter(|row| row.admitted).count();
+    Document {
+        cluster: cluster.to_owned(),
+        servers: plan.cluster().servers().len(),
+        servers_used: plan.active(),
+        least_servers: whole(plan.cheapest().servers()),
+        scheduler,
+        admitted,
+        denied: slos.len() - admitted,
+        slos,
+        removed: outcome.removed.clone(),
+        lost_servers: outcome.lost.clone(),
+    }
+}
+
+fn row(answered: &Answered, plan: &Plan) -> Row {
+    let placed = plan.get(&answered.name);
+    let instances = placed.into_iter().flat_map(|placed| {
+        placed.instances.iter().map(|instance| Placed {
+            server: plan.cluster().servers()[instance.server].name.clone(),
+            node: instance.node,
+            cores: plan.cores(&placed.slo, instance.server).unwrap_or(0),
+            ways: instance.ways,
+        })
+    });
+    let denial = match &answered.answer {
+        Answer::Admitted(_) => None,
+        Answer::Denied(denial) => Some(denial),
+    };
+    let nearest = |pick: fn(&Nearest) -> Option<f64>| {
+        denial.and_then(|denial| denial.nearest.iter().find_map(pick))
+    };
+    Row {
+        name: answered.name.clone(),
+        course: answered.course,
+        admitted: denial.is_none(),
+        moved: answered.moved,
+        instances: instances.collect(),
+        reason: denial.map(reason),
+        fitting_packets_per_second: nearest(|nearest| match nearest {
+            Nearest::Throughput(rate) => Some(*rate),
+            Nearest::Latency(_) => None,
+        }),
+        fitting_latency_nanoseconds: nearest(|nearest| match nearest {
+            Nearest::Throughput(_) => None,
+            Nearest::Latency(latency) => Some(latency.0 as f64),
+        })
+        .map(|nanos| nanos as u64),
+    }
+}
+
+/// Why an SLO was denied, for people.
+fn reason(denial: &Denial) -> String {
+    match &denial.reason {
+        Reason::Unfit(Unfit::NoCurves { measured }) => {
+            format!(
+                "its chain was measured on {}, which no server of the cluster is",
+                measured.join(" and ")
+            )
+        }
+        Reason::Unfit(Unfit::Latency { least }) => {
+            format!("latency is {least} at the least load that was measured")
+        }
+        Reason::Unfit(Unfit::Size { cores, bytes }) => {
+            format!(
+                "an instance takes {cores} cores and at least {} KiB of cache, more than any NUMA node has",
+                bytes / 1024
+            )
+        }
+        Reason::Instances => "it takes more instances than an SLO may have".to_owned(),
+        Reason::Room(resources) if resources.is_empty() => {
+            "no room: it lacks more than one of cores, cache and servers apart".to_owned()
+        }
+        Reason::Room(resources) => {
+            let names = resources.iter().map(|resource| match resource {
+                Resource::Cores => "cores",
+                Resource::Cache => "cache",
+                Resource::Classes => "cache classes",
+                Resource::Servers => "servers apart from each other",
+            });
+            format!(
+                "no room: too few {}",
+                names.collect::<Vec<_>>().join(", or ")
+            )
+        }
+        Reason::Twice => "another SLO has its name".to_owned(),
+    }
+}
+
+/// For people: a line for each SLO, then what all of it comes to.
+fn table(document: &Document) -> String {
+    let mut text = String::new();
+    let names = document.slos.iter().map(|row| row.name.len());
+    let width = names.max().unwrap_or(0).max(3) + 2;
+    // Writing into a string cannot fail.
+    let _ = writeln!(text, "{:<width$}{:<10}instances", "SLO", "answer");
+    for row in &document.slos {
+        let answer = match (row.admitted, row.course) {
+            (false, _) => "denied",
+            (true, Course::New) => "admitted",
+            (true, Course::Kept) => "kept",
+            (true, Course::Changed) => "changed",
+            (true, Course::Repaired) => "repaired",
+        };
+        let instances: Vec<String> = row.instances.iter().map(instance).collect();
+        let mut words = instances.join(", ");
+        if let Some(reason) = &row.reason {
+            if !words.is_empty() {
+                words.push_str("; as before: ");
+            }
+            words.push_str(reason);
+        }
+        let mut fits = Vec::new();
+        fits.extend(
+            row.fitting_packets_per_second
+                .map(|rate| format!("{}pps", short(rate))),
+        );
+        fits.extend(
+            row.fitting_latency_nanoseconds
+                .map(|nanos| format!("latency {}", Nanos(nanos))),
+        );
+        if !fits.is_empty() {
+            let _ = write!(words, "; would fit with {}", fits.join(", or "));
+        }
+        let _ = writeln!(text, "{:<width$}{answer:<10}{words}", row.name);
+    }
+    for (what, names) in [
+        ("removed", &document.removed),
+        ("servers gone", &document.lost_servers),
+    ] {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{what}: {}", one_line(&names.join(", ")));
+        }
+    }
+    let moved: usize = document.slos.iter().map(|row| row.moved).sum();
+    let least = document.least_servers.max(1);
+    let above = document.servers_used as f64 / least as f64;
+    let _ = writeln!(
+        text,
+        "\n{}: {} admitted, {} denied, {moved} instances moved; {} of {} servers, {} times the least that could do ({})",
+        document.cluster,
+        document.admitted,
+        document.denied,
+        document.servers_used,
+        document.servers,
+        fixed(above),
+        document.least_servers,
+    );
+    text
+}
+
+fn instance(instance: &Placed) -> String {
+    let Placed {
+        server,
+        node,
+        cores,
+        ways,
+    } = instance;
+    let plural = |n: u16| if n == 1 { "" } else { "s" };
+    let (c, w) = (plural(*cores), plural(*ways));
+    format!("{server}/{node} ({cores} core{c}, {ways} way{w})")
+}

@@ -1,0 +1,198 @@
+//! A function that fails loses what it had in its hands, and nothing else happens.
+
+use crate::common::*;
+use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, ways};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tailwater_dataplane::cores::available;
+
+/// Builds the function that fails when it is told to. Between it and others.
+pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built = Command::new("cc")
+        .args([
+            "-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-I",
+        ])
+        .arg(sources.join("../sdk/include"))
+        .arg("-o")
+        .arg(folder.path("misbehaving.so"))
+        .arg(sources.join("tests/isolation/misbehaving.c"))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let functions = "[{name: front, nat: {external: [203.0.113.0/28]}}, {library: {file: misbehaving.so}}, \
+                     {name: behind, accounting: }]";
+    folder.spec("misbehaving.yaml", functions, "")
+}
+
+/// 6,000 packets of twenty flows in 300 ms, and at three times one that goes to this port.
+pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
+    let mut packets: Vec<_> = (0..6000u64)
+        .map(|i| {
+            (
+                i * 50_000,
+                udp(client((i % 20) as u8 + 1), 5000, SERVER, 53),
+            )
+        })
+        .collect();
+    for at in [50, 120, 190] {
+        packets.push((
+            at * 1_000_000 + 1,
+            udp(client(200), at as u16, SERVER, port),
+        ));
+    }
+    packets.sort_by_key(|(time, _)| *time);
+    folder.capture(&format!("orders-{port}.pcap"), &packets)
+}
+
+/// A function that does this three times loses what it had in its hands, and nothing else happens. What is told of the
+/// ends of its processes.
+fn assert_survived(port: u16, cause: &str, way: &str) -> String {
+    let folder = Folder::new();
+    let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, port));
+    let core = available().pop().unwrap().to_string();
+    let (report, sent) = run_isolated(&chain, &traffic, way, &core);
+    let report = json!({"packets": report["packets"], "isolation": report["isolation"]});
+    let functions = report["isolation"]["functions"].as_array().unwrap();
+    let failed = restarts(&functions[1]);
+    assert!((1..=3).contains(&failed), "{port}: {report}");
+    assert_eq!(functions[1]["restarts"][cause], failed, "{port}: {report}");
+    assert_eq!(
+        [restarts(&functions[0]), restarts(&functions[2])],
+        [0, 0],
+        "{report}"
+    );
+    // Every packet is sent, or was lost by the function that failed.
+    let lost = reason(&report, "misbehaving/process-failed");
+    assert!(lost >= failed, "{port}: {report}");
+    assert_eq!(
+        [count(&report, "lost"), count(&report, "dropped_by_nf")],
+        [lost, 0],
+        "{report}"
+    );
+    assert_eq!(sent.len() as u64, 6003 - lost, "{report}");
+    assert!(sent.len() > 1000, "{port}: {report}");
+    assert_eq!(wrong_checksums(&sent), 0);
+    // Translations of before stand: every flow has one, which its process kept.
+    let flows = by_flow(sent, false);
+    let translated = flows.keys().filter(|words| words[4] as u16 >> 8 != 0);
+    assert!(translated.count() <= 23, "{port}: {flows:?}");
+    functions[1]["ends"].to_string()
+}
+
+/// In every way; what each tells of the ends, with the way.
+fn assert_survived_everywhere(port: u16, cause: &str) -> Vec<(&'static str, String)> {
+    let ways = ways().into_iter();
+    ways.map(|way| (way, assert_survived(port, cause, way)))
+        .collect()
+}
+
+/// One that lies has to find out where to, which the filter and an empty root prevent.
+fn can_look_around() -> &'static str {
+    match can_confine() {
+        true => "process --isolation-without filter,root",
+        false => TRUSTED,
+    }
+}
+
+/// The filter ends a confined process that tries this; one that is trusted is overdue.
+fn assert_forbidden(port: u16, call: &str) {
+    assert_survived(port, "overdue", TRUSTED);
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        let told = assert_survived(port, "ended", way);
+        let expected = format!("it called {call}, which functions may not");
+        assert!(told.contains(&expected), "{way}: {told}");
+    }
+}
+
+#[test]
+fn a_function_that_crashes() {
+    let _alone = alone();
+    for (way, told) in assert_survived_everywhere(7001, "ended") {
+        let expected = match way {
+            TRUSTED => "signal 6",
+            // The first process of a namespace ignores the signal, and runs into what is behind.
+            "process" => "it crashed (signal 11)",
+            // A runtime that is slow to tell how its program ended is not waited for.
+            _ if told.contains("nobody knows how") => continue,
+            _ => "signal 11",
+        };
+        assert!(told.contains(expected), "{way}: {told}");
+    }
+}
+
+#[test]
+fn a_function_that_ends() {
+    let _alone = alone();
+    for (way, told) in assert_survived_everywhere(7002, "ended") {
+        let unknown = way == "container" && told.contains("nobody knows how");
+        assert!(unknown || told.contains("exit code 7"), "{way}: {told}");
+    }
+}
+
+#[test]
+fn a_function_that_never_yields() {
+    let _alone = alone();
+    assert_survived_everywhere(7003, "overdue");
+}
+
+#[test]
+fn a_function_that_sleeps_in_its_turn() {
+    let _alone = alone();
+    assert_forbidden(7004, "pause");
+}
+
+#[test]
+fn a_function_that_is_stopped() {
+    let _alone = alone();
+    assert_forbidden(7005, "tgkill");
+}
+
+#[test]
+fn a_function_whose_frames_reach_beyond_their_buffers() {
+    let _alone = alone();
+    assert_survived(7006, "lied", can_look_around());
+}
+
+#[test]
+fn a_function_that_denies_packets() {
+    let _alone = alone();
+    assert_survived(7007, "lied", can_look_around());
+}
+
+#[test]
+fn a_function_that_says_nothing_of_its_packets() {
+    let _alone = alone();
+    assert_survived(7008, "lied", can_look_around());
+}
+
+#[test]
+fn a_function_that_makes_packets() {
+    let _alone = alone();
+    assert_survived(7010, "lied", can_look_around());
+}
+
+#[test]
+fn a_function_that_destroys_its_packets_destroys_no_more() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, 7009));
+    let core = available().pop().unwrap().to_string();
+    let (report, sent) = run_isolated(&chain, &traffic, can_look_around(), &core);
+    // What is no packet any more is dropped by the next function; all others are sent.
+    let malformed = reason(&report, "behind/other");
+    assert!((3..2000).contains(&malformed), "{report}");
+    assert_eq!(sent.len() as u64, 6003 - malformed, "{report}");
+    assert_eq!(wrong_checksums(&sent), 0);
+}
+
+#[test]
+fn a_function_that_looks_around_is_stopped() {
+    let _alone = alone();
+    for way in ways().into_iter().filter(|way| *way != TRUSTED) {
+        let told = assert_survived(7006, "ended", way);
+        let expected = "it called openat, which functions may not";
+        assert!(told.contains(expected), "{way}: {told}");
+    }
+}

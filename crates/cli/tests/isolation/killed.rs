@@ -1,0 +1,196 @@
+//! What functions know together survives whichever of their processes is killed.
+
+use crate::common::*;
+use crate::processes::{processes_at, signal_if_there};
+use crate::{alone, process, reason, restarts};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+use tailwater_dataplane::cores::available;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::parse::parse;
+use tailwater_net::{FlowKey, protocol};
+
+/// Runs a chain isolated while all processes of the functions at these places are killed, again and again: those that wait,
+/// too. The report, and the frames that were sent.
+fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Vec<u8>>) {
+    let sent = chain.with_extension("sent.pcap");
+    let core = available().pop().unwrap().to_string();
+    let mut run = tailwater();
+    run.args([
+        "run", "--output", "json", "--ring", "1000000", "--cores", &core,
+    ]);
+    run.arg("--capture-out")
+        .arg(&sent)
+        .arg("--traffic")
+        .arg(traffic);
+    run.arg("--isolation").args(process().split(' ')).arg(chain);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let run = run.unwrap();
+    let tailwater = run.id();
+    let over = std::thread::spawn(move || run.wait_with_output().unwrap());
+    // It is made when the first processes are attached; one that fails before ends the run.
+    while !sent.exists() && !over.is_finished() {
+        sleep(Duration::from_millis(10));
+    }
+    while !over.is_finished() {
+        sleep(Duration::from_millis(300));
+        for &place in places {
+            for process in processes_at(tailwater, place) {
+                signal_if_there(process, "-KILL");
+            }
+        }
+    }
+    let output = over.join().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_identity(&report);
+    let isolation = &report["isolation"];
+    for &place in places {
+        let killed = restarts(&isolation["functions"][place]);
+        assert!(killed > 0, "{isolation}");
+    }
+    (report, frames(&sent))
+}
+
+/// Packets, one each 100 µs, of which no two are alike.
+fn numbered(folder: &Folder, packets: u32) -> PathBuf {
+    let frame = |n: u32| {
+        let port = 1024 + (n / 250) as u16;
+        udp(client((n % 250) as u8 + 1), port, SERVER, 53)
+    };
+    let packets = (0..packets).map(|n| (u64::from(n) * 100_000, frame(n)));
+    folder.capture("numbered.pcap", &packets.collect::<Vec<_>>())
+}
+
+const KEY: &str = "cipher: aes-128-gcm, esn: true, key: '000102030405060708090a0b0c0d0e0f10111213'";
+
+fn near() -> String {
+    format!(
+        "{{name: near, ipsec: {{outbound: [{{name: a, spi: 256, {KEY}, source: 192.0.2.2, destination: 192.0.2.1}}], \
+         policies: [{{protect: a}}]}}}}"
+    )
+}
+
+fn far() -> String {
+    format!(
+        "{{name: far, ipsec: {{inbound: [{{name: a, spi: 256, {KEY}, destination: 192.0.2.1}}], default: pass}}}}"
+    )
+}
+
+/// The sequence number and the initialisation vector of an ESP packet.
+fn numbers(frame: &[u8]) -> (u32, u64) {
+    let esp = parse(frame).unwrap().payload(frame).to_vec();
+    let word = |at: usize| u32::from_be_bytes(esp[at..at + 4].try_into().unwrap());
+    (word(4), u64::from(word(8)) << 32 | u64::from(word(12)))
+}
+
+/// Under one key no number and no initialisation vector is used twice, and what was taken once is not taken again.
+#[test]
+fn numbers_of_tunnels_go_on_behind_killed_processes() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let traffic = numbered(&folder, 20_000);
+    let chain = folder.spec("near.yaml", &format!("[{}]", near()), "");
+    let (report, sent) = run_killing(&chain, &traffic, &[0]);
+    assert!(sent.len() > 1000, "{report}");
+    let (sequences, vectors): (BTreeSet<_>, BTreeSet<_>) =
+        sent.iter().map(|frame| numbers(frame)).unzip();
+    assert_eq!((sequences.len(), vectors.len()), (sent.len(), sent.len()));
+    // All processes went on where those before were killed.
+    let (first, last) = (sequences.first().unwrap(), sequences.last().unwrap());
+    let span = u64::from(last - first) + 1;
+    assert!(span <= count(&report, "offered"), "{report}");
+    let vectors = vectors.last().unwrap() - vectors.first().unwrap();
+    assert_eq!(vectors + 1, span);
+
+    // Each twice, the second some time later: whoever has taken it is no more.
+    let first = sent.iter().cloned().enumerate();
+    let second = sent.iter().cloned().enumerate();
+    let first = first.map(|(i, frame)| (i as u64 * 100_000, frame));
+    let second = second.map(|(i, frame)| (i as u64 * 100_000 + 90_000_000, frame));
+    let mut packets: Vec<_> = first.chain(second).collect();
+    packets.sort_by_key(|(time, _)| *time);
+    let replayed = folder.capture("replayed.pcap", &packets);
+    let chain = folder.spec("far.yaml", &format!("[{}]", far()), "");
+    let (report, came) = run_killing(&chain, &replayed, &[0]);
+    let once: BTreeSet<_> = came.iter().collect();
+    assert_eq!(once.len(), came.len(), "taken twice: {report}");
+    assert!(came.len() > 1000, "{report}");
+    assert!(reason(&report, "far/replayed") > 0, "{report}");
+
+    // Both ends, each killed.
+    let chain = folder.spec("both.yaml", &format!("[{}, {}]", near(), far()), "");
+    let (report, came) = run_killing(&chain, &traffic, &[0, 1]);
+    let once: BTreeSet<_> = came.iter().collect();
+    assert_eq!(once.len(), came.len(), "{report}");
+    let lost = ["near/process-failed", "far/process-failed"].map(|name| reason(&report, name));
+    assert_eq!(
+        came.len() as u64 + lost.iter().sum::<u64>(),
+        20_000,
+        "{report}"
+    );
+}
+
+/// Connections stay whoever is killed: their answers pass, and nothing that nobody asked for.
+#[test]
+fn connections_outlive_a_firewalls_processes() {
+    let _alone = alone();
+    let folder = Folder::new();
+    const CLIENTS: u32 = 40;
+    const PACKETS: u32 = 24_000;
+    let (outside, asks) = (Ipv4Addr::new(203, 0, 113, 9), |n: u32| {
+        (n / CLIENTS).is_multiple_of(40)
+    });
+    // A question each now and then, else answers, and what somebody else sends.
+    let frame = |n: u32| {
+        let inside = client((n % CLIENTS) as u8 + 1);
+        let key = FlowKey::v4(inside, SERVER, protocol::UDP, 2000, 53);
+        let other = FlowKey::v4(outside, inside, protocol::UDP, 53, 2000);
+        let key = match n / CLIENTS % 2 {
+            _ if asks(n) => key,
+            0 => other,
+            _ => key.reversed(),
+        };
+        let payload = n.to_be_bytes();
+        FrameBuilder::new(&key).payload(&payload).to_vec().unwrap()
+    };
+    let packets = (0..PACKETS).map(|n| (u64::from(n) * 150_000, frame(n)));
+    let traffic = folder.capture("answers.pcap", &packets.collect::<Vec<_>>());
+    let functions =
+        "[{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan]}}]";
+    let chain = folder.spec("firewall.yaml", functions, "  flows: {capacity: 4096}\n");
+    let (report, sent) = run_killing(&chain, &traffic, &[0]);
+    assert!(sent.iter().all(|frame| key(frame).source() != outside));
+    let number = |frame: &Vec<u8>| {
+        let bytes = parse(frame).unwrap().payload(frame)[..4].try_into();
+        u32::from_be_bytes(bytes.unwrap())
+    };
+    let sent: BTreeSet<u32> = sent.iter().map(number).collect();
+    // Behind the first question that passed, all of a connection passes that was not in a killed one's hands; but for a
+    // connection which that had been about to change.
+    let mut missing = 0;
+    for connection in 0..CLIENTS {
+        let of_it = |n: &u32| n % CLIENTS == connection;
+        let Some(first) = sent.iter().copied().find(of_it) else {
+            continue;
+        };
+        assert!(asks(first), "{first} passed, and nobody had asked");
+        let passes = |n: &u32| of_it(n) && (asks(*n) || n / CLIENTS % 2 == 1);
+        let due = (first..PACKETS).filter(passes);
+        missing += due.filter(|n| !sent.contains(n)).count() as u64;
+    }
+    let lost = reason(&report, "firewall/process-failed");
+    let kills = restarts(&report["isolation"]["functions"][0]);
+    assert!(sent.len() > 1000, "{report}");
+    assert!(
+        missing <= lost + 20 * kills,
+        "{missing} are missing: {report}"
+    );
+    let opened = reason(&report, "firewall/opened");
+    assert!(opened <= u64::from(CLIENTS) + kills, "{report}");
+}

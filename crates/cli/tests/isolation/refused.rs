@@ -1,0 +1,210 @@
+//! What cannot be isolated, or not here, is refused in one line.
+
+use crate::common::*;
+use crate::{alone, can_confine, process, ways};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tailwater_confine::ContainerRuntime;
+use tailwater_dataplane::cores::available;
+
+#[test]
+fn what_cannot_be_isolated_is_refused() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let chain = folder.spec(
+        "export.yaml",
+        "[{accounting: {export: {file: flows.csv}}}]",
+        "",
+    );
+    if let [.., one, other] = available()[..] {
+        let cores = format!("{one},{other}");
+        let refused = run(&[
+            &"run",
+            &chain,
+            &"--isolation",
+            &"process",
+            &"--isolation-without",
+            &"all",
+            &"--cores",
+            &cores,
+        ]);
+        let refused = text(&refused.stderr);
+        let expected = "its export can be made by one process only";
+        assert!(refused.contains(expected), "{refused}");
+    }
+    if can_confine() {
+        let refused = run(&[&"run", &chain, &"--isolation", &"process"]);
+        assert_refused(&refused, "by a function that may write no files");
+    }
+    let [option, all] = ["--isolation-without", "all"];
+    assert_refused(&run(&[&"run", &chain, &option, &all]), "is for --isolation");
+    let overhead = "--isolation-overhead";
+    assert_refused(
+        &run(&[&"run", &chain, &overhead, &"3"]),
+        "is for --isolation",
+    );
+    let refused = run(&[&"run", &chain, &"--isolation", &"process", &overhead, &"0"]);
+    assert_refused(&refused, "expected percent above 0");
+    if ways().contains(&"container") {
+        let refused = run(&[&"run", &chain, &"--isolation", &"container", &option, &all]);
+        assert_refused(&refused, "has defences of its own");
+    }
+    for (example, told) in [
+        ("ids.yaml", "puts together of streams"),
+        // What it exports is refused first, where it may not be written.
+        (
+            "upf.yaml",
+            match can_confine() {
+                true => "may write no files and connect to nobody",
+                false => "--isolation-except upf",
+            },
+        ),
+        ("branches.yaml", "hand a batch on as a whole"),
+        (
+            "wan-optimizer.yaml",
+            "which they cannot do from processes of their own",
+        ),
+    ] {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let mut tailwater = tailwater();
+        tailwater.args(["run", "--duration", "10ms", "--isolation"]);
+        let refused = tailwater
+            .args(process().split(' '))
+            .arg(examples.join(example));
+        let refused = refused.output().unwrap();
+        let stderr = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(told), "{stderr}");
+        assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
+        // Each names its function, once.
+        assert!(stderr.matches("function ").count() <= 1, "{stderr}");
+    }
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for (example, except, told) in [
+        ("ids.yaml", "ids", "no function is left"),
+        ("acl-nat.yaml", "nat", "nat can be isolated, and is"),
+        (
+            "acl-nat.yaml",
+            "other",
+            "expected a function of the chain, found other",
+        ),
+    ] {
+        let mut tailwater = tailwater();
+        tailwater.args(["run", "--duration", "10ms", "--isolation"]);
+        tailwater.args(process().split(' '));
+        tailwater.args(["--isolation-except", except]);
+        let refused = tailwater.arg(examples.join(example)).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{except}");
+        let stderr = text(&refused.stderr);
+        assert!(stderr.contains(told), "{stderr}");
+    }
+    let except = "--isolation-except";
+    assert_refused(
+        &run(&[&"run", &chain, &except, &"accounting"]),
+        "is for --isolation",
+    );
+    let handed_over = run(&[
+        &"run",
+        &chain,
+        &"--isolation",
+        &"process",
+        &"--auxiliary",
+        &"0",
+    ]);
+    assert_refused(&handed_over, "cannot be used with");
+    let alone = run(&[&"function-process", &chain, &"0"]);
+    assert_eq!(alone.status.code(), Some(2));
+    assert!(
+        text(&alone.stderr).contains("started by"),
+        "{}",
+        text(&alone.stderr)
+    );
+}
+
+#[test]
+fn containers_without_their_runtime_are_refused() {
+    if !can_confine() {
+        return;
+    }
+    let Some(runtime) = ContainerRuntime::find() else {
+        return println!("skipped: no crun, as every run in a container would say");
+    };
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    // Something else in its place, which this run alone sees.
+    let hidden = Command::new("unshare")
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "mount --bind /dev/null \"$0\" && exec \"$@\"",
+        ])
+        .arg(runtime.path())
+        .arg(env!("CARGO_BIN_EXE_tailwater"))
+        .args(["run", "--isolation", "container"])
+        .arg(&chain)
+        .output();
+    assert_refused(&hidden.unwrap(), "--isolation container needs crun");
+}
+
+#[test]
+fn who_is_not_root_is_told_that_functions_cannot_be_confined() {
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    std::fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&chain, Permissions::from_mode(0o644)).unwrap();
+    let nobody = || {
+        let mut tailwater = tailwater();
+        if rustix::process::geteuid().is_root() {
+            tailwater.uid(65_534);
+        }
+        tailwater
+    };
+    if let Err(error) = nobody().arg("--version").output() {
+        return println!("skipped: this program cannot be run by nobody: {error}");
+    }
+    let run = |without: &[&str]| {
+        let mut command = nobody();
+        command.args(["run", "--duration", "20ms", "--isolation", "process"]);
+        command.args(without).arg(&chain).output().unwrap()
+    };
+    assert_refused(&run(&[]), "this program must be root");
+    let trusted = run(&["--isolation-without", "all"]);
+    assert!(trusted.status.success(), "{}", text(&trusted.stderr));
+    assert!(text(&trusted.stderr).contains("warning: functions are not confined"));
+}
+
+#[test]
+fn who_asks_for_files_to_be_read_again_is_told_that_isolated_functions_do_not() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let chain = folder.acl_nat();
+    let mut run = tailwater();
+    run.args(["run", "--duration", "2s", "--isolation"]);
+    run.args(process().split(' ')).arg(&chain);
+    let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let run = run.unwrap();
+    // Before it has a handler, the signal would end it.
+    let handles = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        u64::from_str_radix(caught.unwrap().trim(), 16).unwrap() & 1 != 0
+    };
+    while !handles(run.id()) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut asked = Command::new("kill");
+    asked.args(["-HUP", &run.id().to_string()]);
+    assert!(asked.status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("isolated functions read their files before"),
+        "{told}"
+    );
+}

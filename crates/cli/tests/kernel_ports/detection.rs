@@ -1,0 +1,172 @@
+//! Detection that drops, between real programs: pages by HTTP and TLS, questions by DNS.
+
+use super::services::{pages, tls_server};
+use super::{PACKET, XDP};
+use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped};
+use crate::common::*;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+const RULES: &str = "\
+drop http any any -> any any (msg:\"host\"; flow:established,to_server; http.host; content:\"blocked.test\"; sid:1;)
+drop dns any any -> any any (msg:\"name\"; dns.query; dotprefix; content:\".blocked.test\"; nocase; endswith; sid:2;)
+drop tls any any -> any any (msg:\"certificate\"; flow:established,to_client; tls.cert_subject; content:\"CN=test\"; \
+tls.cert_issuer; content:\"CN=test\"; tls.cert_serial; pcre:\"/^[0-9A-F]{2}(:[0-9A-F]{2})*$/\"; sid:3;)
+alert icmp any any -> any any (msg:\"echo\"; itype:8; threshold:type limit,track by_src,count 1,seconds 600; sid:4;)
+";
+
+fn chain(folder: &Folder) -> std::path::PathBuf {
+    folder.write("ids.rules", RULES);
+    let eve = folder.path("eve.json");
+    let functions = format!(
+        "[{{ids: {{rulesFiles: [ids.rules], mode: drop, eve: '{}'}}}}]",
+        eve.display()
+    );
+    folder.spec("ids.yaml", &functions, "")
+}
+
+fn reason(report: &serde_json::Value, name: &str) -> u64 {
+    let reasons = &report["packets"]["reasons"];
+    reasons[format!("ids/{name}")].as_u64().unwrap_or(0)
+}
+
+/// The alerts with a number: what each says was done, and of what.
+fn alerts(folder: &Folder, sid: u64, about: &str) -> Vec<[String; 2]> {
+    let lines = std::fs::read_to_string(folder.path("eve.json")).unwrap();
+    let alerts = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let alerts = alerts.filter(|alert| alert["alert"]["signature_id"] == sid);
+    alerts
+        .map(|alert| {
+            let text = |at: &str| alert.pointer(at).and_then(|v| v.as_str()).unwrap_or("-");
+            [text("/alert/action"), text(about)].map(str::to_owned)
+        })
+        .collect()
+}
+
+/// A question about a name.
+fn question(name: &str) -> Vec<u8> {
+    let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in name.split('.') {
+        message.push(label.len() as u8);
+        message.extend(label.as_bytes());
+    }
+    message.extend(b"\0\0\x01\0\x01");
+    message
+}
+
+/// Asks for a name; what comes back, unless nothing does in so many seconds.
+fn ask(hosts: &Hosts, name: &str, seconds: u64) -> Result<Vec<u8>, ErrorKind> {
+    let question = question(name);
+    let asks = move || {
+        let socket = UdpSocket::bind((HOSTS[0], 0)).unwrap();
+        socket.connect((HOSTS[1], 53)).unwrap();
+        let wait = Duration::from_secs(seconds);
+        socket.set_read_timeout(Some(wait)).unwrap();
+        let mut answer = [0; 512];
+        socket.send(&question).unwrap();
+        let length = socket.recv(&mut answer).map_err(|error| error.kind())?;
+        Ok(answer[..length].to_vec())
+    };
+    hosts.within(0, asks).join().unwrap()
+}
+
+/// Says of every name that there is none, until the process ends.
+fn name_server(hosts: &Hosts) {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    hosts.within(1, move || {
+        let socket = UdpSocket::bind((HOSTS[1], 53)).unwrap();
+        ready.send(()).unwrap();
+        let mut buffer = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            // An answer; no such name.
+            buffer[2..4].copy_from_slice(&[0x81, 0x83]);
+            socket.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    is_ready.recv().unwrap();
+}
+
+/// What no rule is about passes, of what one is nothing arrives.
+fn pages_and_names(driver: &str) {
+    let (hosts, folder) = (Hosts::new(true), Folder::new());
+    let mut between = hosts.run(driver, &chain(&folder), &[]);
+    hosts.assert_pings(0, HOSTS[1], 5);
+    for address in [HOSTS[1], HOSTS_V6[1]] {
+        hosts.serve(1, address, 80, b"a page".to_vec());
+    }
+    name_server(&hosts);
+    let answer = ask(&hosts, "www.allowed.test", 60).unwrap();
+    assert_eq!(answer[12..], question("www.allowed.test")[12..]);
+    assert_eq!(answer[3] & 15, 3);
+    assert_eq!(
+        ask(&hosts, "www.BLOCKED.test", 3),
+        Err(ErrorKind::WouldBlock)
+    );
+    pages(&hosts, "http", 80, &[("", "a page")]);
+    let report = between.stop();
+    assert_identity(&report);
+    assert_eq!(count(&report, "lost"), 0, "{report}");
+    // Two pages, by either version of IP, and a name.
+    assert_eq!(reason(&report, "dropped"), 3, "{report}");
+    // Who asks tries again.
+    assert!(reason(&report, "flow-blocked") >= 2, "{report}");
+    for unclear in ["no-room", "checksum-wrong", "gap", "overlap-conflict"] {
+        assert_eq!(reason(&report, unclear), 0, "{unclear}: {report}");
+    }
+    let blocked = |about: &str| ["blocked", about].map(str::to_owned);
+    assert_eq!(
+        alerts(&folder, 1, "/http/hostname"),
+        [blocked("blocked.test"), blocked("blocked.test")]
+    );
+    assert_eq!(alerts(&folder, 2, "/proto"), [blocked("UDP")]);
+    let told = ["allowed", "ICMP"].map(str::to_owned);
+    assert_eq!(alerts(&folder, 4, "/proto"), [told]);
+}
+
+#[test]
+fn detection_drops_pages_and_names_over_packet_sockets() {
+    if !skipped(&["curl"]) {
+        pages_and_names(PACKET);
+    }
+}
+
+#[test]
+fn detection_drops_pages_and_names_over_xdp() {
+    if !skipped(&["curl"]) {
+        pages_and_names(XDP);
+    }
+}
+
+/// A certificate is seen where it is sent in the clear: with TLS 1.2, and not with 1.3.
+#[test]
+fn detection_drops_by_certificate() {
+    if skipped(&["curl", "openssl"]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let _server = tls_server(&hosts, &folder);
+    let mut between = hosts.run(PACKET, &chain(&folder), &[]);
+    let get = |version: &str, seconds: u32| {
+        let trusted = format!("--cacert {}", folder.path("certificate.pem").display());
+        let version = format!("--tlsv{version} --tls-max {version} -m {seconds}");
+        let connect = format!("--connect-to allowed.test:443:{}:443", HOSTS[1]);
+        let url = "https://allowed.test/";
+        hosts.on(0, &format!("curl -sS {trusted} {version} {connect} {url}"))
+    };
+    let page = get("1.3", 60);
+    assert!(
+        text(&page.stdout).contains("TLSv1.3"),
+        "{}",
+        text(&page.stderr)
+    );
+    let blocked = get("1.2", 5);
+    assert_eq!(blocked.status.code(), Some(28), "{}", text(&blocked.stderr));
+    let report = between.stop();
+    assert_identity(&report);
+    assert_eq!(reason(&report, "dropped"), 1, "{report}");
+    let told = ["blocked", "tls"].map(str::to_owned);
+    assert_eq!(alerts(&folder, 3, "/app_proto"), [told]);
+}

@@ -1,0 +1,50 @@
+//! Traffic for `dnsGuard`: the packets of another source as answers of a name server.
+
+use tailwater_net::parse::parse;
+use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
+
+/// The packets of a source of UDP, each an answer from port 53 to its flow's source: its name has three letters, by the flow.
+/// Frames stay as long as they are; those of 64 bytes have room for the root's name only, and types by the flow.
+pub struct Answers<S> {
+    pub source: S,
+    pub frame: Vec<u8>,
+}
+
+impl<S: PacketSource> PacketSource for Answers<S> {
+    fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
+        let Some(packet) = self.source.next_packet()? else {
+            return Ok(None);
+        };
+        self.frame.clear();
+        self.frame.extend_from_slice(packet.data);
+        let headers = parse(&self.frame).unwrap_or_else(|reason| panic!("{reason:?}"));
+        let (client, bits) = (headers.key.source_port(), headers.key.hash(1));
+        let udp = usize::from(headers.transport_offset);
+        // From the server, and without a checksum.
+        self.frame[udp..udp + 2].copy_from_slice(&53_u16.to_be_bytes());
+        self.frame[udp + 2..udp + 4].copy_from_slice(&client.to_be_bytes());
+        self.frame[udp + 6..udp + 8].fill(0);
+        let letter = |at: u32| b'a' + ((bits >> (8 * at)) & 15) as u8;
+        let message = &mut self.frame[udp + 8..];
+        let named = [3, letter(0), letter(1), letter(2), 0, 0, 1, 0, 1];
+        let root = [0, 1, letter(0), 0, 1];
+        let question = match message.len() < 12 + named.len() {
+            true => &root[..],
+            false => &named[..],
+        };
+        message[..12].copy_from_slice(&[0, 9, 0x84, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
+        message[12..12 + question.len()].copy_from_slice(question);
+        Ok(Some(Packet {
+            data: &self.frame,
+            ..packet
+        }))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.source.notices()
+    }
+
+    fn name(&self) -> &str {
+        self.source.name()
+    }
+}

@@ -1,0 +1,69 @@
+//! Files that functions read: rules, sessions; and which user a flow is to.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tailwater_net::FlowKey;
+
+/// Of ET Open's rules in use, every so manieth is one of a thousand.
+const OF_A_THOUSAND: usize = 24;
+/// Users' addresses begin here: shared address space (RFC 6598).
+const USERS: u32 = 0x6440_0000;
+
+/// Puts a file in place whole, for another process may be reading it.
+fn write(name: &str, text: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(name);
+    let part = folder.join(format!("{name}-{}.part", std::process::id()));
+    std::fs::write(&part, text)
+        .and_then(|()| std::fs::rename(&part, &file))
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    file
+}
+
+/// ET Open's rules, or a thousand of them; none without the test data, or a tar that reads Zstandard.
+pub fn rules(thousand: bool) -> Option<PathBuf> {
+    let data = std::env::var_os("TAILWATER_TEST_DATA")?;
+    let archive = Path::new(&data).join("rules/et_open_2025.tar.zst");
+    let mut command = Command::new("tar");
+    command.arg("--zstd").arg("-xOf").arg(archive);
+    let output = command.args(["--wildcards", "*.rules"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let used = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let (name, rules): (_, Vec<&str>) = match thousand {
+        true => (
+            "ids-1000.rules",
+            used.step_by(OF_A_THOUSAND).take(1_000).collect(),
+        ),
+        false => ("ids.rules", used.collect()),
+    };
+    (!rules.is_empty()).then(|| write(name, &rules.join("\n")))
+}
+
+/// A session for each of so many users, on sixteen base stations, which are counted from this one on.
+pub fn sessions(users: u32, first: u32) -> PathBuf {
+    let mut text = String::with_capacity(96 * users as usize);
+    for user in 0..users {
+        let (address, station) = (Ipv4Addr::from_bits(USERS + user), first + user % 16);
+        let number = user + 1;
+        let _ = writeln!(
+            text,
+            "{number} ue {address} teid {number} peer 192.0.2.{station} peerTeid {number} profile all"
+        );
+    }
+    write(&format!("{users}-{first}.sessions"), &text)
+}
+
+/// The user whom a flow of uniform traffic is to, each of the flows to another: clients' addresses and ports are counted there.
+pub fn user(key: &FlowKey) -> Ipv4Addr {
+    let IpAddr::V4(client) = key.source() else {
+        unreachable!("uniform traffic is of IPv4")
+    };
+    let [_, high, low, host] = client.octets().map(u32::from);
+    let client = (high << 8 | low) * 254 + host - 1;
+    let flow = client * 16 + (u32::from(key.source_port()) - 1_024) / 4_000;
+    Ipv4Addr::from_bits(USERS + flow)
+}

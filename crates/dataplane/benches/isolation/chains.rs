@@ -1,0 +1,223 @@
+//! Chains of functions that look addresses up, and runs of them.
+
+use crate::baselines::{Group, Handed, Kind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use tailwater_confine::Confinement;
+use tailwater_dataplane::report::RunReport;
+use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
+use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_isolation::server::{Confined, IsolationConfig, IsolationReport, Launch, Program};
+use tailwater_net::Nanos;
+use tailwater_nf::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use tailwater_policy::isolation::BatchBounds;
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{LoadOptions, Trace};
+
+/// How long packets are offered.
+const RUN: Nanos = Nanos::from_millis(150);
+/// The objective, of which a batch may take half.
+pub const SLO: Nanos = Nanos::from_millis(5);
+/// With this argument the program is a function's process.
+pub const PROCESS: &str = "function-process";
+
+/// How a chain runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// In one process, in batches of so many packets.
+    One(usize),
+    /// Each function in a process of its own, in batches as eq. 1 has them with this bound.
+    Isolated(f64),
+    /// The same, with all defences.
+    Confined(f64),
+    /// The same without, in batches of so many packets.
+    Fixed(usize),
+    /// In processes that take turns as a baseline has it, in batches of so many packets.
+    Baseline(Kind, usize),
+}
+
+/// A chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Chain {
+    /// So many functions, each of which does so many look-ups a packet.
+    Lookups { functions: usize, lookups: u32 },
+    /// One of the examples.
+    Example(&'static str),
+}
+
+/// A folder that is gone after.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        let folder = std::env::temp_dir().join(format!("tailwater-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{error}"));
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/isolation/lookups.c");
+        let compiled = Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-std=c11", "-fPIC", "-shared"])
+            .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
+            .arg("-o")
+            .args([folder.join("lookups.so").as_os_str(), here.as_ref()])
+            .status();
+        assert!(compiled.is_ok_and(|status| status.success()), "cc failed");
+        Folder(folder)
+    }
+
+    /// The library with the function.
+    pub fn library(&self) -> PathBuf {
+        self.0.join("lookups.so")
+    }
+
+    /// The file of a chain, whose batches in one process have so many packets.
+    fn file(&self, chain: Chain, batch: usize) -> PathBuf {
+        let (functions, lookups) = match chain {
+            Chain::Lookups { functions, lookups } => (functions, lookups),
+            Chain::Example(name) => {
+                let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+                return Path::new(examples).join(format!("{name}.yaml"));
+            }
+        };
+        let mut text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: bench}}\nspec:\n  \
+             slo: {{latency: {}ms}}\n  packets: {{batch: {batch}}}\n  functions:\n",
+            SLO.0 / 1_000_000
+        );
+        for i in 0..functions {
+            text += &format!(
+                "    - {{name: f{i}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}\n"
+            );
+        }
+        let path = self.0.join(format!("{functions}-{lookups}-{batch}.yaml"));
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{error}"));
+        path
+    }
+
+    /// Runs a chain as fast as it can, on frames of so many bytes.
+    pub fn run(&self, chain: Chain, way: Way, bytes: u16) -> RunReport {
+        let batch = match way {
+            Way::One(batch) | Way::Baseline(_, batch) => batch,
+            Way::Isolated(_) | Way::Confined(_) | Way::Fixed(_) => 32,
+        };
+        let path = self.file(chain, batch);
+        let mut spec = ChainSpec::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        let isolation = match way {
+            Way::One(_) | Way::Baseline(..) => None,
+            Way::Isolated(overhead) | Way::Confined(overhead) => {
+                let mut isolation = isolation(&spec, &path, |bounds| {
+                    (bounds.overhead, bounds.objective) = (overhead, SLO);
+                });
+                if matches!(way, Way::Confined(_)) {
+                    self.confine(&mut isolation.programs, &path);
+                }
+                Some(isolation)
+            }
+            // A bound that only the largest batch meets.
+            Way::Fixed(packets) => Some(isolation(&spec, &path, |bounds| {
+                (bounds.overhead, bounds.most) = (1e-6, packets);
+                bounds.objective = Nanos::from_secs(1);
+            })),
+        };
+        if let (Way::Baseline(kind, _), Chain::Lookups { functions, lookups }) = (way, chain) {
+            let group = Arc::new(Mutex::new(Group::start(
+                kind,
+                &self.library(),
+                functions,
+                lookups,
+            )));
+            let own = OwnFunction::new("Baseline", move || Box::new(Handed(Arc::clone(&group))));
+            spec.functions.truncate(1);
+            spec.functions[0].config = FunctionConfig::Own(own);
+        }
+        let config = RunConfig {
+            cores: vec![cores::default_core()],
+            nic: TraceNicConfig {
+                pacing: Pacing::Saturate,
+                duration: Some(RUN),
+                ..TraceNicConfig::default()
+            },
+            window: RUN,
+            capture_out: None,
+            not_matched: 0,
+            seed: 1,
+            scaling: None,
+            server: None,
+            isolation,
+        };
+        let report = run(
+            &spec,
+            trace(bytes),
+            &config,
+            &AtomicBool::new(false),
+            |_| {},
+        );
+        let report = report.unwrap_or_else(|error| panic!("{error}"));
+        // The examples' functions may have reasons.
+        let may_lose = matches!(chain, Chain::Example(_));
+        assert!(may_lose || report.packets.lost == 0, "{report:?}");
+        report
+    }
+
+    /// Has programs be confined as `tailwater run` has them.
+    fn confine(&self, programs: &mut [Program], chain: &Path) {
+        for program in programs {
+            let mut confinement = Confinement::full();
+            if let Some(root) = &mut confinement.root {
+                root.files = vec![chain.to_owned(), self.library()];
+            }
+            program.confined = Some(Confined {
+                confinement,
+                container: None,
+            });
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn isolation(
+    spec: &ChainSpec,
+    path: &Path,
+    bound: impl FnOnce(&mut BatchBounds),
+) -> IsolationConfig {
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+    let launch = Launch {
+        program: program.into(),
+        arguments: vec![PROCESS.into(), path.into()],
+    };
+    let mut config = IsolationConfig::new(Program::of_chain(spec, &launch), spec.slo.budget());
+    bound(&mut config.batch);
+    config
+}
+
+fn trace(bytes: u16) -> Trace {
+    let config = UniformConfig {
+        seed: 1,
+        flows: 10_000,
+        size: FrameSize::Fixed(bytes),
+        transport: Transport::Udp,
+        rate_pps: 1_000_000,
+        packets: 1 << 15,
+    };
+    let source = Uniform::new(config).map_err(|error| error.to_string());
+    let trace = source.and_then(|mut source| {
+        Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string())
+    });
+    trace.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What a run tells of its processes.
+pub fn processes(report: &RunReport) -> &IsolationReport {
+    let isolation = report.isolation.as_ref();
+    let isolation = isolation.unwrap_or_else(|| panic!("a report of processes"));
+    assert!(
+        isolation.real_time,
+        "real-time priority is not permitted: run this as root"
+    );
+    isolation
+}

@@ -1,0 +1,368 @@
+//! Asking rules: which could match, whether they do, and what comes of it.
+
+use crate::alert::{Alert, Detail};
+use crate::buffer::BufferKey;
+use crate::connection::{BLOCKED, Connection, ESTABLISHED, PASSED};
+use crate::evaluate::Budget;
+use crate::packet::Subject;
+use crate::prefilter::Candidates;
+use crate::rule::{Action, Header, PacketTest, ThresholdKind};
+use crate::ruleset::{Place, RuleSet, Signature, Transport, flags_match};
+use crate::stream::Side;
+use crate::threshold::{Thresholds, Told};
+use crate::unit::{Lowered, Unit};
+use std::sync::Arc;
+use tailwater_net::{FlowKey, protocol};
+
+/// What the tests of one rule may cost at a time.
+const RULE_BUDGET: u32 = 2048;
+/// What those of all rules may cost for a packet.
+const PACKET_BUDGET: u32 = 16_384;
+/// Most alerts of a packet.
+pub const MAX_ALERTS: usize = 16;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fate {
+    Pass,
+    /// Rules were not asked, or not to the end.
+    Unclear,
+    /// A rule has said so before.
+    Blocked,
+    Drop,
+    Reject,
+}
+
+/// What is counted; places in [`NOTES`](crate::inspector::NOTES).
+pub(crate) mod note {
+    pub(crate) const ALERTS: usize = 0;
+    pub(crate) const ALERTS_LOST: usize = 1;
+    pub(crate) const BUDGET: usize = 2;
+    pub(crate) const BITS_FULL: usize = 3;
+    pub(crate) const PENDING_FULL: usize = 4;
+    pub(crate) const OVERFLOW: usize = 5;
+    pub(crate) const GAP: usize = 6;
+    pub(crate) const CONFLICT: usize = 7;
+    pub(crate) const CHECKSUM: usize = 8;
+    pub(crate) const FRAGMENT: usize = 9;
+    pub(crate) const HTTP_LOST: usize = 10;
+    pub(crate) const COUNT: usize = 11;
+}
+
+/// Asks rules about a worker's packets.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    pub(crate) rules: Arc<RuleSet>,
+    pub(crate) version: u32,
+    thresholds: Arc<Thresholds>,
+    candidates: Candidates,
+    lowered: Lowered,
+    budget: u32,
+    pub(crate) alerts: Vec<Alert>,
+    /// Rules that have matched with the packet.
+    matched: Vec<u32>,
+    pub(crate) fate: Fate,
+    /// Whether a rule lets the packet pass.
+    passed: bool,
+    pub(crate) notes: [u64; note::COUNT],
+}
+
+impl Asker {
+    pub(crate) fn new(
+        (version, rules): (u32, Arc<RuleSet>),
+        thresholds: Arc<Thresholds>,
+        room: usize,
+    ) -> Asker {
+        Asker {
+            candidates: Candidates::new(rules.len()),
+            rules,
+            version,
+            thresholds,
+            lowered: Lowered::with_room(room),
+            budget: 0,
+            alerts: Vec::with_capacity(MAX_ALERTS),
+            matched: Vec::with_capacity(MAX_ALERTS),
+            fate: Fate::Pass,
+            passed: false,
+            notes: [0; note::COUNT],
+        }
+    }
+
+    /// Other rules are in force.
+    #[cold]
+    pub(crate) fn renew(&mut self, version: u32, rules: Arc<RuleSet>) {
+        self.candidates = Candidates::new(rules.len());
+        (self.version, self.rules) = (version, rules);
+    }
+
+    /// Begins with a packet.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.alerts.clear();
+        self.matched.clear();
+        self.fate = Fate::Pass;
+        self.passed = false;
+        self.budget = PACKET_BUDGET;
+    }
+
+    /// Something could not be looked into.
+    pub(crate) fn unclear(&mut self, why: usize) {
+        self.notes[why] += 1;
+        self.fate = self.fate.max(Fate::Unclear);
+    }
+
+    /// Asks the rules of a place about a unit.
+    pub(crate) fn ask(
+        &mut self,
+        place: Place,
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        if self.passed || !self.rules.asks_in(place) {
+            return;
+        }
+        let rules = Arc::clone(&self.rules);
+        self.candidates.clear();
+        let candidates = &mut self.candidates;
+        for group in rules.groups(place) {
+            if let Some(bytes) = unit.get(group.buffer) {
+                group.scan(crate::prefilter::START, bytes, |rule| candidates.add(rule));
+            }
+        }
+        let (ends, flags) = (subject.ends(), subject.flags());
+        rules.unfiltered(place, ends, flags, |rule| candidates.add(rule));
+        self.settle(&rules, unit, subject, connection, None);
+    }
+
+    /// Asks the rules of streams about a window in which some bytes are new.
+    pub(crate) fn ask_stream(
+        &mut self,
+        (side, fresh): (&mut Side, &[u8]),
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        let place = Place::stream(subject.direction);
+        if self.passed || !self.rules.asks_in(place) {
+            return;
+        }
+        let rules = Arc::clone(&self.rules);
+        side.renew(self.version);
+        self.candidates.clear();
+        let candidates = &mut self.candidates;
+        // All contents of streams are of one buffer.
+        for group in rules.groups(place) {
+            side.automaton = group.scan(side.automaton, fresh, |rule| candidates.add(rule));
+        }
+        side.pending().iter().for_each(|rule| candidates.add(*rule));
+        let (ends, flags) = (subject.ends(), subject.flags());
+        rules.unfiltered(place, ends, flags, |rule| candidates.add(rule));
+        self.settle(&rules, unit, subject, connection, Some(side));
+    }
+
+    /// Asks the candidates.
+    fn settle(
+        &mut self,
+        rules: &RuleSet,
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+        mut side: Option<&mut Side>,
+    ) {
+        self.lowered.clear();
+        self.candidates.order();
+        for i in 0..self.candidates.rules.len() {
+            let rule = self.candidates.rules[i];
+            let signature = &rules.signatures[rule as usize];
+            if !applies(signature, subject) || self.matched.contains(&rule) {
+                continue;
+            }
+            if let Some(side) = &side
+                && (side.is_done(rule) || signature.from_start && side.base > 0)
+            {
+                continue;
+            }
+            if self.matches(signature, unit, subject, connection) {
+                if let Some(side) = &mut side {
+                    side.finish(rule);
+                }
+                self.fire(rule, signature, unit, subject, connection);
+                if self.passed {
+                    return;
+                }
+            } else if let Some(side) = &mut side
+                && !signature.checks.is_empty()
+                && !side.wait_for(rule)
+            {
+                self.notes[note::PENDING_FULL] += 1;
+            }
+        }
+    }
+
+    /// Whether a rule that is about such packets matches.
+    fn matches(
+        &mut self,
+        signature: &Signature,
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &Connection,
+    ) -> bool {
+        if signature.app.is_some_and(|app| !connection.is_app(app)) {
+            return false;
+        }
+        let established = signature.rule.flow.established;
+        if established.is_some_and(|wanted| wanted != connection.has(ESTABLISHED)) {
+            return false;
+        }
+        if !signature.asks.iter().all(|step| connection.bits_are(step)) {
+            return false;
+        }
+        let mut tests = signature.rule.packet.iter();
+        if !tests.all(|test| packet_test(test, subject, connection)) {
+            return false;
+        }
+        let mut budget = Budget::new(RULE_BUDGET.min(self.budget));
+        let before = budget.left();
+        let holds = signature.checks.iter().all(|checks| {
+            let bytes = self.lowered.get(unit, checks.buffer, checks.nocase);
+            bytes.is_some_and(|bytes| checks.hold(bytes, &mut budget))
+        });
+        self.budget -= before - budget.left();
+        if !holds && budget.is_spent() {
+            self.unclear(note::BUDGET);
+        }
+        holds
+    }
+
+    /// A rule has matched.
+    #[cold]
+    fn fire(
+        &mut self,
+        rule: u32,
+        signature: &Signature,
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        if self.matched.len() < self.matched.capacity() {
+            self.matched.push(rule);
+        }
+        for step in &signature.sets {
+            if !connection.change_bits(step) {
+                self.notes[note::BITS_FULL] += 1;
+            }
+        }
+        let about = &signature.rule.about;
+        let number = u64::from(about.generator) << 32 | u64::from(about.sid);
+        let mut told = Told::Aloud;
+        for threshold in &signature.rule.thresholds {
+            // One of each kind counts for itself.
+            let salt = u64::from(threshold.kind == ThresholdKind::Filter) << 63;
+            let count =
+                self.thresholds
+                    .count(number | salt, threshold, subject.ends(), subject.arrival());
+            told = match (told, count) {
+                (Told::No, _) | (_, Told::No) => Told::No,
+                (Told::Quietly, _) | (_, Told::Quietly) => Told::Quietly,
+                _ => Told::Aloud,
+            };
+        }
+        if signature.rule.silent || told == Told::No {
+            return;
+        }
+        let action = signature.rule.header.action;
+        match action {
+            Action::Pass => {
+                self.passed = true;
+                connection.set(PASSED, true);
+                return;
+            }
+            Action::Drop | Action::Reject if subject.drops => {
+                let fate = match action {
+                    Action::Drop => Fate::Drop,
+                    _ => Fate::Reject,
+                };
+                self.fate = self.fate.max(fate);
+                connection.set(BLOCKED, subject.key.protocol() == protocol::TCP);
+            }
+            _ => {}
+        }
+        if told == Told::Quietly {
+            return;
+        }
+        self.notes[note::ALERTS] += 1;
+        if self.alerts.len() == MAX_ALERTS {
+            self.notes[note::ALERTS_LOST] += 1;
+            return;
+        }
+        self.alerts.push(Alert {
+            rule,
+            version: self.version,
+            key: subject.key,
+            time: subject.arrival(),
+            to_server: subject.direction == crate::rule::Direction::ToServer,
+            dropped: subject.drops && matches!(action, Action::Drop | Action::Reject),
+            app: connection.app(),
+            detail: Detail::of(unit),
+        });
+    }
+}
+
+/// Whether a rule is about packets with such addresses, ports and way.
+fn applies(signature: &Signature, subject: &Subject<'_>) -> bool {
+    let rule = &signature.rule;
+    if rule
+        .flow
+        .direction
+        .is_some_and(|direction| direction != subject.direction)
+    {
+        return false;
+    }
+    let number = subject.key.protocol();
+    let transport = match signature.transport {
+        Transport::Any => true,
+        Transport::Tcp => number == protocol::TCP,
+        Transport::Udp => number == protocol::UDP,
+        Transport::Icmp => matches!(number, protocol::ICMP | protocol::ICMPV6),
+        Transport::TcpOrUdp => matches!(number, protocol::TCP | protocol::UDP),
+    };
+    let header = &rule.header;
+    let either = || header.both_ways && goes(header, &subject.key.reversed());
+    transport && (goes(header, &subject.key) || either())
+}
+
+/// Whether a header is about packets with a key.
+fn goes(header: &Header, key: &FlowKey) -> bool {
+    let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP);
+    let port = |set: &crate::address::PortSet, port| !ports || set.contains(port);
+    port(&header.destination_ports, key.destination_port())
+        && port(&header.source_ports, key.source_port())
+        && header.source.contains(key.source())
+        && header.destination.contains(key.destination())
+}
+
+/// Whether a test of the packet's headers holds.
+fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection) -> bool {
+    match test {
+        PacketTest::Flags(test) => {
+            subject.key.protocol() == protocol::TCP && flags_match(test, subject.flags())
+        }
+        PacketTest::SameAddress => subject.key.source() == subject.key.destination(),
+        PacketTest::Number {
+            field,
+            range,
+            negated,
+        } => {
+            let number = subject.number(*field, connection);
+            number.is_some_and(|number| range.contains(&number) != *negated)
+        }
+    }
+}
+
+/// The payload alone.
+pub(crate) fn payload_unit(bytes: &[u8]) -> Unit<'_> {
+    let mut unit = Unit::new();
+    unit.set(BufferKey::PAYLOAD, bytes);
+    unit
+}

@@ -1,0 +1,124 @@
+//! An automaton that looks for many patterns at once (Aho and Corasick, "Efficient string matching", 1975), as a table with a place
+//! for each state and class of bytes: a byte costs two loads, whatever it is, and letters' case costs nothing.
+
+/// In a state of the table: patterns end here.
+const ENDS: u32 = 1 << 31;
+
+/// The automaton.
+#[derive(Debug)]
+pub(crate) struct Dense {
+    /// The class of each byte: those that no pattern has share one, and so do letters of either case.
+    classes: Box<[u8; 256]>,
+    /// For each state and class, where the next state's row begins, and [`ENDS`]. Rows are as long as a power of two.
+    next: Vec<u32>,
+    /// For each state, where the patterns that end with it end in `patterns`; they begin where those of the one in front end.
+    ends: Vec<u32>,
+    patterns: Vec<u32>,
+    /// The length of rows, as a power of two.
+    shift: u32,
+}
+
+impl Dense {
+    /// The state before the first byte.
+    pub(crate) const START: u32 = 0;
+
+    /// For patterns in lower case, of some ten thousand bytes in all: places in the table are told apart by 31 bits.
+    pub(crate) fn new(patterns: &[Vec<u8>]) -> Dense {
+        let mut classes = Box::new([0; 256]);
+        // Class 0 is of the bytes that no pattern has. There are no capital letters, so a byte counts them.
+        let mut count: u8 = 1;
+        for byte in patterns.iter().flatten() {
+            let class = &mut classes[usize::from(*byte)];
+            if *class == 0 {
+                *class = count;
+                count += 1;
+            }
+            let class = *class;
+            classes[usize::from(byte.to_ascii_uppercase())] = class;
+        }
+        let shift = usize::from(count).next_power_of_two().trailing_zeros();
+        let row = |state: u32| (state as usize) << shift;
+        // First the patterns' tree: 0 where there is no branch, since none leads to the root.
+        let mut next = vec![0u32; row(1)];
+        let mut found: Vec<Vec<u32>> = vec![Vec::new()];
+        for (i, pattern) in (0..).zip(patterns) {
+            let mut state = 0;
+            for byte in pattern {
+                let at = row(state) + usize::from(classes[usize::from(*byte)]);
+                if next[at] == 0 {
+                    next[at] = found.len() as u32;
+                    found.push(Vec::new());
+                    next.resize(row(found.len() as u32), 0);
+                }
+                state = next[at];
+            }
+            found[state as usize].push(i);
+        }
+        // Then, level by level, where to go without a branch: as from the longest end of the state that is a state, too.
+        let mut fallback = vec![0u32; found.len()];
+        let mut order = vec![0u32];
+        let mut at = 0;
+        while at < order.len() {
+            let state = order[at];
+            at += 1;
+            for class in 0..usize::from(count) {
+                let other = match state {
+                    0 => 0,
+                    _ => next[row(fallback[state as usize]) + class],
+                };
+                let branch = &mut next[row(state) + class];
+                if *branch == 0 {
+                    *branch = other;
+                    continue;
+                }
+                let branch = *branch as usize;
+                fallback[branch] = other;
+                let more = found[other as usize].clone();
+                found[branch].extend(more);
+                order.push(branch as u32);
+            }
+        }
+        for state in &mut next {
+            let ends = !found[*state as usize].is_empty();
+            *state = *state << shift | if ends { ENDS } else { 0 };
+        }
+        let ends = found.iter().scan(0, |end, patterns| {
+            *end += patterns.len() as u32;
+            Some(*end)
+        });
+        Dense {
+            classes,
+            next,
+            ends: ends.collect(),
+            patterns: found.concat(),
+            shift,
+        }
+    }
+
+    /// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
+    #[inline]
+    pub(crate) fn run(&self, mut state: u32, bytes: &[u8], mut each: impl FnMut(u32)) -> u32 {
+        let (classes, next) = (&*self.classes, &self.next[..]);
+        for byte in bytes {
+            state = next[state as usize + usize::from(classes[usize::from(*byte)])];
+            if state & ENDS != 0 {
+                state &= !ENDS;
+                self.ending(state).iter().for_each(|pattern| each(*pattern));
+            }
+        }
+        state
+    }
+
+    /// The patterns that end with a state.
+    #[inline]
+    fn ending(&self, state: u32) -> &[u32] {
+        let number = (state >> self.shift) as usize;
+        let from = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.patterns[from as usize..self.ends[number] as usize]
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        256 + 4 * (self.next.len() + self.ends.len() + self.patterns.len())
+    }
+}

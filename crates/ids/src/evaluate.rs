@@ -1,0 +1,320 @@
+//! Whether the tests of a rule hold for the bytes of a buffer.
+//!
+//! Tests that are counted from the end of the one in front are tried with every place where that one is found, as
+//! Suricata does. What that may cost is bounded by a [`Budget`].
+
+use crate::buffer::BufferKey;
+use crate::rule::{Comparison, NumberAt, Part, Place, Test};
+use memchr::memmem::Finder;
+
+/// What evaluating may cost: a unit is one search, or so many bytes looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    left: u32,
+}
+
+/// Bytes that a search for a content goes over for a unit, and a regular expression for one.
+const CONTENT_BYTES: usize = 32;
+const PATTERN_BYTES: usize = 4;
+
+impl Budget {
+    pub(crate) fn new(units: u32) -> Budget {
+        Budget { left: units }
+    }
+
+    /// What is left.
+    #[inline]
+    pub(crate) fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Whether something was refused for want of it.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    #[inline]
+    fn spend(&mut self, units: usize) -> bool {
+        self.left = self
+            .left
+            .saturating_sub(units.min(u32::MAX as usize) as u32);
+        self.left > 0
+    }
+}
+
+/// Tests of one buffer, ready to be evaluated.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) buffer: BufferKey,
+    tests: Vec<Check>,
+    /// Whether one looks at the buffer in lower case.
+    pub(crate) nocase: bool,
+}
+
+#[derive(Debug)]
+struct Check {
+    test: Test,
+    /// For contents.
+    finder: Option<Finder<'static>>,
+    /// Whether a later test depends on where this one is found.
+    retry: bool,
+}
+
+/// A buffer's bytes, as they are and in lower case: that may be missing where no test asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    pub(crate) plain: &'a [u8],
+    pub(crate) lower: &'a [u8],
+}
+
+impl Checks {
+    pub(crate) fn new(part: &Part) -> Checks {
+        let tests = &part.tests;
+        let checks = tests.iter().enumerate().map(|(i, test)| Check {
+            test: test.clone(),
+            finder: match test {
+                Test::Content(content) => Some(Finder::new(&content.bytes).into_owned()),
+                _ => None,
+            },
+            retry: depends(&tests[i + 1..]),
+        });
+        Checks {
+            buffer: part.buffer,
+            tests: checks.collect(),
+            nocase: tests
+                .iter()
+                .any(|test| matches!(test, Test::Content(content) if content.nocase)),
+        }
+    }
+
+    /// Whether all tests hold. Without budget, no.
+    pub(crate) fn hold(&self, bytes: Bytes<'_>, budget: &mut Budget) -> bool {
+        chain(&self.tests, bytes, 0, budget)
+    }
+}
+
+/// Whether tests depend on where the one in front of them is found.
+fn depends(rest: &[Test]) -> bool {
+    for test in rest {
+        if test.is_relative() {
+            return true;
+        }
+        // What follows is counted from this one.
+        let moves = match test {
+            Test::Content(content) => !content.negated,
+            Test::Pattern { negated, .. } => !negated,
+            Test::Jump { .. } => true,
+            _ => false,
+        };
+        if moves {
+            return false;
+        }
+    }
+    false
+}
+
+/// Whether the tests hold, the one in front having ended at a byte.
+fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> bool {
+    let Some((check, rest)) = checks.split_first() else {
+        return true;
+    };
+    let length = bytes.plain.len();
+    if !budget.spend(1) {
+        return false;
+    }
+    match &check.test {
+        Test::Content(content) => {
+            let Some(finder) = &check.finder else {
+                return false;
+            };
+            let text = if content.nocase {
+                bytes.lower
+            } else {
+                bytes.plain
+            };
+            let (mut from, to) = stretch(&content.place, at, length);
+            if content.place.at_end {
+                // Only one place is at the end.
+                from = from.max(length.saturating_sub(content.bytes.len()));
+            }
+            loop {
+                let found = match text.get(from..to) {
+                    Some(text) => finder.find(text),
+                    None => None,
+                };
+                let looked = found.unwrap_or(to.saturating_sub(from));
+                if !budget.spend(1 + looked / CONTENT_BYTES) {
+                    return false;
+                }
+                let end = found.map(|found| from + found + content.bytes.len());
+                let end = end.filter(|end| !content.place.at_end || *end == length);
+                if content.negated {
+                    return end.is_none() && chain(rest, bytes, at, budget);
+                }
+                let Some(end) = end else {
+                    return false;
+                };
+                if chain(rest, bytes, end, budget) {
+                    return true;
+                }
+                if !check.retry || budget.is_spent() {
+                    return false;
+                }
+                from = end - content.bytes.len() + 1;
+            }
+        }
+        Test::Pattern {
+            expression,
+            relative,
+            negated,
+        } => {
+            let start = if *relative { at } else { 0 };
+            let Some(text) = bytes.plain.get(start..) else {
+                return *negated && chain(rest, bytes, at, budget);
+            };
+            let mut from = 0;
+            loop {
+                if !budget.spend(8 + (text.len() - from.min(text.len())) / PATTERN_BYTES) {
+                    return false;
+                }
+                let found = expression.find(text, from);
+                if *negated {
+                    return found.is_none() && chain(rest, bytes, at, budget);
+                }
+                let Some((begins, ends)) = found else {
+                    return false;
+                };
+                if chain(rest, bytes, start + ends, budget) {
+                    return true;
+                }
+                if !check.retry || budget.is_spent() {
+                    return false;
+                }
+                from = begins + 1;
+            }
+        }
+        Test::DataAt {
+            bytes: wanted,
+            relative,
+            negated,
+        } => {
+            let wanted = *wanted as usize;
+            let there = match relative {
+                true => at + wanted <= length,
+                false => wanted < length,
+            };
+            there != *negated && chain(rest, bytes, at, budget)
+        }
+        Test::Compare {
+            number,
+            comparison,
+            value,
+            negated,
+        } => {
+            let Some((found, _)) = read(number, bytes.plain, at) else {
+                return false;
+            };
+            compares(*comparison, found, *value) != *negated && chain(rest, bytes, at, budget)
+        }
+        Test::Jump {
+            number,
+            multiplier,
+            align,
+            from_start,
+            more,
+        } => {
+            let Some((found, end)) = read(number, bytes.plain, at) else {
+                return false;
+            };
+            let mut by = found.saturating_mul(u64::from(*multiplier));
+            if *align {
+                by = by.saturating_add(3) & !3;
+            }
+            let start = if *from_start { 0 } else { end as u64 };
+            let to = i64::try_from(start.saturating_add(by)).unwrap_or(i64::MAX);
+            match usize::try_from(to.saturating_add(*more)) {
+                Ok(to) if to <= length => chain(rest, bytes, to, budget),
+                _ => false,
+            }
+        }
+        Test::Size(range) => range.contains(&(length as u64)) && chain(rest, bytes, at, budget),
+    }
+}
+
+/// The bytes among which a content must be; the first may be behind the last.
+fn stretch(place: &Place, at: usize, length: usize) -> (usize, usize) {
+    let (offset, at) = (i64::from(place.offset), at as i64);
+    let depth = place.depth.map(i64::from);
+    let (from, to) = if place.is_relative() {
+        let distance = i64::from(place.distance.unwrap_or(0));
+        let within = place.within.map(|within| at + distance + i64::from(within));
+        let depth = depth.map(|depth| at + depth);
+        let ends = [within, depth].into_iter().flatten();
+        let to = ends.min().unwrap_or(i64::MAX);
+        ((at + distance).max(offset), to)
+    } else {
+        (offset, depth.map_or(i64::MAX, |depth| offset + depth))
+    };
+    (from.max(0) as usize, to.clamp(0, length as i64) as usize)
+}
+
+/// A number in a buffer, and where it ends.
+fn read(number: &NumberAt, bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let start = if number.relative { at as i64 } else { 0 };
+    let start = usize::try_from(start + number.offset).ok()?;
+    let Some(base) = number.text else {
+        let end = start.checked_add(number.bytes as usize)?;
+        let digits = bytes.get(start..end)?;
+        let join = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        let value = match number.little {
+            true => digits.iter().rev().fold(0, join),
+            false => digits.iter().fold(0, join),
+        };
+        return Some((value, end));
+    };
+    // As `strtoull` reads it: white space, then digits, as many as there are.
+    let most = if number.bytes == 0 {
+        23
+    } else {
+        number.bytes as usize
+    };
+    let text = bytes.get(start..)?;
+    let text = &text[..text.len().min(most)];
+    let blank = text
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace())
+        .count();
+    let mut digits = &text[blank..];
+    if base == 16
+        && let [b'0', b'x' | b'X', rest @ ..] = digits
+    {
+        digits = rest;
+    }
+    let digits = digits
+        .iter()
+        .map_while(|byte| char::from(*byte).to_digit(base));
+    let (mut value, mut count) = (0u64, 0);
+    for digit in digits {
+        value = value
+            .saturating_mul(base.into())
+            .saturating_add(digit.into());
+        count += 1;
+    }
+    (count > 0).then_some((value, start + text.len()))
+}
+
+fn compares(comparison: Comparison, found: u64, value: u64) -> bool {
+    match comparison {
+        Comparison::Less => found < value,
+        Comparison::AtMost => found <= value,
+        Comparison::Equal => found == value,
+        Comparison::Greater => found > value,
+        Comparison::AtLeast => found >= value,
+        Comparison::And => found & value != 0,
+        Comparison::Or => found ^ value != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

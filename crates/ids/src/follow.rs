@@ -1,0 +1,500 @@
+//! What is said in a stream: the protocol, its messages, and the rules about them.
+
+use crate::asker::{Asker, note, payload_unit};
+use crate::buffer::{Buffer, BufferKey};
+use crate::connection::{CONNECT_REQUEST, Connection, HEAD_REQUEST};
+use crate::dns::{self, DNS};
+use crate::http::body::{Inflater, unchunk};
+use crate::http::{self, CHUNKED, Framing, HEAD, Head, INSPECTED, Made, Step};
+use crate::inspector::Settings;
+use crate::packet::Subject;
+use crate::rule::{App, Direction};
+use crate::ruleset::Place;
+use crate::stream::Side;
+use crate::tls::{self, TLS};
+use crate::unit::Unit;
+use crate::x509::Texts;
+
+/// What is spoken is not known yet.
+const UNKNOWN: u8 = 0;
+/// Nothing is looked at any more.
+pub(crate) const DEAD: u8 = 1;
+/// Bytes without messages that would be known here.
+const RAW: u8 = 2;
+
+/// Of a window, the part of what was looked at that stays: one of so many.
+const HISTORY: usize = 4;
+/// As far as the start of a stream is looked at for what is spoken.
+const DETECT: usize = 32;
+
+/// A direction of a connection at hand.
+#[derive(Debug)]
+pub(crate) struct Stream<'a> {
+    pub(crate) side: &'a mut Side,
+    pub(crate) window: &'a mut [u8],
+    depth: u64,
+}
+
+impl<'a> Stream<'a> {
+    pub(crate) fn new((side, window): &'a mut (&mut Side, &mut [u8]), depth: u64) -> Stream<'a> {
+        Stream {
+            side,
+            window,
+            depth,
+        }
+    }
+
+    /// Bytes are missing: no message goes on.
+    pub(crate) fn gap(&mut self) {
+        if self.side.phase != DEAD {
+            self.side.phase = RAW;
+        }
+    }
+
+    /// The bytes of the stream from one to another.
+    fn bytes(&self, from: u64, to: u64) -> &[u8] {
+        let range = self.side.at(from)..self.side.at(to);
+        self.window.get(range).unwrap_or_default()
+    }
+
+    /// The bytes in order.
+    fn filled(&self) -> &[u8] {
+        &self.window[..self.side.filled()]
+    }
+}
+
+/// What buffers are made in; nothing of one packet is left for the next.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    head: Head,
+    made: Made,
+    body: Vec<u8>,
+    inflater: Inflater,
+    handshake: Vec<u8>,
+    texts: Texts,
+    name: Vec<u8>,
+}
+
+impl Buffers {
+    pub(crate) fn new(settings: &Settings) -> Buffers {
+        Buffers {
+            head: Head::new(),
+            made: Made::with_room(settings.window),
+            body: Vec::with_capacity(settings.window),
+            inflater: Inflater::new(settings.decoded),
+            handshake: Vec::with_capacity(settings.window),
+            texts: Texts::with_room(settings.window),
+            name: Vec::with_capacity(dns::MAX_NAME + 1),
+        }
+    }
+
+    /// Looks at the bytes that are new in a stream.
+    pub(crate) fn follow(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        let fresh = stream.side.take_fresh();
+        if fresh.is_empty() || stream.side.phase == DEAD {
+            return;
+        }
+        if stream.side.phase == UNKNOWN {
+            detect(stream, subject, connection);
+        }
+        let window = &*stream.window;
+        let unit = payload_unit(&window[..stream.side.filled()]);
+        let bytes = &window[fresh];
+        asker.ask_stream((stream.side, bytes), &unit, subject, connection);
+        match stream.side.phase {
+            phase if http::is_phase(phase) => self.http(stream, asker, subject, connection),
+            TLS => self.tls(stream, asker, subject, connection),
+            DNS => self.dns(stream, asker, subject, connection),
+            _ => {}
+        }
+        if stream.side.end() >= stream.depth {
+            stream.side.phase = DEAD;
+        }
+    }
+
+    /// The stream has ended: what of a message is there is looked at.
+    pub(crate) fn finish(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        self.body_so_far(stream, asker, subject, connection);
+        stream.side.phase = DEAD;
+    }
+
+    /// Makes room in a full window; `false` if there is none to be made.
+    pub(crate) fn make_room(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) -> bool {
+        let history = stream.window.len() / HISTORY;
+        let by_history = stream.side.filled().saturating_sub(history);
+        let mut by = by_history.min(self.held(stream.side));
+        if by == 0 && by_history > 0 {
+            // The message is longer than the window: what is there is looked at, and the rest passed over.
+            match stream.side.phase {
+                HEAD | TLS | DNS => {
+                    asker.notes[note::HTTP_LOST] += u64::from(stream.side.phase == HEAD);
+                    stream.side.phase = RAW;
+                }
+                _ => self.body_so_far(stream, asker, subject, connection),
+            }
+            by = by_history.min(self.held(stream.side));
+        }
+        stream.side.slide(stream.window, by);
+        by > 0
+    }
+
+    /// How many bytes of the window no message needs.
+    fn held(&self, side: &Side) -> usize {
+        match side.phase {
+            TLS | DNS | HEAD => side.at(side.message),
+            phase if http::is_phase(phase) && side.message_flags & INSPECTED == 0 => {
+                side.at(side.message)
+            }
+            phase if http::is_phase(phase) => side.at(side.parsed),
+            _ => side.filled(),
+        }
+    }
+
+    fn http(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        loop {
+            match http::advance(stream.side, stream.window, subject.direction) {
+                Step::More => return,
+                Step::Lost => {
+                    let first = stream.side.message == 0;
+                    stream.side.phase = RAW;
+                    match first {
+                        // It only looked like HTTP.
+                        true => connection.set_app(None),
+                        false => asker.notes[note::HTTP_LOST] += 1,
+                    }
+                    return;
+                }
+                Step::Head => {
+                    if !self.head(stream, asker, subject, connection) {
+                        stream.side.phase = RAW;
+                        return;
+                    }
+                }
+                Step::End => {
+                    self.body_so_far(stream, asker, subject, connection);
+                    http::next_message(stream.side);
+                }
+            }
+        }
+    }
+
+    /// A message's head is there; `false` if none follows.
+    fn head(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) -> bool {
+        let direction = subject.direction;
+        let text = stream.bytes(stream.side.message, stream.side.head_end);
+        self.head.read(text, direction);
+        let place = match direction {
+            Direction::ToServer => Place::Request,
+            Direction::ToClient => Place::Response,
+        };
+        let method = self.head.method(text);
+        let (heads, tunnels) = (method == b"HEAD", method == b"CONNECT");
+        let status = self.head.target(text);
+        let switches = connection.has(CONNECT_REQUEST) && status.starts_with(b"2");
+        let framing = self
+            .head
+            .framing(text, direction, connection.has(HEAD_REQUEST));
+        if asker.rules.asks_in(place) {
+            let mut unit = payload_unit(text);
+            self.head.fill(text, direction, &mut self.made, &mut unit);
+            asker.ask(place, &unit, subject, connection);
+        }
+        match direction {
+            Direction::ToServer => {
+                connection.set(HEAD_REQUEST, heads);
+                connection.set(CONNECT_REQUEST, tunnels);
+            }
+            Direction::ToClient if switches => return false,
+            Direction::ToClient => {}
+        }
+        match framing {
+            Some(_) if tunnels && direction == Direction::ToServer => {
+                http::begin_body(stream.side, Framing::UntilClose);
+                stream.side.message_flags |= INSPECTED;
+                true
+            }
+            Some(framing) => {
+                http::begin_body(stream.side, framing);
+                true
+            }
+            None => {
+                asker.unclear(note::HTTP_LOST);
+                false
+            }
+        }
+    }
+
+    /// Asks the rules about a message's body, as far as it is there, unless they have been.
+    fn body_so_far(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        let side = &*stream.side;
+        let has_body = http::is_phase(side.phase) && side.phase != HEAD;
+        if !has_body || side.message_flags & INSPECTED != 0 {
+            return;
+        }
+        let (message, head_end) = (side.message, side.head_end);
+        // What follows belongs to the next message.
+        let text = stream.bytes(message, head_end);
+        let body = stream.bytes(head_end, side.parsed);
+        let direction = subject.direction;
+        let place = match direction {
+            Direction::ToServer => Place::RequestBody,
+            Direction::ToClient => Place::ResponseBody,
+        };
+        let body = match side.message_flags & CHUNKED {
+            0 => body,
+            _ => {
+                self.body.clear();
+                unchunk(body, &mut self.body);
+                &self.body
+            }
+        };
+        if !body.is_empty() && asker.rules.asks_in(place) {
+            self.head.read(text, direction);
+            let mut unit = payload_unit(stream.bytes(message, side.parsed));
+            self.head.fill(text, direction, &mut self.made, &mut unit);
+            let buffer = match direction {
+                Direction::ToServer => Buffer::RequestBody,
+                Direction::ToClient => Buffer::ResponseBody,
+            };
+            unit.set(buffer, body);
+            let coding = self.head.field(text, "content-encoding");
+            let file = coding.and_then(|coding| self.inflater.decode(coding, body));
+            unit.set(Buffer::FileData, file.unwrap_or(body));
+            asker.ask(place, &unit, subject, connection);
+        }
+        stream.side.message_flags |= INSPECTED;
+    }
+
+    fn tls(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        if stream.side.end() < stream.side.left {
+            return;
+        }
+        self.handshake.clear();
+        let side = &*stream.side;
+        let progress = tls::handshake(stream.bytes(side.message, side.end()), &mut self.handshake);
+        let needed = side.message + progress.needed as u64;
+        stream.side.left = needed;
+        // The name, or the certificates, are asked about once.
+        if stream.side.message_flags & INSPECTED == 0 {
+            let done = match subject.direction {
+                Direction::ToServer => self.hello(asker, subject, connection),
+                Direction::ToClient => self.certificates(asker, subject, connection),
+            };
+            if done {
+                stream.side.message_flags |= INSPECTED;
+            }
+        }
+        if progress.ended {
+            // What follows is encrypted.
+            stream.side.phase = DEAD;
+        }
+    }
+
+    fn hello(&self, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) -> bool {
+        let Some(name) = tls::server_name(&self.handshake) else {
+            return false;
+        };
+        if !name.is_empty() {
+            let mut dotted = [b'.'; dns::MAX_NAME + 1];
+            let length = name.len().min(dns::MAX_NAME);
+            dotted[1..=length].copy_from_slice(&name[..length]);
+            let mut unit = Unit::new();
+            unit.set_dotted(Buffer::ServerName, &dotted[..=length]);
+            asker.ask(Place::ClientHello, &unit, subject, connection);
+        }
+        true
+    }
+
+    fn certificates(
+        &mut self,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) -> bool {
+        let Some(certificates) = tls::certificates(&self.handshake) else {
+            return false;
+        };
+        for (i, certificate) in certificates.enumerate() {
+            let mut unit = Unit::new();
+            unit.set(Buffer::Certificate, certificate);
+            // What is said of a subject is meant of the server's own.
+            if i == 0 && self.texts.read(certificate) {
+                unit.set(Buffer::Subject, &self.texts.subject);
+                unit.set(Buffer::Issuer, &self.texts.issuer);
+                unit.set(Buffer::Serial, &self.texts.serial);
+            }
+            asker.ask(Place::Certificate, &unit, subject, connection);
+        }
+        true
+    }
+
+    fn dns(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        loop {
+            let (message, end) = (stream.side.message, stream.side.end());
+            let [high, low, rest @ ..] = stream.bytes(message, end) else {
+                return;
+            };
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            let Some(text) = rest.get(..length) else {
+                return;
+            };
+            if subject.direction == Direction::ToServer && !dns::is_answer(text) {
+                self.questions(text, asker, subject, connection);
+            }
+            stream.side.message = message + 2 + length as u64;
+        }
+    }
+
+    /// Asks the rules about each question of a DNS message.
+    pub(crate) fn questions(
+        &mut self,
+        message: &[u8],
+        asker: &mut Asker,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        if !asker.rules.asks_in(Place::DnsQuery) {
+            return;
+        }
+        dns::questions(message, &mut self.name, |name| {
+            let mut unit = Unit::new();
+            unit.set(BufferKey::PAYLOAD, message);
+            unit.set_dotted(Buffer::DnsQuery, name);
+            asker.ask(Place::DnsQuery, &unit, subject, connection);
+        });
+    }
+}
+
+/// Finds out what is spoken by how a stream begins.
+fn detect(stream: &mut Stream<'_>, subject: &Subject<'_>, connection: &mut Connection) {
+    let bytes = &stream.filled()[..stream.side.filled().min(DETECT)];
+    let app = match connection.app() {
+        Some(app) => Some(app),
+        None => match spoken(bytes, subject) {
+            Some(found) => found,
+            // What has begun so may be something yet.
+            None if bytes.len() < DETECT => return,
+            None => None,
+        },
+    };
+    connection.set_app(app);
+    stream.side.message = stream.side.base;
+    stream.side.parsed = stream.side.base;
+    stream.side.phase = match app {
+        Some(App::Http) => HEAD,
+        Some(App::Tls) => TLS,
+        Some(App::Dns) => DNS,
+        _ => RAW,
+    };
+}
+
+/// What is spoken: `None` if more bytes are needed to tell.
+fn spoken(bytes: &[u8], subject: &Subject<'_>) -> Option<Option<App>> {
+    let server_port = match subject.direction {
+        Direction::ToServer => subject.key.destination_port(),
+        Direction::ToClient => subject.key.source_port(),
+    };
+    let begins = |text: &[u8]| {
+        let same = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other);
+        bytes.len() >= text.len() && bytes.iter().zip(text).all(same)
+    };
+    if server_port == 53 {
+        return Some(Some(App::Dns));
+    }
+    match bytes {
+        [] | [tls::HANDSHAKE] => return None,
+        [tls::HANDSHAKE, tls::MAJOR_VERSION, ..] => return Some(Some(App::Tls)),
+        [5, 0 | 1, 0..=19, ..] => return Some(Some(App::Dcerpc)),
+        [5] | [5, 0 | 1] => return None,
+        [0, _, _, _, 0xff | 0xfe, b'S', b'M', b'B', ..] => return Some(Some(App::Smb)),
+        [0, rest @ ..] => return if rest.len() < 7 { None } else { Some(None) },
+        _ => {}
+    }
+    if bytes.len() < 4 {
+        return None;
+    }
+    if begins(b"SSH-") {
+        return Some(Some(App::Ssh));
+    }
+    match subject.direction {
+        Direction::ToServer => {
+            if [&b"EHLO"[..], b"HELO"].iter().any(|verb| begins(verb)) {
+                return Some(Some(App::Smtp));
+            }
+            if server_port == 21 && [&b"USER"[..], b"AUTH"].iter().any(|verb| begins(verb)) {
+                return Some(Some(App::Ftp));
+            }
+            let token = bytes
+                .iter()
+                .take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_'));
+            let token = token.count();
+            match bytes.get(token) {
+                None if token < 24 => None,
+                Some(b' ') if token > 0 => Some(Some(App::Http)),
+                // Empty lines in front of a request.
+                Some(b'\r' | b'\n') if token == 0 => Some(Some(App::Http)),
+                _ => Some(None),
+            }
+        }
+        Direction::ToClient => {
+            if begins(b"HTTP/") {
+                return Some(Some(App::Http));
+            }
+            match (begins(b"220"), server_port) {
+                (true, 21) => Some(Some(App::Ftp)),
+                (true, 25 | 465 | 587 | 2525) => Some(Some(App::Smtp)),
+                (true, _) => Some(None),
+                (false, _) if bytes.len() < 5 => None,
+                _ => Some(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Bodies of messages without transfer and content coding.
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+/// Writes what chunks hold, as far as they are there.
+pub(crate) fn unchunk(mut bytes: &[u8], out: &mut Vec<u8>) {
+    while let Some(end) = memchr::memchr(b'\n', bytes) {
+        let line = bytes[..end].trim_ascii();
+        bytes = &bytes[end + 1..];
+        if line.is_empty() {
+            continue;
+        }
+        let Some(size) = super::chunk_size(line).filter(|size| *size > 0) else {
+            return;
+        };
+        let there = bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX));
+        out.extend_from_slice(&bytes[..there]);
+        bytes = &bytes[there..];
+    }
+}
+
+/// Takes content codings off. Nothing is allocated after it was made.
+#[derive(Debug)]
+pub(crate) struct Inflater {
+    state: Decompress,
+    out: Box<[u8]>,
+}
+
+impl Inflater {
+    /// For up to so many bytes of what comes out; what follows is not looked at.
+    pub(crate) fn new(most: usize) -> Inflater {
+        Inflater {
+            state: Decompress::new(false),
+            out: vec![0; most].into(),
+        }
+    }
+
+    /// The bytes without a coding, as far as they are there; `None` if it is not known, or the bytes are not in it.
+    pub(crate) fn decode(&mut self, coding: &[u8], bytes: &[u8]) -> Option<&[u8]> {
+        let coding = coding.trim_ascii();
+        let deflated =
+            if coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"x-gzip") {
+                behind_gzip_header(bytes)?
+            } else if coding.eq_ignore_ascii_case(b"deflate") {
+                match bytes {
+                    // With zlib's header (RFC 1950) or, as some servers do, without.
+                    [first, second, rest @ ..]
+                        if first & 0x0f == 8
+                            && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0 =>
+                    {
+                        rest
+                    }
+                    _ => bytes,
+                }
+            } else {
+                return None;
+            };
+        self.state.reset(false);
+        let status = self
+            .state
+            .decompress(deflated, &mut self.out, FlushDecompress::None);
+        let length = self.state.total_out() as usize;
+        match status {
+            Ok(Status::Ok | Status::StreamEnd | Status::BufError) => Some(&self.out[..length]),
+            // What came out in front of the mistake a browser may show.
+            Err(_) => (length > 0).then(|| &self.out[..length]),
+        }
+    }
+}
+
+/// What is behind a gzip header (RFC 1952).
+fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
+    let [0x1f, 0x8b, 8, flags, _, _, _, _, _, _, rest @ ..] = bytes else {
+        return None;
+    };
+    let mut rest = rest;
+    if flags & 4 != 0 {
+        let [low, high, more @ ..] = rest else {
+            return None;
+        };
+        rest = more.get(usize::from(u16::from_le_bytes([*low, *high]))..)?;
+    }
+    // A name and a comment, each up to a zero.
+    for flag in [8, 16] {
+        if flags & flag != 0 {
+            rest = &rest[memchr::memchr(0, rest)? + 1..];
+        }
+    }
+    match flags & 2 {
+        0 => Some(rest),
+        _ => rest.get(2..),
+    }
+}

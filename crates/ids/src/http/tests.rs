@@ -1,0 +1,217 @@
+//! Messages, their buffers and bodies.
+
+use super::*;
+use bytemuck::Zeroable;
+use proptest::prelude::*;
+use std::io::Write;
+
+fn normal(target: &str) -> String {
+    let mut out = Vec::new();
+    normalize(target.as_bytes(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[test]
+fn targets_are_normalised() {
+    assert_eq!(normal("/a/b?c=%2f"), "/a/b?c=%2f");
+    assert_eq!(normal("/%61//b/./c/../d"), "/a/b/d");
+    assert_eq!(normal("\\a\\..\\..\\b"), "/b");
+    assert_eq!(normal("/a/%2e%2e/b"), "/b");
+    assert_eq!(normal("/a/.."), "/");
+    assert_eq!(normal("/..a/.b/...//"), "/..a/.b/.../");
+    assert_eq!(normal("/%zz%4"), "/%zz%4");
+    assert_eq!(normal("%2fa"), "/a");
+    assert_eq!(normal("*"), "*");
+    assert_eq!(host_of(b"u:p@h.x:80"), b"h.x");
+    assert_eq!(host_of(b"[::1]:80"), b"[::1]");
+    assert_eq!(
+        split_target_of("HTTP://h:1?q"),
+        ("h:1".to_owned(), "?q".to_owned())
+    );
+}
+
+fn split_target_of(target: &str) -> (String, String) {
+    let (authority, rest) = normalize::split_target(target.as_bytes());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(authority.unwrap_or_default()), text(rest))
+}
+
+proptest! {
+    /// Beside a plain way by lists of segments.
+    #[test]
+    fn normalising_is_what_lists_of_segments_say(segments in prop::collection::vec("(\\.|\\.\\.|a|b\\.|%2e|%2E\\.|)", 0..8)) {
+        let target = format!("/{}", segments.join("/"));
+        let mut stack: Vec<String> = Vec::new();
+        let plain: Vec<String> = segments.iter().map(|s| s.replace("%2e", ".").replace("%2E", ".")).collect();
+        let mut trailing = true;
+        for segment in &plain {
+            trailing = matches!(segment.as_str(), "" | "." | "..");
+            match segment.as_str() {
+                "" | "." => {}
+                ".." => drop(stack.pop()),
+                other => stack.push(other.to_owned()),
+            }
+        }
+        let mut expected = format!("/{}", stack.join("/"));
+        if trailing && !stack.is_empty() {
+            expected.push('/');
+        }
+        prop_assert_eq!(normal(&target), expected);
+    }
+
+    /// Messages of all framings, one after the other, cut anywhere: their heads and bodies.
+    #[test]
+    fn messages_end_where_they_should(
+        messages in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..30), 1usize..9), 1..5),
+        cuts in prop::collection::vec(1usize..12, 0..60),
+    ) {
+        let mut bytes = Vec::new();
+        for (kind, body, chunk) in &messages {
+            let _ = write!(bytes, "\r\nPOST /x HTTP/1.1\r\nHost: a\r\n");
+            match kind {
+                0 => { let _ = write!(bytes, "Content-Length: {}\r\n\r\n", body.len()); bytes.extend(body); }
+                1 => {
+                    let _ = write!(bytes, "Transfer-Encoding: gzip, Chunked\r\n\r\n");
+                    for piece in body.chunks(*chunk) {
+                        let _ = write!(bytes, "{:X};x=y\r\n", piece.len());
+                        bytes.extend(piece);
+                        bytes.extend(b"\r\n");
+                    }
+                    bytes.extend(b"0\r\nTrailer: x\r\n\r\n");
+                }
+                _ => bytes.extend(b"\r\n"),
+            }
+        }
+        let mut side = Side::zeroed();
+        side.start(0);
+        side.phase = HEAD;
+        let mut window = vec![0; bytes.len()];
+        let (mut head, mut found) = (Head::new(), Vec::new());
+        let mut cuts = cuts.into_iter();
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let end = bytes.len().min(sent + cuts.next().unwrap_or(usize::MAX / 2));
+            side.insert(&mut window, sent as u32, &bytes[sent..end]);
+            sent = end;
+            loop {
+                match advance(&mut side, &window, Direction::ToServer) {
+                    Step::More => break,
+                    Step::Lost => prop_assert!(false, "lost"),
+                    Step::Head => {
+                        let text = &window[side.message as usize..side.head_end as usize];
+                        head.read(text, Direction::ToServer);
+                        prop_assert_eq!(head.method(text), b"POST");
+                        let framing = head.framing(text, Direction::ToServer, false).unwrap();
+                        begin_body(&mut side, framing);
+                    }
+                    Step::End => {
+                        let body = &window[side.head_end as usize..side.parsed as usize];
+                        let mut plain = Vec::new();
+                        match side.message_flags & CHUNKED {
+                            0 => plain.extend_from_slice(body),
+                            _ => body::unchunk(body, &mut plain),
+                        }
+                        found.push(plain);
+                        next_message(&mut side);
+                    }
+                }
+            }
+        }
+        let expected: Vec<Vec<u8>> = messages.iter().map(|(kind, body, _)| if *kind == 2 { Vec::new() } else { body.clone() }).collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    /// No bytes make it panic, whatever the phase.
+    #[test]
+    fn any_bytes_are_followed(bytes in "[ -~\r\n]{0,200}", to_server in any::<bool>()) {
+        let direction = if to_server { Direction::ToServer } else { Direction::ToClient };
+        let mut side = Side::zeroed();
+        side.start(0);
+        side.phase = HEAD;
+        let mut window = vec![0; 256];
+        side.insert(&mut window, 0, bytes.as_bytes());
+        let (mut head, mut made) = (Head::new(), Made::with_room(256));
+        for _ in 0..20 {
+            match advance(&mut side, &window, direction) {
+                Step::More | Step::Lost => break,
+                Step::Head => {
+                    let text = &window[side.message as usize..side.head_end as usize];
+                    head.read(text, direction);
+                    let mut unit = Unit::new();
+                    head.fill(text, direction, &mut made, &mut unit);
+                    begin_body(&mut side, head.framing(text, direction, false).unwrap_or(Framing::None));
+                }
+                Step::End => next_message(&mut side),
+            }
+        }
+    }
+}
+
+#[test]
+fn buffers_of_a_request() {
+    let text = b"GET http://User@WWW.Ex.org:81/a%20b?q=%20 HTTP/1.1\r\nHost: other\r\nUser-Agent:  x y \r\n\
+                 Cookie: c=1\r\nX-Folded: a\r\n b\r\nAccept: */*\r\n\r\n";
+    let (mut head, mut made, mut unit) = (Head::new(), Made::with_room(1024), Unit::new());
+    head.read(text, Direction::ToServer);
+    head.fill(text, Direction::ToServer, &mut made, &mut unit);
+    let get = |buffer: Buffer| {
+        let bytes = unit.get(buffer.into()).unwrap();
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    assert_eq!(get(Buffer::Uri), "/a b?q=%20");
+    assert_eq!(get(Buffer::RawUri), "http://User@WWW.Ex.org:81/a%20b?q=%20");
+    assert_eq!(get(Buffer::Host), "www.ex.org");
+    assert_eq!(get(Buffer::RawHost), "other");
+    assert_eq!(get(Buffer::UserAgent), "x y");
+    assert_eq!(get(Buffer::Cookie), "c=1");
+    assert_eq!(get(Buffer::ProtocolLine), "HTTP/1.1");
+    let header = "Host: other\r\nUser-Agent: x y\r\nX-Folded: a\r\n b\r\nAccept: */*\r\n";
+    assert_eq!(get(Buffer::Header), header);
+    assert_eq!(
+        get(Buffer::HeaderNames),
+        "\r\nHost\r\nUser-Agent\r\nCookie\r\nX-Folded\r\nAccept\r\n\r\n"
+    );
+    assert!(
+        get(Buffer::Start)
+            .starts_with("GET http://User@WWW.Ex.org:81/a%20b?q=%20 HTTP/1.1\r\nHost: other\r\n")
+    );
+    assert!(get(Buffer::RawHeader).contains("User-Agent:  x y \r\n"));
+    assert!(unit.get(Buffer::Referer.into()).is_none());
+    let dotted = crate::buffer::BufferKey {
+        buffer: Buffer::Host,
+        dotted: true,
+    };
+    assert_eq!(unit.get(dotted), Some(&b".www.ex.org"[..]));
+}
+
+#[test]
+fn content_codings_come_off() {
+    let text: Vec<u8> = (0..5000u32)
+        .flat_map(|i| i.to_string().into_bytes())
+        .collect();
+    let mut inflater = body::Inflater::new(8192);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(&text).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_eq!(inflater.decode(b"gzip", &gzip), Some(&text[..8192]));
+    // As far as it came.
+    let half = inflater.decode(b" GZIP", &gzip[..1000]).unwrap();
+    assert!(!half.is_empty() && text.starts_with(half));
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    zlib.write_all(&text[..100]).unwrap();
+    assert_eq!(
+        inflater.decode(b"deflate", &zlib.finish().unwrap()),
+        Some(&text[..100])
+    );
+    assert_eq!(inflater.decode(b"br", &gzip), None);
+    assert_eq!(inflater.decode(b"gzip", b"no gzip at all"), None);
+    // A bomb fills what there is, and no more.
+    let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    bomb.write_all(&vec![0; 1 << 20]).unwrap();
+    assert_eq!(
+        inflater
+            .decode(b"gzip", &bomb.finish().unwrap())
+            .map(<[u8]>::len),
+        Some(8192)
+    );
+}

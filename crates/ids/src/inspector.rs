@@ -1,0 +1,492 @@
+//! Packets, one by one: of which connection each is, what it adds to a stream, and what rules say.
+
+use crate::alert::Alert;
+use crate::asker::{Asker, Fate, note, payload_unit};
+use crate::connection::{
+    BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED,
+};
+use crate::dns;
+use crate::follow::{Buffers, DEAD, Stream};
+use crate::packet::{Input, Subject};
+use crate::rule::{App, Direction};
+use crate::ruleset::{Place, RuleSet};
+use crate::slots::{Slots, split};
+use crate::stream::Side;
+use crate::threshold::Thresholds;
+use crate::unit::Unit;
+use bytemuck::Zeroable;
+use std::sync::Arc;
+use tailwater_net::checksum::{Checksum, verify_transport};
+use tailwater_net::parse::Fragment;
+use tailwater_net::protocol;
+use tailwater_net::tcp::TcpFlags;
+
+const FIN: u8 = TcpFlags::FIN.0;
+const SYN: u8 = TcpFlags::SYN.0;
+const RST: u8 = TcpFlags::RST.0;
+const ACK: u8 = TcpFlags::ACK.0;
+
+/// DNS servers' port.
+const DNS_PORT: u16 = 53;
+
+/// How packets are inspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of each direction of a connection that are kept at a time.
+    pub window: usize,
+    /// Bytes of each direction that are looked at in all.
+    pub depth: u64,
+    /// Bytes of a body without content coding that are looked at.
+    pub decoded: usize,
+    /// Whether rules may drop packets, rather than only tell.
+    pub drops: bool,
+    /// Whether packets are dropped, too, that cannot be looked into. Only with `drops`.
+    pub strict: bool,
+    /// Whether packets with a wrong checksum are passed over, as their receivers do.
+    pub checksums: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            window: 8192,
+            depth: 1 << 20,
+            decoded: 1 << 15,
+            drops: false,
+            strict: false,
+            checksums: true,
+        }
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It passes.
+    Pass,
+    /// It is dropped.
+    Drop(Reason),
+}
+
+/// Why a packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// A rule says `drop`.
+    Dropped,
+    /// A rule says `reject`.
+    Rejected,
+    /// A rule has said so of an earlier packet of the connection.
+    FlowBlocked,
+    /// It cannot be looked into.
+    Overflow,
+}
+
+/// The names of reasons, in their order.
+pub const REASONS: &[&str] = &["dropped", "rejected", "flow-blocked", "overflow"];
+
+/// The names of what is counted.
+pub const NOTES: &[&str] = &[
+    "alerts",
+    "alerts-lost",
+    "budget-spent",
+    "flowbits-full",
+    "pending-full",
+    "no-room",
+    "gap",
+    "overlap-conflict",
+    "checksum-wrong",
+    "fragments",
+    "http-unclear",
+];
+
+/// Inspects a worker's packets. Nothing is allocated for a packet that no rule matches.
+#[derive(Debug)]
+pub struct Inspector {
+    asker: Asker,
+    buffers: Buffers,
+    settings: Settings,
+}
+
+impl Inspector {
+    /// A worker's own, with the number of the rules.
+    pub fn new(
+        (version, rules): (u32, Arc<RuleSet>),
+        thresholds: Arc<Thresholds>,
+        settings: Settings,
+    ) -> Inspector {
+        // A message's buffers in lower case: its head several times over, its body twice.
+        let room = 8 * settings.window + settings.decoded + (1 << 16);
+        Inspector {
+            asker: Asker::new((version, rules), thresholds, room),
+            buffers: Buffers::new(&settings),
+            settings,
+        }
+    }
+
+    /// Other rules are in force from now on.
+    pub fn renew(&mut self, version: u32, rules: Arc<RuleSet>) {
+        self.asker.renew(version, rules);
+    }
+
+    /// The number of the rules in force.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.asker.version
+    }
+
+    /// What the last packet's rules tell.
+    #[inline]
+    pub fn alerts(&self) -> &[Alert] {
+        &self.asker.alerts
+    }
+
+    /// What was counted, in the order of [`NOTES`].
+    pub fn notes(&self) -> &[u64] {
+        &self.asker.notes
+    }
+
+    /// Inspects a packet.
+    pub fn packet(
+        &mut self,
+        input: &Input<'_>,
+        connection: &mut Connection,
+        slots: &mut impl Slots,
+    ) -> Verdict {
+        self.asker.begin();
+        let headers = input.headers;
+        let tcp = headers.key.protocol() == protocol::TCP && headers.fragment == Fragment::Whole;
+        match input.segment() {
+            Some(segment) if tcp => self.segment(input, segment, connection, slots),
+            _ => self.datagram(input, connection),
+        }
+        self.verdict()
+    }
+
+    /// The connection has ended: gives its streams' memory back.
+    pub fn ended(connection: &mut Connection, slots: &mut impl Slots) {
+        if let Some(lease) = connection.lease()
+            && slots.open(lease)
+        {
+            slots.give();
+        }
+        connection.set_lease(None);
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self.asker.fate {
+            Fate::Reject => Verdict::Drop(Reason::Rejected),
+            Fate::Drop => Verdict::Drop(Reason::Dropped),
+            Fate::Blocked => Verdict::Drop(Reason::FlowBlocked),
+            Fate::Unclear if self.settings.strict && self.settings.drops => {
+                Verdict::Drop(Reason::Overflow)
+            }
+            Fate::Unclear | Fate::Pass => Verdict::Pass,
+        }
+    }
+
+    fn subject<'a>(&self, input: &'a Input<'a>, direction: Direction) -> Subject<'a> {
+        Subject {
+            input,
+            key: input.headers.key,
+            direction,
+            drops: self.settings.drops,
+        }
+    }
+
+    /// The rules about the first packet of a direction.
+    #[inline]
+    fn first(&mut self, subject: &Subject<'_>, connection: &mut Connection) {
+        if !connection.has_for(STARTED, subject.direction) {
+            connection.set_for(STARTED, subject.direction);
+            self.asker
+                .ask(Place::FlowStart, &Unit::new(), subject, connection);
+        }
+    }
+
+    /// The rules about single packets.
+    fn alone(&mut self, place: Place, subject: &Subject<'_>, connection: &mut Connection) {
+        let payload = subject.input.payload();
+        if payload.is_empty() && !self.asker.rules.asks_without_bytes(place, subject.flags()) {
+            return;
+        }
+        let mut unit = Unit::new();
+        if !payload.is_empty() {
+            unit = payload_unit(payload);
+        }
+        self.asker.ask(place, &unit, subject, connection);
+    }
+
+    /// A packet that is no whole segment of TCP.
+    fn datagram(&mut self, input: &Input<'_>, connection: &mut Connection) {
+        if !connection.has(SEEN) {
+            connection.begin(input.reversed, Direction::ToServer);
+        }
+        let direction = connection.direction(input.reversed);
+        let subject = self.subject(input, direction);
+        if direction == Direction::ToClient {
+            connection.set(ESTABLISHED, true);
+        }
+        self.first(&subject, connection);
+        let headers = input.headers;
+        if headers.fragment != Fragment::Whole {
+            // Nothing is put together here.
+            self.asker.unclear(note::FRAGMENT);
+            return self.alone(Place::PacketOther, &subject, connection);
+        }
+        match headers.key.protocol() {
+            protocol::UDP => {
+                let payload = input.payload();
+                let asks = headers.key.destination_port() == DNS_PORT;
+                let answers = headers.key.source_port() == DNS_PORT;
+                let dns = (asks || answers) && dns::is_message(payload);
+                if dns {
+                    connection.set_app(Some(App::Dns));
+                }
+                self.alone(Place::PacketUdp, &subject, connection);
+                if dns && asks && !dns::is_answer(payload) {
+                    let asker = &mut self.asker;
+                    self.buffers.questions(payload, asker, &subject, connection);
+                }
+            }
+            protocol::ICMP | protocol::ICMPV6 => {
+                self.alone(Place::PacketIcmp, &subject, connection);
+            }
+            _ => self.alone(Place::PacketOther, &subject, connection),
+        }
+    }
+
+    /// A segment of TCP.
+    fn segment(
+        &mut self,
+        input: &Input<'_>,
+        (sequence, acknowledged, flags): (u32, u32, u8),
+        connection: &mut Connection,
+        slots: &mut impl Slots,
+    ) {
+        let payload = input.payload();
+        let counts = !payload.is_empty() || flags & (SYN | FIN | RST) != 0;
+        if self.settings.checksums
+            && counts
+            && verify_transport(input.frame, input.headers) == Checksum::Wrong
+        {
+            // Its receiver does not look at it.
+            self.asker.notes[note::CHECKSUM] += 1;
+            return;
+        }
+        if flags & SYN != 0 {
+            self.opening(input, (sequence, acknowledged, flags), connection, slots);
+        } else if !connection.has(SEEN) {
+            connection.begin(input.reversed, Direction::ToServer);
+        }
+        if connection.has(BLOCKED) {
+            self.asker.fate = Fate::Blocked;
+            return;
+        }
+        if connection.has(PASSED) {
+            return;
+        }
+        let direction = connection.direction(input.reversed);
+        let subject = self.subject(input, direction);
+        let size = &mut connection.sizes[direction.index()];
+        *size = size.saturating_add(payload.len() as u32);
+        if flags & SYN == 0 && !connection.has(ESTABLISHED) {
+            // The handshake's last segment; or one of a connection that began before.
+            let opened = connection.has_for(NUMBERED, Direction::ToServer);
+            let answered = connection.has_for(NUMBERED, Direction::ToClient);
+            let last = direction == Direction::ToServer && flags & ACK != 0;
+            connection.set(ESTABLISHED, opened == answered && (last || !opened));
+        }
+        self.first(&subject, connection);
+        self.alone(Place::PacketTcp, &subject, connection);
+        if !connection.has(LOST) && self.asker.rules.asks_of_streams() {
+            // Data on a SYN follows it (RFC 7413).
+            let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
+            let segment = (sequence, acknowledged, flags);
+            self.stream(&subject, segment, connection, slots);
+        }
+    }
+
+    /// A SYN: a connection begins, again perhaps.
+    fn opening(
+        &mut self,
+        input: &Input<'_>,
+        (sequence, acknowledged, flags): (u32, u32, u8),
+        connection: &mut Connection,
+        slots: &mut impl Slots,
+    ) {
+        let first = sequence.wrapping_add(1);
+        if flags & ACK == 0 {
+            let client =
+                connection.has(SEEN) && connection.direction(input.reversed) == Direction::ToServer;
+            let again = client
+                && connection.has_for(NUMBERED, Direction::ToServer)
+                && connection.firsts[0] == first;
+            // In the middle of a connection a receiver takes no SYN (RFC 5961 §4): only what answers it says so.
+            let live = connection.has(ESTABLISHED)
+                && !connection.has_for(ENDED, Direction::ToServer)
+                && !connection.has_for(ENDED, Direction::ToClient)
+                && !connection.has(BLOCKED | PASSED | LOST);
+            if again || live {
+                return;
+            }
+            Inspector::ended(connection, slots);
+            connection.begin(input.reversed, Direction::ToServer);
+            connection.firsts[0] = first;
+            connection.set_for(NUMBERED, Direction::ToServer);
+            return;
+        }
+        let known = connection.has(SEEN)
+            && connection.direction(input.reversed) == Direction::ToClient
+            && (!connection.has_for(NUMBERED, Direction::ToServer)
+                || connection.firsts[0] == acknowledged);
+        let again = connection.has_for(NUMBERED, Direction::ToClient);
+        if known && again && connection.firsts[1] == first {
+            return;
+        }
+        if !known || again {
+            // The server has accepted another connection than the one that is known.
+            let blocked = connection.has(BLOCKED);
+            Inspector::ended(connection, slots);
+            connection.begin(input.reversed, Direction::ToClient);
+            connection.set(BLOCKED, blocked);
+        }
+        connection.firsts = [acknowledged, first];
+        connection.set_for(NUMBERED, Direction::ToServer);
+        connection.set_for(NUMBERED, Direction::ToClient);
+    }
+
+    /// What a segment adds to its stream.
+    fn stream(
+        &mut self,
+        subject: &Subject<'_>,
+        (sequence, acknowledged, flags): (u32, u32, u8),
+        connection: &mut Connection,
+        slots: &mut impl Slots,
+    ) {
+        let (input, direction) = (subject.input, subject.direction);
+        let payload = input.payload();
+        match connection.lease() {
+            Some(lease) => {
+                if !slots.open(lease) {
+                    // It was silent for long, and others needed the memory.
+                    connection.set_lease(None);
+                    return self.lost(connection);
+                }
+            }
+            None if payload.is_empty() || connection.has_for(ENDED, direction) => return,
+            None => {
+                let Some(lease) = slots.take(input.arrival) else {
+                    return self.asker.unclear(note::OVERFLOW);
+                };
+                connection.set_lease(Some(lease));
+                let Some(bytes) = slots.bytes() else {
+                    return;
+                };
+                let (sides, _) = split(bytes);
+                *sides = [Side::zeroed(); 2];
+                for way in [Direction::ToServer, Direction::ToClient] {
+                    if connection.has_for(NUMBERED, way) {
+                        sides[way.index()].start(connection.firsts[way.index()]);
+                    }
+                }
+            }
+        }
+        let Some(bytes) = slots.bytes() else {
+            return;
+        };
+        let (sides, windows) = split(bytes);
+        let [to_server, to_client] = sides;
+        let [server_window, client_window] = windows;
+        let (mut this, mut other) = match direction {
+            Direction::ToServer => ((to_server, server_window), (to_client, client_window)),
+            Direction::ToClient => ((to_client, client_window), (to_server, server_window)),
+        };
+        if flags & ACK != 0 && other.0.is_started() && other.0.skip_to(other.1, acknowledged) {
+            self.asker.notes[note::GAP] += 1;
+            let mut stream = Stream::new(&mut other, self.settings.depth);
+            stream.gap();
+            let opposite = subject.opposite();
+            self.buffers
+                .follow(&mut stream, &mut self.asker, &opposite, connection);
+        }
+        if !this.0.is_started() && !payload.is_empty() {
+            this.0.start(sequence);
+        }
+        let mut stream = Stream::new(&mut this, self.settings.depth);
+        if !payload.is_empty() {
+            self.add(&mut stream, sequence, subject, connection);
+        }
+        if flags & FIN != 0 && stream.side.is_started() {
+            stream.side.fin(sequence.wrapping_add(payload.len() as u32));
+        }
+        let exact = !stream.side.is_started() || sequence == stream.side.next();
+        if stream.side.is_over() && !connection.has_for(ENDED, direction) {
+            connection.set_for(ENDED, direction);
+            self.buffers
+                .finish(&mut stream, &mut self.asker, subject, connection);
+        }
+        let mut over = stream.side.phase == DEAD;
+        if flags & RST != 0 && exact {
+            // The receiver takes it (RFC 5961 §3): nothing more comes, either way.
+            self.buffers
+                .finish(&mut stream, &mut self.asker, subject, connection);
+            let mut stream = Stream::new(&mut other, self.settings.depth);
+            let opposite = subject.opposite();
+            self.buffers
+                .finish(&mut stream, &mut self.asker, &opposite, connection);
+            connection.set_for(ENDED, Direction::ToServer);
+            connection.set_for(ENDED, Direction::ToClient);
+        }
+        over &= other.0.phase == DEAD;
+        let ended = connection.has_for(ENDED, Direction::ToServer)
+            && connection.has_for(ENDED, Direction::ToClient);
+        if ended || over {
+            slots.give();
+            connection.set_lease(None);
+            connection.set_for(ENDED, Direction::ToServer);
+            connection.set_for(ENDED, Direction::ToClient);
+        } else {
+            slots.close(input.arrival);
+        }
+    }
+
+    /// Puts a segment's bytes into the stream, and looks at what is new.
+    fn add(
+        &mut self,
+        stream: &mut Stream<'_>,
+        mut sequence: u32,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
+        let mut data = subject.input.payload();
+        if stream.side.phase == DEAD {
+            return;
+        }
+        loop {
+            let inserted = stream.side.insert(stream.window, sequence, data);
+            if inserted.conflict {
+                self.asker.unclear(note::CONFLICT);
+            }
+            self.buffers
+                .follow(stream, &mut self.asker, subject, connection);
+            data = &data[inserted.taken..];
+            sequence = sequence.wrapping_add(inserted.taken as u32);
+            if data.is_empty() || stream.side.phase == DEAD {
+                return;
+            }
+            if !self
+                .buffers
+                .make_room(stream, &mut self.asker, subject, connection)
+            {
+                return self.asker.unclear(note::OVERFLOW);
+            }
+        }
+    }
+
+    /// The streams can no longer be followed.
+    fn lost(&mut self, connection: &mut Connection) {
+        connection.set(LOST, true);
+        self.asker.unclear(note::OVERFLOW);
+    }
+}

@@ -1,0 +1,151 @@
+//! A rule's options, apart from each other.
+
+use super::Problem;
+
+/// An option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opt<'a> {
+    /// Its name.
+    pub(super) name: &'a str,
+    /// What follows the colon, if one does.
+    pub(super) value: Option<&'a str>,
+    /// At which byte of the rule the name is.
+    pub(super) at: usize,
+}
+
+/// The options between the parenthesis at a byte and the one at the rule's end.
+pub(super) fn split(text: &str, open: usize) -> Result<Vec<Opt<'_>>, Problem> {
+    let Some(inside) = text[open + 1..].trim_end().strip_suffix(')') else {
+        return Err(Problem::at(text.len(), "expected \")\" at the rule's end"));
+    };
+    let mut options = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (i, byte) in inside.bytes().enumerate() {
+        if escaped {
+            escaped = false;
+            continue;
+        }
+        match byte {
+            b'\\' => escaped = true,
+            // Within quotation marks, too: there it is to be escaped, and marks within marks need not be.
+            b';' => {
+                if let Some(option) = option(&inside[start..i], open + 1 + start) {
+                    options.push(option);
+                }
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    let rest = inside[start..].trim();
+    if !rest.is_empty() {
+        let at = open + 1 + inside.len();
+        return Err(Problem::at(at, "expected \";\" behind the last option"));
+    }
+    Ok(options)
+}
+
+/// One option; `None` if there is only white space.
+fn option(text: &str, at: usize) -> Option<Opt<'_>> {
+    let indent = text.len() - text.trim_start().len();
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    let (name, value) = match text.split_once(':') {
+        Some((name, value)) => (name.trim(), Some(value.trim())),
+        None => (text, None),
+    };
+    Some(Opt {
+        name,
+        value,
+        at: at + indent,
+    })
+}
+
+/// The rule's number, if it has one.
+pub(super) fn sid(options: &[Opt<'_>]) -> Option<u32> {
+    let sid = options.iter().find(|option| option.name == "sid")?;
+    sid.value?.parse().ok()
+}
+
+/// A value in quotation marks, perhaps negated: the text between them, with its escapes.
+pub(super) fn quotation(value: &str) -> Option<(bool, &str)> {
+    let (negated, value) = match value.strip_prefix('!') {
+        Some(rest) => (true, rest.trim_start()),
+        None => (false, value),
+    };
+    let inside = value.strip_prefix('"')?.strip_suffix('"')?;
+    Some((negated, inside))
+}
+
+/// The bytes of a content: text, escapes, and hexadecimal digits between bars.
+pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'|' => {
+                let mut high = None;
+                loop {
+                    let Some(digit) = rest.next() else {
+                        return Err("hexadecimal digits have no second \"|\"".to_owned());
+                    };
+                    match (digit, high) {
+                        (b'|', None) => break,
+                        (b'|', Some(_)) => {
+                            return Err("there is half a byte between bars".to_owned());
+                        }
+                        (b' ', _) => {}
+                        _ => {
+                            let Some(value) = char::from(digit).to_digit(16) else {
+                                let found = char::from(digit).escape_debug();
+                                return Err(format!(
+                                    "expected hexadecimal digits between bars, found \"{found}\""
+                                ));
+                            };
+                            high = match high {
+                                None => Some(value),
+                                Some(high) => {
+                                    bytes.push((high * 16 + value) as u8);
+                                    None
+                                }
+                            };
+                        }
+                    }
+                }
+            }
+            b'\\' => match rest.next() {
+                Some(byte @ (b'"' | b';' | b':' | b'\\' | b'|')) => bytes.push(byte),
+                Some(other) => {
+                    let found = char::from(other).escape_debug();
+                    return Err(format!(
+                        "expected one of \" ; : \\ | behind a backslash, found \"{found}\""
+                    ));
+                }
+                None => return Err("a backslash at the end escapes nothing".to_owned()),
+            },
+            _ => bytes.push(byte),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Text whose quotation marks, semicolons, colons and backslashes are escaped.
+pub(super) fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut escaped = false;
+    for character in text.chars() {
+        match character {
+            '\\' if !escaped => escaped = true,
+            _ => {
+                if escaped && !matches!(character, '"' | ';' | ':' | '\\') {
+                    out.push('\\');
+                }
+                escaped = false;
+                out.push(character);
+            }
+        }
+    }
+    out
+}

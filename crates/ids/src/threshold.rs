@@ -1,0 +1,199 @@
+//! How often matches are told: counts by rule and address, which all workers share.
+//!
+//! A table of single words without locks: a fingerprint of what is counted, when counting began, and the count. It is
+//! looked at only when a rule has matched. When a place is full, the count that began first is forgotten.
+
+use crate::rule::{Threshold, ThresholdKind, Track};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_net::{FlowKey, Nanos};
+
+/// Words of a set: a cache line.
+const WAYS: usize = 8;
+const SETS: usize = 1 << 13;
+const COUNT_BITS: u32 = 16;
+const TIME_BITS: u32 = 24;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+const TIME: u64 = (1 << TIME_BITS) - 1;
+
+/// What a count says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The rule does not match yet.
+    No,
+    /// It does, and nothing is said of it.
+    Quietly,
+    /// It does.
+    Aloud,
+}
+
+/// Words that have the same place.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set([AtomicU64; WAYS]);
+
+/// Counts of all rules.
+#[derive(Debug)]
+pub struct Thresholds {
+    sets: Box<[Set]>,
+    seed: u64,
+}
+
+impl Thresholds {
+    /// With a secret that decides what shares a place.
+    pub fn new(seed: u64) -> Thresholds {
+        Thresholds {
+            sets: (0..SETS).map(|_| Set::default()).collect(),
+            seed,
+        }
+    }
+
+    /// A match is counted.
+    pub(crate) fn count(
+        &self,
+        rule: u64,
+        threshold: &Threshold,
+        [source, destination]: [IpAddr; 2],
+        now: Nanos,
+    ) -> Told {
+        let zero: IpAddr = match source {
+            IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let pair = match threshold.track {
+            Track::Source => [source, zero],
+            Track::Destination => [destination, zero],
+            Track::Both => [source, destination],
+            Track::Rule => [zero, zero],
+        };
+        let key = match pair {
+            [IpAddr::V4(one), IpAddr::V4(other)] => FlowKey::v4(one, other, 0, 0, 0),
+            [IpAddr::V6(one), IpAddr::V6(other)] => FlowKey::v6(one, other, 0, 0, 0),
+            // Not of one packet.
+            _ => FlowKey::default(),
+        };
+        let hash = key.hash(self.seed ^ rule.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let Set(words) = &self.sets[hash as usize & (SETS - 1)];
+        // The highest bit tells a word in use.
+        let print = (hash >> (COUNT_BITS + TIME_BITS) | 1 << 23) << (COUNT_BITS + TIME_BITS);
+        let seconds = (now.0 / 1_000_000_000) & TIME;
+        let age = |word: u64| seconds.wrapping_sub(word >> COUNT_BITS) & TIME;
+        loop {
+            let same = |word: &&AtomicU64| {
+                word.load(Ordering::Relaxed) >> (COUNT_BITS + TIME_BITS)
+                    == print >> (COUNT_BITS + TIME_BITS)
+            };
+            let oldest = |word: &&AtomicU64| match word.load(Ordering::Relaxed) {
+                0 => u64::MAX,
+                word => age(word),
+            };
+            let known = words.iter().find(same);
+            let Some(word) = known.or_else(|| words.iter().max_by_key(oldest)) else {
+                return Told::No;
+            };
+            let before = word.load(Ordering::Relaxed);
+            let goes_on = before >> (COUNT_BITS + TIME_BITS) == print >> (COUNT_BITS + TIME_BITS)
+                && age(before) < u64::from(threshold.seconds);
+            let (start, count) = match goes_on {
+                true => (before >> COUNT_BITS & TIME, before & COUNT),
+                false => (seconds, 0),
+            };
+            let count = (count + 1).min(COUNT);
+            let wanted = u64::from(threshold.count);
+            let (told, kept) = match threshold.kind {
+                ThresholdKind::Limit if count <= wanted => (Told::Aloud, count),
+                ThresholdKind::Limit => (Told::Quietly, count),
+                ThresholdKind::Threshold if count >= wanted => (Told::Aloud, 0),
+                ThresholdKind::Threshold => (Told::No, count),
+                ThresholdKind::Both if count < wanted => (Told::No, count),
+                ThresholdKind::Both if count == wanted => (Told::Aloud, count),
+                ThresholdKind::Both => (Told::Quietly, count),
+                ThresholdKind::Filter if count > wanted => (Told::Aloud, count),
+                ThresholdKind::Filter => (Told::No, count),
+            };
+            let after = print | start << COUNT_BITS | kept;
+            let swapped =
+                word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+            if swapped.is_ok() {
+                return told;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(kind: ThresholdKind, times: &[u64]) -> Vec<Told> {
+        let table = Thresholds::new(5);
+        let threshold = Threshold {
+            kind,
+            track: Track::Source,
+            count: 2,
+            seconds: 10,
+        };
+        let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let count = |second: &u64| table.count(1, &threshold, ends, Nanos::from_secs(*second));
+        times.iter().map(count).collect()
+    }
+
+    #[test]
+    fn each_kind_tells_what_suricata_says() {
+        use Told::{Aloud, No, Quietly};
+        let times = [0, 1, 2, 3, 9, 10, 11, 12];
+        let kinds = [
+            (
+                ThresholdKind::Limit,
+                [
+                    Aloud, Aloud, Quietly, Quietly, Quietly, Aloud, Aloud, Quietly,
+                ],
+            ),
+            (
+                ThresholdKind::Threshold,
+                [No, Aloud, No, Aloud, No, No, Aloud, No],
+            ),
+            (
+                ThresholdKind::Both,
+                [No, Aloud, Quietly, Quietly, Quietly, No, Aloud, Quietly],
+            ),
+            (
+                ThresholdKind::Filter,
+                [No, No, Aloud, Aloud, Aloud, No, No, Aloud],
+            ),
+        ];
+        for (kind, expected) in kinds {
+            assert_eq!(told(kind, &times), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_together_is_what_the_rule_says() {
+        let table = Thresholds::new(5);
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let first = |track, rule, ends| {
+            let threshold = Threshold {
+                kind: ThresholdKind::Limit,
+                track,
+                count: 1,
+                seconds: 10,
+            };
+            table.count(rule, &threshold, ends, Nanos::from_secs(1)) == Told::Aloud
+        };
+        assert!(first(Track::Source, 1, [address(1), address(2)]));
+        assert!(!first(Track::Source, 1, [address(1), address(3)]));
+        assert!(first(Track::Source, 1, [address(2), address(3)]));
+        assert!(first(Track::Destination, 2, [address(1), address(2)]));
+        assert!(!first(Track::Destination, 2, [address(3), address(2)]));
+        assert!(first(Track::Both, 3, [address(1), address(2)]));
+        assert!(first(Track::Both, 3, [address(1), address(3)]));
+        assert!(first(Track::Rule, 4, [address(1), address(2)]));
+        assert!(!first(Track::Rule, 4, [address(3), address(4)]));
+        // More than there is room for: the newest are counted.
+        for i in 0..200_000u32 {
+            let many = IpAddr::from(i.to_be_bytes());
+            assert!(first(Track::Source, 9, [many, many]));
+            assert!(!first(Track::Source, 9, [many, many]));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! A published set of rules as a whole: which of them are read, and why the others are not.
+
+mod common;
+
+use std::collections::BTreeMap;
+use tailwater_ids::language::{Reader, Variables};
+
+/// Active rules of the set, as its own count says.
+const ACTIVE: usize = 24_827;
+
+#[test]
+fn every_active_rule_is_read_or_skipped_for_a_reason() {
+    let Some((files, _)) = common::et_open() else {
+        return;
+    };
+    let mut reader = Reader::new(&Variables::default()).unwrap();
+    let (mut rules, mut reasons) = (0, BTreeMap::<String, usize>::new());
+    for (name, text) in &files {
+        let parsed = reader.read(text);
+        let mistakes: Vec<_> = parsed
+            .mistakes
+            .iter()
+            .map(|m| format!("{name}:{m}"))
+            .collect();
+        assert_eq!(mistakes, [""; 0]);
+        rules += parsed.rules.len();
+        for skipped in parsed.skipped {
+            *reasons.entry(skipped.reason).or_default() += 1;
+        }
+    }
+    let skipped: usize = reasons.values().sum();
+    for (reason, count) in &reasons {
+        eprintln!("{count:5} {reason}");
+    }
+    eprintln!("{rules} read, {skipped} skipped");
+    assert_eq!(rules + skipped, ACTIVE);
+    // What is supported is not to shrink.
+    assert!(rules >= 24_000, "{rules}");
+}

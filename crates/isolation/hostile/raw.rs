@@ -1,0 +1,309 @@
+//! A function whose whole program is hostile: it speaks the protocol itself, looks at the shared memory whenever it has a
+//! core, and says what it likes on its slate. Its configuration is the name of the attack.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
+use tailwater_sdk::protocol::layout::{
+    BOARD_BYTES, Board, MASKS, MAX_BATCH, OVER, Place, SLATE_BYTES, Slate, VERSION, all_of, places,
+};
+use tailwater_sdk::protocol::memory::Memory;
+use tailwater_sdk::protocol::message::{Description, FromProgram, FromServer};
+use tailwater_sdk::protocol::socket::Socket;
+
+/// Where in a frame the loot is put, eight bytes of it.
+const LOOT: usize = 42;
+/// Where in a frame it says whether the function in front has seen it, and what it says before.
+pub(crate) const MARK: usize = 50;
+pub(crate) const UNSEEN: &[u8; 8] = b"unseen!!";
+pub(crate) const SEEN: &[u8; 8] = b"was seen";
+
+/// How often it looks, in its turn, at what others do meanwhile.
+const STALLS: u32 = 40;
+
+struct Raw {
+    attack: String,
+    board: Board,
+    board_file: File,
+    packets: Arc<Memory>,
+    slate: Slate,
+    in_front: Option<(File, Slate)>,
+    buffer_bytes: usize,
+    last: u64,
+    /// What it got, eight bytes, to be sent with a packet.
+    loot: Arc<AtomicU64>,
+    began: bool,
+}
+
+fn unexpected() -> io::Error {
+    io::Error::other("unexpected message")
+}
+
+/// Runs the attack that the server's configuration names.
+pub(crate) fn run() -> io::Result<()> {
+    let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.send(&FromProgram::Hello { version: VERSION }.encode(), &[])?;
+    let configure = FromServer::decode(&socket.receive()?.0);
+    let Ok(FromServer::Configure { config, .. }) = configure else {
+        return Err(unexpected());
+    };
+    let description = Description {
+        name: "raw".to_owned(),
+        ..Description::default()
+    };
+    socket.send(&FromProgram::Describe(description).encode(), &[])?;
+    let (message, files) = socket.receive()?;
+    let Ok(FromServer::Attach {
+        buffer_bytes,
+        round,
+        ..
+    }) = FromServer::decode(&message)
+    else {
+        return Err(unexpected());
+    };
+    let mut files = files.into_iter();
+    let mut next = || files.next().ok_or_else(unexpected);
+    let buffer_bytes = buffer_bytes as usize;
+    let board_file = next()?;
+    let mut raw = Raw {
+        attack: config.trim_matches('"').to_owned(),
+        board: Board(Memory::map(&board_file, BOARD_BYTES, false)?),
+        board_file,
+        packets: Arc::new(Memory::map(&next()?, MAX_BATCH * buffer_bytes, true)?),
+        slate: Slate(Memory::map(&next()?, SLATE_BYTES, true)?),
+        in_front: match next() {
+            Ok(file) => {
+                let memory = Memory::map(&file, SLATE_BYTES, false)?;
+                Some((file, Slate(memory)))
+            }
+            Err(_) => None,
+        },
+        buffer_bytes,
+        last: round,
+        loot: Arc::default(),
+        began: false,
+    };
+    socket.send(&FromProgram::Ready.encode(), &[])?;
+    raw.take_turns()
+}
+
+/// How many frames there are in the memory that the function in front has not seen.
+fn unseen(packets: &Memory, bytes: usize) -> u64 {
+    let mut found = 0;
+    let mut mark = [0; 8];
+    // The words of frames that start at the headroom's end.
+    for buffer in (0..MAX_BATCH).map(|i| i * bytes) {
+        for start in [0, 128] {
+            packets.read(buffer + start + MARK, &mut mark);
+            found += u64::from(mark == *UNSEEN);
+        }
+    }
+    found
+}
+
+impl Raw {
+    fn words(&self) -> (&str, &str) {
+        self.attack.split_once(' ').unwrap_or((&self.attack, ""))
+    }
+
+    fn look(&self) {
+        let found = unseen(&self.packets, self.buffer_bytes);
+        self.loot.fetch_add(found, Ordering::Relaxed);
+    }
+
+    fn take_turns(&mut self) -> io::Result<()> {
+        let spies = self.attack.starts_with("spy");
+        loop {
+            if spies {
+                self.look();
+            }
+            let round = self.board.round();
+            let in_front = self.in_front.as_ref();
+            if round != self.last && in_front.is_none_or(|(_, slate)| slate.done() == round) {
+                let over = self.board.flags() & OVER != 0;
+                if !over && self.board.count() > 0 {
+                    self.attack()?;
+                }
+                self.forward(round);
+                if !over && self.board.count() > 0 {
+                    self.say(round);
+                }
+                self.last = round;
+                self.slate.set_done(round);
+                if over {
+                    return Ok(());
+                }
+            }
+            sched_yield();
+        }
+    }
+
+    /// Which packets the function in front left, and which of them it says where they are.
+    fn came(&self, word: usize) -> [u64; 2] {
+        match &self.in_front {
+            Some((_, slate)) => slate.masks(word),
+            None => [all_of(self.board.count(), word), 0],
+        }
+    }
+
+    /// Says that all packets that came go on from where they are, and puts the loot into the first.
+    fn forward(&self, round: u64) {
+        let mut first = true;
+        for word in 0..MASKS {
+            let [left, moved] = self.came(word);
+            self.slate.set_masks(word, [left, moved]);
+            for i in places(word, left) {
+                let told = self.in_front.as_ref().map(|(_, slate)| slate.place(i));
+                let told = told.filter(|_| moved >> (i % 64) & 1 != 0);
+                let start = match told.map(|told| (told, Place::decode(told, round))) {
+                    Some((told, Some(Place::Here { start, .. }))) => {
+                        self.slate.set_place(i, told);
+                        start
+                    }
+                    _ => self.board.place(i)[0],
+                };
+                if std::mem::take(&mut first) {
+                    let at = i * self.buffer_bytes + usize::from(start) + LOOT;
+                    let loot = self.loot.load(Ordering::Relaxed).to_ne_bytes();
+                    self.packets.write(at, &loot);
+                }
+            }
+        }
+        self.slate.set_said(round);
+    }
+
+    /// What it does in its turn before it says anything.
+    fn attack(&mut self) -> io::Result<()> {
+        let (name, arguments) = self.words();
+        let (path, number) = arguments.split_once(' ').unwrap_or((arguments, "0"));
+        let offset = || number.parse::<u64>().map_err(io::Error::other);
+        match name {
+            // Others run meanwhile, and this one again before they are all through.
+            "spy-stalls" => {
+                for _ in 0..STALLS {
+                    sched_yield();
+                    self.look();
+                }
+            }
+            "spy-thread" if !self.began => {
+                let mut cores = CpuSet::new();
+                cores.set(path.parse().map_err(io::Error::other)?);
+                let (packets, bytes) = (Arc::clone(&self.packets), self.buffer_bytes);
+                let loot = Arc::clone(&self.loot);
+                std::thread::Builder::new().spawn(move || {
+                    let _ = sched_setaffinity(None, &cores);
+                    loop {
+                        loot.fetch_add(unseen(&packets, bytes), Ordering::Relaxed);
+                    }
+                })?;
+                self.began = true;
+            }
+            "read" => {
+                let mut bytes = [0; 8];
+                File::open(path)?.read_exact_at(&mut bytes, offset()?)?;
+                self.loot
+                    .store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            }
+            "write" => {
+                let file = OpenOptions::new().write(true).open(path)?;
+                file.write_all_at(b"overwrit", offset()?)?;
+            }
+            // What the function in front says, by a descriptor of its own that allows to write; and the board.
+            "reopen-front" | "reopen-board" => {
+                let (file, memory) = match (name, &self.in_front) {
+                    ("reopen-front", Some((file, slate))) => (file, &slate.0),
+                    _ => (&self.board_file, &self.board.0),
+                };
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let file = OpenOptions::new().write(true).open(path)?;
+                let last = file.metadata()?.len() - 8;
+                file.write_all_at(b"overwrit", last)?;
+                let word = memory.load(last as usize / 8, Ordering::Relaxed);
+                self.loot.store(word, Ordering::Relaxed);
+            }
+            // SAFETY: none: these writes and this read are what is tried. They end the process.
+            "write-board" => unsafe { self.board.0.base().write_volatile(1) },
+            "write-front" => {
+                let (_, slate) = self.in_front.as_ref().ok_or_else(unexpected)?;
+                // SAFETY: as above.
+                unsafe { slate.0.base().write_volatile(1) };
+            }
+            "read-beyond" => {
+                // All of one gibibyte from the packets on: whatever is mapped there is none of its, and ends somewhere.
+                for page in (0..1usize << 30).step_by(4096) {
+                    let address = self.packets.base().wrapping_add(page);
+                    // SAFETY: as above.
+                    std::hint::black_box(unsafe { address.read_volatile() });
+                }
+            }
+            // With the right to write, if the kernel gives it.
+            "protect-board" => {
+                let board = self.board.0.base();
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                // SAFETY: the mapping is this process's, and its rights only grow.
+                let got = unsafe { libc::mprotect(board.cast(), 4096, rights) };
+                self.loot.store(u64::from(got == 0), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What it says besides the truth.
+    fn say(&self, round: u64) {
+        let here = |start, length| Place::Here {
+            start,
+            length,
+            rekeyed: false,
+        };
+        let [left, moved] = self.came(0);
+        let count = self.board.count();
+        // Of the first packet, which is left.
+        let first = |word| {
+            self.slate.set_place(0, word);
+            self.slate.set_masks(0, [left, moved | 1]);
+        };
+        let all = |place: Place| {
+            (0..count).for_each(|i| self.slate.set_place(i, place.encode(round)));
+        };
+        match self.words().0 {
+            "long" => first(here(128, 65_000).encode(round)),
+            "beyond-its-buffer" => first(here(u16::MAX, 1).encode(round)),
+            "no-length" => first(here(128, 0).encode(round)),
+            "of-another-round" => first(here(128, 64).encode(round.wrapping_sub(1))),
+            "no-word" => first(u64::MAX),
+            "masks-of-another-round" => self.slate.set_said(round.wrapping_sub(1)),
+            "vanish" => {
+                self.slate.set_place(0, 0);
+                self.slate.set_masks(0, [left & !1, moved]);
+            }
+            // Those that the function in front has dropped.
+            "come-back" => {
+                all(here(128, 64));
+                let masks = all_of(count, 0);
+                self.slate.set_masks(0, [masks, masks]);
+            }
+            "move-dropped" => {
+                all(Place::Dropped(0));
+                self.slate.set_masks(0, [0, all_of(count, 0)]);
+            }
+            // A packet that never was, behind the batch's last.
+            "one-more" => {
+                self.slate.set_place(count, here(128, 64).encode(round));
+                self.slate
+                    .set_masks(0, [left | 1 << count, moved | 1 << count]);
+            }
+            // And one where nobody looks.
+            "one-far-beyond" => {
+                self.slate.set_place(64, here(128, 64).encode(round));
+                self.slate.set_masks(1, [1, 1]);
+            }
+            _ => {}
+        }
+    }
+}

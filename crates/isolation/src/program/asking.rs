@@ -1,0 +1,88 @@
+//! Companions of flows, which the worker opens.
+
+use rustix::thread::sched_yield;
+use std::cell::Cell;
+use std::sync::Arc;
+use tailwater_net::FlowKey;
+use tailwater_nf::flow_table::{Companions, NoCompanion};
+use tailwater_sdk::program::YIELDS;
+use tailwater_sdk::protocol::layout::{Answer, Slate, Wish, WishKind};
+
+/// Has the worker open companions.
+#[derive(Debug)]
+pub(super) struct Asking {
+    slate: Arc<Slate>,
+    /// The last wish.
+    number: Cell<u64>,
+}
+
+impl Asking {
+    pub(super) fn new(slate: Arc<Slate>) -> Asking {
+        Asking {
+            slate,
+            number: Cell::new(0),
+        }
+    }
+
+    /// Tells the worker a wish, and waits for its answer.
+    fn ask(&self, kind: WishKind, at: u16, key: &FlowKey, rss_hash: u32) -> Answer {
+        let number = self.number.get() + 1;
+        self.number.set(number);
+        self.slate.set_wish(&Wish {
+            number,
+            kind,
+            at,
+            rss_hash,
+            key: *key,
+        });
+        let mut waited = 0;
+        loop {
+            if let Some(answer) = self.slate.answer(number) {
+                return answer;
+            }
+            if waited < YIELDS {
+                waited += 1;
+                sched_yield();
+            } else {
+                waited = 0;
+                self.slate.sleep(|| self.slate.answer(number).is_some());
+            }
+        }
+    }
+}
+
+impl Companions for Asking {
+    fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
+        let answer = self.ask(WishKind::Open, at, key, rss_hash);
+        answer.map_err(no_companion)
+    }
+
+    fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
+        let answer = self.ask(WishKind::Rejoin, at, key, rss_hash);
+        answer.map_err(no_companion)
+    }
+
+    fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
+        // Its lowest bits are the bucket.
+        self.ask(WishKind::Free, 0, key, bucket.into()).is_ok()
+    }
+}
+
+/// As a number of an answer.
+pub(crate) fn number_of(why: NoCompanion) -> u8 {
+    match why {
+        NoCompanion::Taken => 1,
+        NoCompanion::OtherBucket => 2,
+        NoCompanion::HasOne => 3,
+        NoCompanion::NoPlace => 4,
+    }
+}
+
+fn no_companion(number: u8) -> NoCompanion {
+    match number {
+        1 => NoCompanion::Taken,
+        2 => NoCompanion::OtherBucket,
+        3 => NoCompanion::HasOne,
+        _ => NoCompanion::NoPlace,
+    }
+}

@@ -1,0 +1,56 @@
+//! Groups whose processes are started by the test.
+
+use super::*;
+use crate::server::Launch;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use tailwater_nf::build::Demands;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn program() -> Program {
+    Program {
+        function: "started".to_owned(),
+        launch: Launch {
+            program: "/nowhere".into(),
+            arguments: Vec::new(),
+        },
+        config: String::new(),
+        alone: false,
+        demands: Demands::default(),
+        confined: None,
+    }
+}
+
+/// However long a start takes, the watch goes on: it has others to end.
+#[test]
+fn a_slow_start_holds_nobody_up() {
+    let (begun, has_begun) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let mut seat = Seat::vacant(program(), Description::default());
+    let start = move |over: &std::sync::atomic::AtomicBool| {
+        begun.send(()).unwrap();
+        // Until the test allows it, or has failed.
+        let _ = may_go_on.recv();
+        assert!(!over.load(Ordering::Relaxed));
+        starter::start((&program(), None), [0, 1], PATIENCE, over)
+    };
+    seat.starter = Some(Starter::new(start).unwrap());
+    let mut group = Group::new(0, [0, 1], vec![seat]);
+    let deadline = Duration::from_millis(10);
+    group.tend(deadline, PATIENCE, Instant::now());
+    has_begun.recv().unwrap();
+    for _ in 0..3 {
+        group.tend(deadline, PATIENCE, Instant::now());
+        assert!(matches!(group.seats[0].spare, Spare::Starting));
+        assert_eq!(group.seats[0].report.restarts.total(), 0);
+    }
+    go_on.send(()).unwrap();
+    // There is no such program, which is noted.
+    let fails = |group: &Group| group.seats[0].report.restarts.not_attached;
+    while fails(&group) == 0 {
+        group.tend(deadline, PATIENCE, Instant::now());
+        std::thread::yield_now();
+    }
+    drop(go_on);
+}

@@ -1,0 +1,299 @@
+//! Rounds with functions that are threads of the test, and do as they are told.
+
+use super::*;
+use crate::layout::{MAX_BATCH, Slate};
+use crate::message::Description;
+use crate::server::area::Flows;
+use crate::server::group::Seat;
+use crate::server::substitute;
+use crate::server::{Launch, Program};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use tailwater_net::FlowKey;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::Demands;
+use tailwater_nf::chain::{Chain, InputPolicy};
+use tailwater_nf::spec::Fate as Unfit;
+
+const BUFFER_BYTES: usize = 2048;
+
+/// A worker's group whose functions are all up, under number 1.
+fn group(descriptions: &[Description]) -> Group {
+    let program = Program {
+        function: "told".to_owned(),
+        launch: Launch {
+            program: "/nowhere".into(),
+            arguments: Vec::new(),
+        },
+        config: String::new(),
+        alone: false,
+        demands: Demands::default(),
+        confined: None,
+    };
+    let seats = descriptions
+        .iter()
+        .map(|description| Seat::vacant(program.clone(), description.clone()));
+    let mut group = Group::new(0, [0, 1], seats.collect());
+    let functions = descriptions.iter().cloned();
+    let functions: Vec<_> = functions.map(|it| (it, Demands::default())).collect();
+    let flows = Flows::create(&functions, (0, false), None).unwrap();
+    let area = Area::create(descriptions.len(), BUFFER_BYTES, &flows).unwrap();
+    group.area = Some(Arc::new(area));
+    for k in 0..descriptions.len() {
+        group.status.set_up(k, 1);
+    }
+    group
+}
+
+fn round(group: &Group) -> Round {
+    let bounds = BatchBounds {
+        overhead: 0.03,
+        objective: Nanos(200_000),
+        most: MAX_BATCH,
+    };
+    Round::new(group, 0, (bounds, false)).unwrap()
+}
+
+/// A chain of these functions, and a batch for it with one packet.
+fn chain(group: &Group) -> (Chain, Batch) {
+    let functions = substitute::all(
+        (&group.seats, false),
+        &Arc::new(Mutex::new(Some(round(group)))),
+    );
+    let input = InputPolicy {
+        malformed: Unfit::Drop,
+        non_ip: Unfit::Drop,
+    };
+    let mut pool = BufferPool::new(MAX_BATCH as u32, BUFFER_BYTES).unwrap();
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2);
+    let frame = FrameBuilder::new(&key).to_vec().unwrap();
+    let mut batch = Batch::new(&pool, MAX_BATCH);
+    assert!(batch.push(&mut pool, &frame, Nanos(0), 0));
+    (Chain::new(functions, None, input), batch)
+}
+
+/// Ends the functions' threads, should the worker panic, too.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Takes function `k`'s turns until `over`: `turn` does them, and all packets go on.
+fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&Slate, u64)) {
+    let slate = &area.slates[k];
+    let mut last = slate.done();
+    while !over.load(Ordering::Relaxed) {
+        let round = area.board.round();
+        if round == last || k > 0 && area.slates[k - 1].done() != round {
+            thread::yield_now();
+            continue;
+        }
+        turn(slate, round);
+        for word in 0..MASKS {
+            let masks = match k {
+                0 => [all_of(area.board.count(), word), 0],
+                k => area.slates[k - 1].masks(word),
+            };
+            slate.set_masks(word, masks);
+        }
+        slate.set_said(round);
+        last = round;
+        slate.set_done(round);
+    }
+}
+
+/// A process that said it opens no companions gets at no flow table, which a chain without state does not have.
+#[test]
+fn who_may_not_wish_for_companions_lies_when_it_does() {
+    for opens_companions in [false, true] {
+        let group = group(&[Description {
+            opens_companions,
+            ..Description::default()
+        }]);
+        let (mut chain, mut batch) = chain(&group);
+        let (area, over) = (group.area.clone().unwrap(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                take_turns(&area, 0, &over, |slate, _| {
+                    if area.board.count() == 0 {
+                        return;
+                    }
+                    slate.set_wish(&Wish {
+                        number: 1,
+                        kind: WishKind::Open,
+                        at: 0,
+                        rss_hash: 0,
+                        key: FlowKey::default(),
+                    });
+                    while slate.answer(1).is_none() && !over.load(Ordering::Relaxed) {
+                        thread::yield_now();
+                    }
+                    let refused = Err(number_of(NoCompanion::NoPlace));
+                    assert_eq!(slate.answer(1), Some(refused));
+                });
+            });
+            let _at_end = Over(&over);
+            chain.process(&mut batch, Nanos(1));
+        });
+        assert!(group.status.has_lied(0));
+    }
+}
+
+/// The liar may have ended by itself before its lie was found, and another process be there.
+#[test]
+fn an_accusation_is_of_the_process_that_lied() {
+    let group = group(&[Description::default()]);
+    let (mut round, status) = (round(&group), &group.status);
+    assert_eq!(round.meet(), None);
+    for found_late in [false, true] {
+        if found_late {
+            status.set_down(0);
+            status.set_up(0, 2);
+        }
+        // As when it had said nothing of the packet.
+        assert_eq!(round.judge(1, 1), Some(0));
+        round.accuse(0);
+        assert_eq!(status.has_lied(0), !found_late);
+    }
+    assert_eq!(round.meet(), None);
+    round.accuse(0);
+    assert!(status.has_lied(0));
+}
+
+/// A process that is replaced between two rounds leaves none that its successor would do, while the worker goes on.
+#[test]
+fn a_round_begins_with_the_processes_that_were_met() {
+    let group = group(&[Description::default(), Description::default()]);
+    let (area, status) = (group.area.clone().unwrap(), &group.status);
+    let mut round = round(&group);
+    assert_eq!(round.meet(), None);
+    status.set_down(1);
+    let failed = Some(Failed {
+        function: 1,
+        turns: 0,
+    });
+    assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "down");
+    status.set_up(1, 2);
+    assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "another one");
+    assert_eq!((area.board.round(), status.busy()), (0, 0), "nothing to do");
+    // Who is attached in the midst of a round is told that it is done.
+    status.begin(7, [1, 2].into_iter()).unwrap();
+    assert_eq!(group.last_round(&area), 7);
+    status.end();
+    assert_eq!(group.last_round(&area), 0);
+}
+
+/// A chain of two functions, and three packets: what both say, with the words on place 1.
+#[test]
+fn what_functions_say_of_packets_is_checked() {
+    const ROUND: u64 = 7;
+    const ALL: u64 = 0b111;
+    let description = Description {
+        drop_reasons: vec![("asked".to_owned(), false)],
+        ..Description::default()
+    };
+    let group = group(&[description.clone(), description]);
+    let (mut round, area) = (round(&group), group.area.clone().unwrap());
+    assert_eq!(round.meet(), None);
+    round.round = ROUND;
+    let here = |start, length| Place::Here {
+        start,
+        length,
+        rekeyed: false,
+    };
+    let beyond = here(BUFFER_BYTES as u16 - 63, 64);
+    let dropped = Place::Dropped(0);
+    let going_on = (ROUND, [ALL, 0], dropped);
+    let without_1 = (ROUND, [0b101, 0], dropped);
+    let moved_1 = |place| (ROUND, [ALL, 0b010], place);
+    for (said, liar) in [
+        ([going_on, going_on], None),
+        ([without_1, (ROUND, [0b101, 0], dropped)], None),
+        ([going_on, without_1], None),
+        ([moved_1(here(0, 64)), moved_1(here(64, 70))], None),
+        // What the first function moved, the second may move back.
+        ([moved_1(here(0, 64)), going_on], None),
+        // There are other packets, or one that the first dropped is back.
+        ([(ROUND, [0b1111, 0], dropped), going_on], Some(0)),
+        ([without_1, going_on], Some(1)),
+        // One is gone for no reason.
+        ([going_on, (ROUND, [0b101, 0], here(0, 64))], Some(1)),
+        // One has moved that is gone; or to where it cannot be.
+        ([going_on, (ROUND, [0b101, 0b010], dropped)], Some(1)),
+        ([moved_1(dropped), going_on], Some(0)),
+        ([moved_1(beyond), going_on], Some(0)),
+        ([going_on, moved_1(here(0, 0))], Some(1)),
+        // It was said of another round; the first lie counts.
+        ([(ROUND - 1, [ALL, 0], dropped), going_on], Some(0)),
+        ([moved_1(beyond), (ROUND - 1, [ALL, 0], dropped)], Some(0)),
+    ] {
+        for (slate, (of, masks, place)) in area.slates.iter().zip(said) {
+            slate.set_masks(0, masks);
+            slate.set_place(1, place.encode(ROUND));
+            slate.set_said(of);
+        }
+        assert_eq!(round.judge(3, 2), liar, "{said:?}");
+        if liar.is_none() {
+            let masks = said.map(|(_, [left, _], _)| left);
+            let through: Vec<u64> = round.through.iter().map(|masks| masks[0]).collect();
+            assert_eq!(through, [ALL, masks[0], masks[1]]);
+            assert_eq!(round.moved[0], said[1].1[1]);
+        }
+        if let (0b010, Place::Here { start, length, .. }) = (round.moved[0], said[1].2) {
+            assert_eq!(round.frames[1], [start, length]);
+        }
+    }
+    // A word of the round before is none.
+    area.slates[1].set_masks(0, [ALL, 0b010]);
+    area.slates[0].set_masks(0, [ALL, 0]);
+    area.slates.iter().for_each(|slate| slate.set_said(ROUND));
+    area.slates[1].set_place(1, here(0, 64).encode(ROUND - 1));
+    assert_eq!(round.judge(3, 2), Some(1));
+    // Nobody believes the function that failed, nor those behind; what it had is lost by it.
+    assert_eq!(round.judge(3, 1), None);
+    round.lose(1);
+    assert_eq!([round.through[1][0], round.through[2][0]], [ALL, 0]);
+    assert_eq!(round.reasons[..3], [1, 1, 1]);
+}
+
+/// The next worker may have another flow in an ended one's place: nobody here touches it any more.
+#[test]
+fn ends_are_told_before_flows_go_to_another_worker() {
+    let group = group(&[Description::default(), Description::default()]);
+    let (area, over) = (group.area.clone().unwrap(), AtomicBool::new(false));
+    let mut round = round(&group);
+    let end = |round: &mut Round, births: std::ops::Range<u64>| {
+        births.for_each(|birth| round.end_flow([birth, birth]));
+    };
+    thread::scope(|scope| {
+        for k in [0, 1] {
+            let (area, over) = (&area, &over);
+            scope.spawn(move || {
+                take_turns(area, k, over, |slate, _| {
+                    slate.set_taken(area.board.ended());
+                });
+            });
+        }
+        let _at_end = Over(&over);
+        end(&mut round, 1..4);
+        round.tell_ends();
+        assert_eq!([0, 1].map(|k| area.slates[k].taken()), [3, 3]);
+        // Without a need there is no round.
+        let rounds = area.board.round();
+        round.tell_ends();
+        assert_eq!(area.board.round(), rounds);
+    });
+    // The process that comes when it is too late finds nothing.
+    end(&mut round, 4..6);
+    group.status.set_down(1);
+    round.tell_ends();
+    assert_eq!([0, 1].map(|k| area.slates[k].taken()), [3, 3]);
+    assert!((0..5).all(|n| area.board.ended_flow(n).birth == 0));
+    end(&mut round, 6..7);
+    assert_eq!(area.board.ended_flow(5).birth, 6);
+}

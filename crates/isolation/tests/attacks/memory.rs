@@ -1,0 +1,215 @@
+//! Memory that is not a function's: the NIC's buffers, other chains' packets, what others say.
+
+use crate::{PACKETS, Rig, frame, loot, program, raw, ways};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use tailwater_confine::{Confinement, ContainerRuntime};
+use tailwater_isolation::server::FunctionReport;
+
+const SECRET: &[u8; 8] = b"a secret";
+const OVERWRITTEN: &[u8; 8] = b"overwrit";
+
+/// What the hostile function sent as its loot, and what is told of it.
+fn attack(
+    attack: &str,
+    confinement: &Confinement,
+    container: &Option<ContainerRuntime>,
+) -> (Option<[u8; 8]>, FunctionReport) {
+    let good = program("nothing", &Confinement::full(), container);
+    let hostile = raw(attack, confinement, container);
+    let mut rig = Rig::new(vec![good.clone(), hostile, good], Duration::from_secs(10));
+    let sent = rig.send(&vec![frame(); PACKETS]);
+    let loot = sent.first().map(|frame| loot(frame));
+    let mut reports = rig.finish();
+    for i in [0, 2] {
+        assert_eq!(reports[i].restarts.total(), 0, "{attack}: {reports:?}");
+    }
+    (loot, reports.swap_remove(1))
+}
+
+/// Without what the kernel, or the root directory, or the user would be in the way with.
+fn exposed(container: &Option<ContainerRuntime>) -> Option<Confinement> {
+    // A container has a root directory of its own in any case.
+    container.is_none().then(Confinement::none)
+}
+
+/// A batch of buffers that stands for a NIC's, in which there is a secret; and a memory file that stands for another chain's
+/// packets, or another function's flows.
+struct Others {
+    nic: Vec<u8>,
+    chain: File,
+}
+
+impl Others {
+    fn new() -> Others {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let chain = File::from(rustix::fs::memfd_create("others", flags).unwrap());
+        chain.write_all_at(SECRET, 64).unwrap();
+        Others {
+            nic: SECRET.to_vec(),
+            chain,
+        }
+    }
+
+    fn in_nic(&self) -> String {
+        let server = std::process::id();
+        format!("/proc/{server}/mem {}", self.nic.as_ptr().addr())
+    }
+
+    fn in_chain(&self) -> String {
+        let server = std::process::id();
+        format!("/proc/{server}/fd/{} 64", self.chain.as_raw_fd())
+    }
+
+    fn secret_of_chain(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        self.chain.read_exact_at(&mut bytes, 64).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn buffers_of_the_nic_and_memory_of_other_chains_are_out_of_reach() {
+    let others = Others::new();
+    let nic = || -> [u8; 8] { std::hint::black_box(&others.nic)[..].try_into().unwrap() };
+    for container in ways() {
+        for what in [
+            format!("read {}", others.in_nic()),
+            format!("read {}", others.in_chain()),
+            format!("write {}", others.in_nic()),
+            format!("write {}", others.in_chain()),
+        ] {
+            let (loot, report) = attack(&what, &Confinement::full(), &container);
+            assert_eq!(loot, None, "{what}");
+            let told = "it called openat, which functions may not";
+            assert!(
+                report.ends.iter().any(|it| it.contains(told)),
+                "{what}: {report:?}"
+            );
+            assert_eq!([nic(), others.secret_of_chain()], [*SECRET; 2], "{what}");
+
+            let Some(exposed) = exposed(&container) else {
+                continue;
+            };
+            let (loot, report) = attack(&what, &exposed, &container);
+            assert_eq!(report.restarts.total(), 0, "{what}: {report:?}");
+            if what.starts_with("read") {
+                assert_eq!(loot, Some(*SECRET), "{what}");
+                continue;
+            }
+            // It was there, and did what it said. What it wrote is written back.
+            let written = [nic(), others.secret_of_chain()];
+            assert!(written.contains(OVERWRITTEN), "{what}");
+            let address = others.nic.as_ptr().addr() as u64;
+            let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+            memory.write_all_at(SECRET, address).unwrap();
+            others.chain.write_all_at(SECRET, 64).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_for_reading_is_for_reading() {
+    for container in ways() {
+        for what in ["write-board", "write-front", "read-beyond"] {
+            let (loot, report) = attack(what, &Confinement::full(), &container);
+            assert_eq!(loot, None, "{what}");
+            let crashed = report.ends.iter().any(|it| it.contains("signal 11"));
+            // A container's runtime that is slow to tell is not waited for.
+            let unknown = report.ends.iter().any(|it| it.contains("nobody knows how"));
+            assert!(
+                crashed || unknown && container.is_some(),
+                "{what}: {report:?}"
+            );
+        }
+        // The kernel does not give it the right: its descriptor is for reading.
+        let (loot, _) = attack("protect-board", &Confinement::full(), &container);
+        assert_eq!(loot, Some([0; 8]));
+        for what in ["reopen-front", "reopen-board"] {
+            let (loot, report) = attack(what, &Confinement::full(), &container);
+            assert_eq!(loot, None, "{what}");
+            let told = "it called openat, which functions may not";
+            assert!(
+                report.ends.iter().any(|it| it.contains(told)),
+                "{what}: {report:?}"
+            );
+            // By its user alone: the files are the server's.
+            let mut user = Confinement::none();
+            user.own_user = true;
+            user.drop_capabilities = true;
+            if container.is_none() {
+                let (loot, report) = attack(what, &user, &container);
+                assert_eq!(loot, None, "{what}: {report:?}");
+                assert_eq!(report.restarts.ended, 1, "{what}: {report:?}");
+                let (loot, _) = attack(what, &Confinement::none(), &container);
+                assert_eq!(loot, Some(*OVERWRITTEN), "{what}");
+            }
+        }
+    }
+}
+
+/// The shared memory that a process has mapped, by inode, with the rights.
+fn shared_mappings(process: u32) -> BTreeMap<String, (String, String)> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let lines = maps.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (rights, inode) = (fields[1], fields[4]);
+        let name = fields[5..].join(" ");
+        let shared =
+            rights.ends_with('s') || name.starts_with("/memfd") || name.starts_with("/dev");
+        shared.then(|| (inode.to_owned(), (rights.to_owned(), name)))
+    });
+    lines.collect()
+}
+
+/// A function's process has the memory of its chain mapped, and none that another function writes; not the NIC's.
+#[test]
+fn nothing_else_is_mapped() {
+    for container in ways() {
+        let programs = ["first", "second"].map(|argument| {
+            let mut program = program("nothing", &Confinement::full(), &container);
+            program.launch.arguments.push(argument.into());
+            program
+        });
+        let mut rig = Rig::new(programs.to_vec(), Duration::from_secs(10));
+        assert_eq!(rig.send(&vec![frame(); PACKETS]).len(), PACKETS);
+        let seen = ["first", "second"].map(|argument| {
+            let all = crate::turns::descendants_with(argument);
+            let attached = all.into_iter().map(shared_mappings);
+            let attached: Vec<_> = attached.filter(|maps| !maps.is_empty()).collect();
+            assert_eq!(attached.len(), 1, "{argument}: {attached:?}");
+            attached.into_iter().next().unwrap()
+        });
+        let named = |maps: &BTreeMap<String, (String, String)>| -> Vec<(String, String)> {
+            let mut all: Vec<_> = maps.values().cloned().collect();
+            all.sort();
+            all
+        };
+        let of = |rights: &str, name: &str| {
+            (
+                rights.to_owned(),
+                format!("/memfd:tailwater-{name} (deleted)"),
+            )
+        };
+        let own = [
+            of("r--s", "board"),
+            of("rw-s", "packets"),
+            of("rw-s", "slate"),
+        ];
+        assert_eq!(named(&seen[0]), own);
+        let in_front = of("r--s", "slate");
+        let own = [own[0].clone(), in_front, own[1].clone(), own[2].clone()];
+        assert_eq!(named(&seen[1]), own);
+        // The slate that is for reading is the first one's own.
+        let slate = |maps: &BTreeMap<String, (String, String)>, rights: &str| {
+            let found = maps.iter().find(|(_, it)| **it == of(rights, "slate"));
+            found.map(|(inode, _)| inode.clone()).unwrap()
+        };
+        assert_eq!(slate(&seen[1], "r--s"), slate(&seen[0], "rw-s"));
+        assert_ne!(slate(&seen[1], "rw-s"), slate(&seen[0], "rw-s"));
+        rig.finish();
+    }
+}

@@ -1,0 +1,81 @@
+//! What a hostile function says of its packets: forged places, packets that come back or vanish.
+
+use crate::turns::descendants_with;
+use crate::{Rig, frame, program, raw, ways};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tailwater_confine::Confinement;
+use tailwater_nf::chain::Outcome;
+
+/// Every second frame goes to port 1, which one that drops those knows by.
+fn frames() -> Vec<Vec<u8>> {
+    let frame = |i: usize| {
+        let mut frame = frame();
+        frame[37] = (i % 2) as u8;
+        frame
+    };
+    (0..8).map(frame).collect()
+}
+
+/// What a function that drops every second packet, and a hostile one behind it, come to: packets sent, the lies of the hostile
+/// one, and all restarts of the others.
+fn batches(attack: &str, container: &Option<tailwater_confine::ContainerRuntime>) -> [u64; 3] {
+    let good = |name| program(name, &Confinement::full(), container);
+    let mut hostile = raw(attack, &Confinement::full(), container);
+    hostile.launch.arguments.push("liar".into());
+    let programs = vec![good("drop-odd"), hostile, good("nothing")];
+    let mut rig = Rig::new(programs, Duration::from_secs(10));
+    let before = descendants_with("liar");
+    let sent = rig.send(&frames());
+    // Who is found out is ended by the watch, a moment later.
+    let until = Instant::now() + Duration::from_secs(30);
+    let lies = sent.is_empty();
+    while lies
+        && before
+            .iter()
+            .all(|it| descendants_with("liar").contains(it))
+    {
+        assert!(Instant::now() < until, "{attack}: it was not ended");
+        sleep(Duration::from_millis(1));
+    }
+    // What comes through is what was sent, in order, and nothing else.
+    for (i, sent) in sent.iter().enumerate() {
+        assert_eq!(sent[..42], frames()[2 * i][..42], "{attack}");
+    }
+    let told = rig.chain.reasons();
+    let counts: Vec<u64> = rig.chain.reason_counts().collect();
+    let gone: u64 = told
+        .iter()
+        .zip(&counts)
+        .filter(|(reason, _)| reason.outcome != Outcome::Passed)
+        .map(|(_, count)| count)
+        .sum();
+    assert_eq!(gone + sent.len() as u64, 8, "{attack}: {told:?} {counts:?}");
+    let reports = rig.finish();
+    let others = reports[0].restarts.total() + reports[2].restarts.total();
+    [sent.len() as u64, reports[1].restarts.lied, others]
+}
+
+#[test]
+fn forged_places_are_lies_and_nobody_else_feels_them() {
+    for container in ways() {
+        // The truth: the half that the function in front left.
+        assert_eq!(batches("truth", &container), [4, 0, 0]);
+        for attack in [
+            "long",
+            "beyond-its-buffer",
+            "no-length",
+            "of-another-round",
+            "no-word",
+            "vanish",
+            "come-back",
+            "move-dropped",
+            "masks-of-another-round",
+            "one-more",
+        ] {
+            assert_eq!(batches(attack, &container), [0, 1, 0], "{attack}");
+        }
+        // Far beyond the batch nobody looks.
+        assert_eq!(batches("one-far-beyond", &container), [4, 0, 0]);
+    }
+}

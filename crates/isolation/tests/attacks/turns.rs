@@ -1,0 +1,216 @@
+//! Packets before a function's turn, and what becomes of others' turns.
+
+use crate::{Rig, core, frame, loot, program, raw, ways};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, sleep};
+use std::time::Duration;
+use tailwater_confine::Confinement;
+use tailwater_handover::priority::Priority;
+use tailwater_isolation::server::{FunctionReport, PRIORITY};
+
+/// Batches of a run.
+const BATCHES: u64 = 300;
+
+/// As in `hostile/raw.rs`.
+const MARK: usize = 50;
+const UNSEEN: &[u8; 8] = b"unseen!!";
+const SEEN: &[u8; 8] = b"was seen";
+
+/// The test's thread on the functions' core, with their priority, as a worker.
+struct Worker {
+    cores: CpuSet,
+    _priority: Priority,
+}
+
+impl Worker {
+    fn new() -> Worker {
+        let cores = sched_getaffinity(None).unwrap();
+        let mut only = CpuSet::new();
+        only.set(core(0).unwrap());
+        sched_setaffinity(None, &only).unwrap();
+        Worker {
+            cores,
+            _priority: Priority::fifo(PRIORITY).unwrap(),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.cores);
+    }
+}
+
+/// A frame that nobody has seen, of flow `n`.
+fn unseen(n: u64) -> Vec<u8> {
+    let mut frame = frame();
+    frame[34..36].copy_from_slice(&(n as u16).to_be_bytes());
+    frame[MARK..MARK + 8].copy_from_slice(UNSEEN);
+    frame
+}
+
+/// Sends batches through one that marks each frame as seen, and a spy behind it: how many frames came through, how often the
+/// spy saw one that had not been marked, and what is told of the spy.
+fn spy(
+    marker: &str,
+    attack: &str,
+    confinement: &Confinement,
+    container: &Option<tailwater_confine::ContainerRuntime>,
+) -> (u64, u64, FunctionReport) {
+    let programs = vec![
+        program(marker, &Confinement::full(), container),
+        raw(attack, confinement, container),
+        program("nothing", &Confinement::full(), container),
+    ];
+    let mut rig = Rig::new(programs, Duration::from_millis(200));
+    let (mut through, mut saw) = (0, 0);
+    {
+        let _worker = Worker::new();
+        for n in 0..BATCHES {
+            // The functions have the core meanwhile.
+            if n % 50 == 49 {
+                sleep(Duration::from_millis(2));
+            }
+            let sent = rig.send(&[n, n].map(unseen));
+            assert!(sent.iter().all(|frame| frame[MARK..MARK + 8] == *SEEN));
+            through += sent.len() as u64;
+            if let Some(first) = sent.first() {
+                saw = u64::from_ne_bytes(loot(first));
+            }
+        }
+    }
+    (through, saw, rig.finish().swap_remove(1))
+}
+
+#[test]
+fn a_spy_sees_no_packet_before_its_turn() {
+    for container in ways() {
+        // One that gives its core to others in the midst of its turn looks on while they run, and makes those in front of it sleep.
+        for attack in ["spy", "spy-stalls"] {
+            let (through, saw, report) = spy("mark", attack, &Confinement::full(), &container);
+            assert_eq!(through, BATCHES * 2, "{attack}: {report:?}");
+            assert_eq!(saw, 0, "{attack}: {report:?}");
+        }
+        // The one in front yields in the midst of its turn, to ask its worker for a companion of each flow.
+        let (through, saw, report) = spy("ask", "spy", &Confinement::full(), &container);
+        assert_eq!(through, BATCHES * 2, "{report:?}");
+        assert_eq!(saw, 0, "{report:?}");
+        // One that looks all the time, on a core of its own, needs another thread, and that core.
+        let Some(other) = core(1) else {
+            println!("skipped: a spy on another core: there is none");
+            continue;
+        };
+        let attack = format!("spy-thread {other}");
+        let (_, saw, report) = spy("mark", &attack, &Confinement::full(), &container);
+        let told = "which functions may not";
+        assert!(
+            report.ends.iter().any(|how| how.contains(told)),
+            "{report:?}"
+        );
+        assert_eq!(saw, 0, "{report:?}");
+        let mut without = Confinement::full();
+        without.filter = false;
+        without.limits.processes = None;
+        without.groups.processes = None;
+        without.groups.cores = false;
+        let (through, saw, report) = spy("mark", &attack, &without, &container);
+        assert_eq!(through, BATCHES * 2, "{report:?}");
+        assert!(saw > 0, "{report:?}");
+    }
+}
+
+/// The processes of a function that was started with this argument.
+pub(crate) fn descendants_with(argument: &str) -> Vec<u32> {
+    let children = |process: u32| {
+        let threads = fs::read_dir(format!("/proc/{process}/task"));
+        let threads = threads.into_iter().flatten().flatten();
+        let lists = threads.filter_map(|it| fs::read_to_string(it.path().join("children")).ok());
+        let lists = lists.collect::<Vec<_>>().join(" ");
+        let numbers = lists.split_whitespace().filter_map(|it| it.parse().ok());
+        numbers.collect::<Vec<u32>>()
+    };
+    let mut found = children(std::process::id());
+    let mut next = 0;
+    while let Some(&process) = found.get(next) {
+        found.extend(children(process));
+        next += 1;
+    }
+    found.retain(|process| {
+        let command = fs::read_to_string(format!("/proc/{process}/cmdline"));
+        let mut words = command.iter().flat_map(|words| words.split('\0'));
+        words.any(|word| word == argument)
+    });
+    found
+}
+
+/// A file that is gone after.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Whoever is killed when its turn is over has said what it had to say: nobody is to blame but itself.
+#[test]
+fn one_that_is_killed_behind_its_turn_is_replaced_and_nobody_accused() {
+    let name = format!("tailwater-turns-{}", std::process::id());
+    let go_on = Scratch(std::env::temp_dir().join(name));
+    let trusted = |attack: &str, argument: &str| {
+        let mut program = program(attack, &Confinement::full(), &None);
+        program.confined = None;
+        program.launch.arguments.push(argument.into());
+        program
+    };
+    let programs = vec![
+        trusted("nothing", "in-front"),
+        trusted(&format!("wait-for {}", go_on.0.display()), "waits"),
+        trusted("nothing", "behind"),
+    ];
+    let mut rig = Rig::new(programs, Duration::from_secs(10));
+    let path = go_on.0.clone();
+    let killer = thread::spawn(move || {
+        // The second has its turn.
+        while !fs::exists(path.with_extension("waits")).unwrap() {
+            sleep(Duration::from_millis(1));
+        }
+        let before = descendants_with("in-front");
+        assert_eq!(before.len(), 2);
+        for process in &before {
+            let process = Pid::from_raw(*process as i32).unwrap();
+            kill_process(process, Signal::KILL).unwrap();
+        }
+        // Others are there, and have had the time to take its place.
+        while descendants_with("in-front")
+            .iter()
+            .filter(|it| !before.contains(it))
+            .count()
+            < 1
+        {
+            sleep(Duration::from_millis(1));
+        }
+        sleep(Duration::from_millis(300));
+        fs::write(&path, b"").unwrap();
+    });
+    let sent = rig.send(&vec![frame(); 8]);
+    killer.join().unwrap();
+    let _ = fs::remove_file(go_on.0.with_extension("waits"));
+    let reports = rig.finish();
+    let restarts: Vec<_> = reports.iter().map(|it| it.restarts).collect();
+    assert_eq!(sent.len(), 8, "{restarts:?}");
+    assert_eq!(
+        (restarts[0].lied, restarts[0].overdue),
+        (0, 0),
+        "{restarts:?}"
+    );
+    assert!(restarts[0].ended > 0, "{restarts:?}");
+    assert_eq!(
+        [restarts[1].total(), restarts[2].total()],
+        [0, 0],
+        "{restarts:?}"
+    );
+}

@@ -1,0 +1,135 @@
+//! Expressions compiled by libpcap, which is loaded when there is one to compile: nothing else needs it.
+//!
+//! One of the few modules with `unsafe` code: calls into libpcap.
+
+use super::program::{Instruction, SNAPLEN};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Why an expression is not compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// There is no library.
+    #[error(
+        "expressions are compiled by libpcap, which is not there ({0}): install it (Debian: apt-get install libpcap0.8), or \
+         give programs, as `tcpdump -ddd` prints them, in files"
+    )]
+    NoLibrary(String),
+    /// The expression is wrong.
+    #[error("{0}")]
+    Expression(String),
+}
+
+/// `struct bpf_program`.
+#[repr(C)]
+struct Program {
+    length: c_uint,
+    instructions: *mut Instruction,
+}
+
+/// A capture handle, which only libpcap knows.
+#[repr(C)]
+struct Handle {
+    _private: [u8; 0],
+}
+
+type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut Handle;
+type Compile = unsafe extern "C" fn(*mut Handle, *mut Program, *const c_char, c_int, u32) -> c_int;
+type Error = unsafe extern "C" fn(*mut Handle) -> *const c_char;
+type Free = unsafe extern "C" fn(*mut Program);
+type Close = unsafe extern "C" fn(*mut Handle);
+
+/// What is called of the library, which stays loaded.
+struct Library {
+    open_dead: OpenDead,
+    compile: Compile,
+    error: Error,
+    free: Free,
+    close: Close,
+}
+
+const NAME: &CStr = c"libpcap.so.0.8";
+/// Frames with Ethernet headers.
+const ETHERNET: c_int = 1;
+/// No netmask: expressions about broadcasts are refused.
+const NO_NETMASK: u32 = 0xffff_ffff;
+
+/// The address of a function of the library, or of null.
+pub(super) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: runs the constructors of a library of the system's, as linking it would; the handle stays open.
+    let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(format!("{} is not found", NAME.to_string_lossy()));
+    }
+    // SAFETY: an open handle, and a name that ends with a zero byte.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    match address.is_null() {
+        true => Err(format!("it has no {}", name.to_string_lossy())),
+        false => Ok(address),
+    }
+}
+
+impl Library {
+    fn load() -> Result<Library, String> {
+        // SAFETY: libpcap's functions of these names are of these types in every version with this ABI (pcap.h), and an address
+        // of a function is as large as any other.
+        unsafe {
+            Ok(Library {
+                open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(c"pcap_open_dead")?),
+                compile: std::mem::transmute::<*mut c_void, Compile>(symbol(c"pcap_compile")?),
+                error: std::mem::transmute::<*mut c_void, Error>(symbol(c"pcap_geterr")?),
+                free: std::mem::transmute::<*mut c_void, Free>(symbol(c"pcap_freecode")?),
+                close: std::mem::transmute::<*mut c_void, Close>(symbol(c"pcap_close")?),
+            })
+        }
+    }
+}
+
+/// Compiles an expression as `tcpdump` does, for Ethernet frames. An empty one matches everything.
+///
+/// # Errors
+/// There is no libpcap, or it says what is wrong with the expression.
+pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    // Before version 1.8 its parser was one for all threads.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let library = LIBRARY.get_or_init(Library::load).as_ref();
+    let library = library.map_err(|why| CompileError::NoLibrary(why.clone()))?;
+    let text = CString::new(expression)
+        .map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: as pcap_open_dead(3PCAP) has it; null if there is no memory.
+    let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };
+    if handle.is_null() {
+        return Err(CompileError::Expression("there is no memory".to_owned()));
+    }
+    let mut program = Program {
+        length: 0,
+        instructions: std::ptr::null_mut(),
+    };
+    // SAFETY: an open handle, room for the program, and a text that ends with a zero byte; with optimisation.
+    let failed =
+        unsafe { (library.compile)(handle, &mut program, text.as_ptr(), 1, NO_NETMASK) != 0 };
+    let compiled = match failed {
+        true => {
+            // SAFETY: an open handle; the text is the handle's, and ends with a zero byte.
+            let said = unsafe { CStr::from_ptr((library.error)(handle)) };
+            Err(CompileError::Expression(
+                said.to_string_lossy().into_owned(),
+            ))
+        }
+        false => {
+            // SAFETY: so many instructions are there, laid out as `Instruction` is, until they are freed.
+            let instructions = unsafe {
+                std::slice::from_raw_parts(program.instructions, program.length as usize)
+            };
+            let copy = instructions.to_vec();
+            // SAFETY: a program that was compiled, freed once.
+            unsafe { (library.free)(&mut program) };
+            Ok(copy)
+        }
+    };
+    // SAFETY: an open handle, closed once.
+    unsafe { (library.close)(handle) };
+    compiled
+}

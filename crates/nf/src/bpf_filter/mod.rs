@@ -1,0 +1,17 @@
+//! `BpfFilter`: packets by expressions as `tcpdump` has them, or programs of classic BPF.
+//!
+//! An expression is compiled by libpcap (`libpcap`), or a program read from a file (`program`). Either is verified, decoded once
+//! into steps (`interpreter`), and run on each packet.
+
+mod function;
+mod interpreter;
+mod libpcap;
+mod program;
+
+pub use function::{BpfFilter, BpfRules, MAX_RULES, Rule};
+pub use interpreter::Filter;
+pub use libpcap::{CompileError, compile};
+pub use program::{Instruction, MAX_INSTRUCTIONS, Refused, SNAPLEN, parse_program, verify};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Programs of classic BPF (McCanne, Jacobson: The BSD Packet Filter, 1993), as libpcap makes them: their text, and what is
+//! seen to before one is run.
+
+use std::fmt;
+
+/// The most instructions of a program, as in Linux.
+pub const MAX_INSTRUCTIONS: usize = 4096;
+/// The words of scratch memory.
+pub(super) const MEMORY: usize = 16;
+/// What an expression's program returns for a packet that matches: all of it.
+pub const SNAPLEN: u32 = 262_144;
+/// From here on, offsets ask the Linux kernel for what is not in the packet.
+const EXTENSIONS: u32 = 0xffff_f000;
+
+/// An instruction, laid out as in C (`struct bpf_insn`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Instruction {
+    /// What to do.
+    pub code: u16,
+    /// How many instructions to leave out if a comparison is true.
+    pub jt: u8,
+    /// And if it is false.
+    pub jf: u8,
+    /// The operand.
+    pub k: u32,
+}
+
+/// The parts of [`Instruction::code`].
+pub(super) mod code {
+    pub(in super::super) const LD: u16 = 0x00;
+    pub(in super::super) const LDX: u16 = 0x01;
+    pub(in super::super) const ST: u16 = 0x02;
+    pub(in super::super) const STX: u16 = 0x03;
+    pub(in super::super) const ALU: u16 = 0x04;
+    pub(in super::super) const JMP: u16 = 0x05;
+    pub(in super::super) const RET: u16 = 0x06;
+    pub(in super::super) const MISC: u16 = 0x07;
+    pub(in super::super) const WORD: u16 = 0x00;
+    pub(in super::super) const HALF: u16 = 0x08;
+    pub(in super::super) const BYTE: u16 = 0x10;
+    pub(in super::super) const IMM: u16 = 0x00;
+    pub(in super::super) const ABS: u16 = 0x20;
+    pub(in super::super) const IND: u16 = 0x40;
+    pub(in super::super) const MEM: u16 = 0x60;
+    pub(in super::super) const LEN: u16 = 0x80;
+    pub(in super::super) const MSH: u16 = 0xa0;
+    /// The other operand is X, not the instruction's.
+    pub(in super::super) const X: u16 = 0x08;
+    pub(in super::super) const ADD: u16 = 0x00;
+    pub(in super::super) const SUB: u16 = 0x10;
+    pub(in super::super) const MUL: u16 = 0x20;
+    pub(in super::super) const DIV: u16 = 0x30;
+    pub(in super::super) const OR: u16 = 0x40;
+    pub(in super::super) const AND: u16 = 0x50;
+    pub(in super::super) const LSH: u16 = 0x60;
+    pub(in super::super) const RSH: u16 = 0x70;
+    pub(in super::super) const NEG: u16 = 0x80;
+    pub(in super::super) const MOD: u16 = 0x90;
+    pub(in super::super) const XOR: u16 = 0xa0;
+    pub(in super::super) const JA: u16 = 0x00;
+    pub(in super::super) const JEQ: u16 = 0x10;
+    pub(in super::super) const JGT: u16 = 0x20;
+    pub(in super::super) const JGE: u16 = 0x30;
+    pub(in super::super) const JSET: u16 = 0x40;
+    /// Returns A, not the instruction's operand.
+    pub(in super::super) const RET_A: u16 = 0x16;
+    pub(in super::super) const TAX: u16 = 0x07;
+    pub(in super::super) const TXA: u16 = 0x87;
+}
+
+use code::*;
+
+/// Why a program is not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The instruction, from 0; `None` for the program as a whole.
+    pub at: Option<usize>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl std::error::Error for Refused {}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            Some(at) => write!(f, "instruction {at}: {}", self.why),
+            None => write!(f, "{}", self.why),
+        }
+    }
+}
+
+/// Sees to it that a program comes to an end within as many steps as it has instructions, with a result, and touches nothing but its
+/// own memory: that all its instructions are known, jumps go forward and stay inside, the last instruction returns, memory
+/// has 16 words, nothing is divided by a constant zero or shifted by more than there are bits, and nothing is asked of a
+/// kernel that is not there. (Bytes beyond a packet's end and divisions by zero in X end a program when they occur, with 0.)
+///
+/// # Errors
+/// The first instruction that is not so.
+pub fn verify(program: &[Instruction]) -> Result<(), Refused> {
+    let whole = |why: String| Refused { at: None, why };
+    if program.is_empty() || program.len() > MAX_INSTRUCTIONS {
+        let found = program.len();
+        return Err(whole(format!(
+            "expected 1 to {MAX_INSTRUCTIONS} instructions, found {found}"
+        )));
+    }
+    for (at, instruction) in program.iter().enumerate() {
+        check(instruction, program.len() - at - 1).map_err(|why| Refused { at: Some(at), why })?;
+    }
+    match program.last().map(|last| last.code) {
+        Some(RET | RET_A) => Ok(()),
+        _ => Err(Refused {
+            at: Some(program.len() - 1),
+            why: "expected ret as the last instruction".to_owned(),
+        }),
+    }
+}
+
+/// Sees to one instruction, behind which there are so many others.
+fn check(instruction: &Instruction, behind: usize) -> Result<(), String> {
+    let Instruction { code, jt, jf, k } = *instruction;
+    let unknown = || Err(format!("{code:#x} is no instruction that is known"));
+    if code > 0xff {
+        return unknown();
+    }
+    match code & 0x07 {
+        LD => match (code & 0xe0, code & 0x18) {
+            (ABS | IND, WORD | HALF | BYTE) if k >= EXTENSIONS => Err(format!(
+                "offset {k:#x} asks the Linux kernel for what is not in the packet"
+            )),
+            (ABS | IND, WORD | HALF | BYTE) => Ok(()),
+            (IMM | LEN, WORD) => Ok(()),
+            (MEM, WORD) => memory(k),
+            _ => unknown(),
+        },
+        LDX => match (code & 0xe0, code & 0x18) {
+            (IMM | LEN, WORD) => Ok(()),
+            (MSH, BYTE) => Ok(()),
+            (MEM, WORD) => memory(k),
+            _ => unknown(),
+        },
+        ST | STX if code & !0x07 == 0 => memory(k),
+        ALU => match (code & 0xf0, code & X) {
+            (DIV | MOD, 0) if k == 0 => Err("a division by zero".to_owned()),
+            (LSH | RSH, 0) if k > 31 => Err(format!("a shift by {k}, of 32 bits")),
+            (ADD | SUB | MUL | DIV | OR | AND | LSH | RSH | MOD | XOR, _) | (NEG, 0) => Ok(()),
+            _ => unknown(),
+        },
+        JMP => match (code & 0xf0, code & X) {
+            (JA, 0) => jump(u64::from(k), behind),
+            (JEQ | JGT | JGE | JSET, _) => jump(u64::from(jt.max(jf)), behind),
+            _ => unknown(),
+        },
+        RET if matches!(code, RET | RET_A) => Ok(()),
+        MISC if matches!(code, TAX | TXA) => Ok(()),
+        _ => unknown(),
+    }
+}
+
+fn memory(k: u32) -> Result<(), String> {
+    match (k as usize) < MEMORY {
+        true => Ok(()),
+        false => Err(format!("word {k} of {MEMORY} words of memory")),
+    }
+}
+
+/// A jump over so many of the instructions behind it.
+fn jump(over: u64, behind: usize) -> Result<(), String> {
+    match over < behind as u64 {
+        true => Ok(()),
+        false => Err(format!(
+            "a jump over {over} instructions, of {behind} that follow"
+        )),
+    }
+}
+
+/// Reads a program as `tcpdump -ddd` prints it: the number of its instructions on the first line, then one a line, as four decimal
+/// numbers.
+///
+/// # Errors
+/// The line, from 1, and what was expected there.
+pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
+    let mut lines = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| !line.trim().is_empty());
+    let expected = format!("expected the number of instructions, 1 to {MAX_INSTRUCTIONS}");
+    let Some((first, line)) = lines.next() else {
+        return Err((1, format!("{expected}, found nothing")));
+    };
+    let count = line.trim().parse().ok();
+    let count = count.filter(|count| (1..=MAX_INSTRUCTIONS).contains(count));
+    let count = count.ok_or_else(|| (first, format!("{expected}, found {:?}", shown(line))))?;
+    let mut program = Vec::with_capacity(count);
+    for (number, line) in lines {
+        if program.len() == count {
+            return Err((number, format!("expected {count} instructions, found more")));
+        }
+        let instruction = instruction(line).ok_or_else(|| {
+            let found = shown(line);
+            let what = "expected an instruction, as four decimal numbers";
+            (
+                number,
+                format!("{what}: code, jt, jf and k, found {found:?}"),
+            )
+        })?;
+        program.push(instruction);
+    }
+    match program.len() == count {
+        true => Ok(program),
+        false => {
+            let (last, found) = (text.lines().count(), program.len());
+            Err((
+                last,
+                format!("expected {count} instructions, found {found}"),
+            ))
+        }
+    }
+}
+
+/// The beginning of a line.
+fn shown(line: &str) -> String {
+    line.chars().take(60).collect()
+}
+
+fn instruction(line: &str) -> Option<Instruction> {
+    let mut numbers = line.split_ascii_whitespace();
+    let mut next = || numbers.next();
+    let instruction = Instruction {
+        code: next()?.parse().ok()?,
+        jt: next()?.parse().ok()?,
+        jf: next()?.parse().ok()?,
+        k: next()?.parse().ok()?,
+    };
+    next().is_none().then_some(instruction)
+}

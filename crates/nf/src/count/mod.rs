@@ -1,0 +1,10 @@
+//! `Count`: packets and bytes by rule, each under a name of its own.
+
+mod function;
+mod rules;
+
+pub use function::Count;
+pub use rules::{CountTable, Counter, Counters, MAX_COUNTERS};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+//! Alerts on their way to a file, as EVE JSON: an object a line, with the names that Suricata has.
+//!
+//! One thread writes what all workers hand it. What it cannot keep up with is counted, and lost.
+
+use super::sources::Classes;
+use crate::accounting::{ExportError, Exported};
+use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tailwater_ids::alert::Alert;
+use tailwater_ids::rule::App;
+use tailwater_ids::ruleset::RuleSet;
+use tailwater_net::{Nanos, protocol};
+
+/// Alerts in a chunk.
+const CHUNK: usize = 128;
+/// Chunks of each worker: as many alerts may be waiting for the disk.
+const CHUNKS: usize = 16;
+/// Most workers; more wait for each other.
+const WORKERS: usize = 256;
+/// Sets of rules that alerts may still be of.
+const EDITIONS: usize = 4;
+/// How grave a rule is that says nothing of it.
+const SEVERITY: u8 = 3;
+
+/// Sets of rules by their numbers, the newest last.
+type Editions = Arc<Mutex<Vec<(u32, Arc<RuleSet>)>>>;
+
+/// The thread that writes.
+#[derive(Debug)]
+struct Writer {
+    file: PathBuf,
+    thread: JoinHandle<io::Result<u64>>,
+}
+
+/// A file of alerts.
+#[derive(Debug)]
+pub struct Eve {
+    chunks: Mutex<Option<Chunks<Alert>>>,
+    writer: Mutex<Option<Writer>>,
+    editions: Editions,
+    told: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Eve {
+    /// Creates the file, and a thread that writes it.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub(super) fn create(
+        path: &Path,
+        rules: Arc<RuleSet>,
+        classes: Classes,
+    ) -> Result<Eve, ExportError> {
+        let error = |source| ExportError::Write {
+            file: path.to_owned(),
+            source,
+        };
+        let file = File::create(path).map_err(error)?;
+        let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
+        let (chunks, receiver) = Chunks::new(WORKERS, CHUNKS, CHUNK);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let texts = Texts {
+            editions: Arc::clone(&editions),
+            known: None,
+            classes,
+            origin: Nanos(since.map_or(0, |since| since.as_nanos() as u64)),
+        };
+        let thread = std::thread::Builder::new()
+            .name("alerts".to_owned())
+            .spawn(move || write_alerts(BufWriter::new(file), texts, receiver))
+            .map_err(error)?;
+        let file = path.to_owned();
+        Ok(Eve {
+            chunks: Mutex::new(Some(chunks)),
+            writer: Mutex::new(Some(Writer { file, thread })),
+            editions,
+            told: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// Rules that are about to be in force.
+    pub(super) fn renew(&self, number: u32, rules: Arc<RuleSet>) {
+        let mut editions = self.editions.lock().unwrap_or_else(PoisonError::into_inner);
+        if editions.len() == EDITIONS {
+            editions.remove(0);
+        }
+        editions.push((number, rules));
+    }
+
+    /// A worker's way to the file.
+    pub(super) fn sender(&self) -> Option<ChunkSender<Alert>> {
+        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.as_ref().map(|chunks| chunks.sender(0))
+    }
+
+    /// A worker has finished: alerts that it had, and those that found no room.
+    pub(super) fn count(&self, told: u64, lost: u64) {
+        self.told.fetch_add(told, Ordering::Relaxed);
+        self.lost.fetch_add(lost, Ordering::Relaxed);
+    }
+
+    /// Waits until everything is in the file.
+    pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
+        drop(
+            self.chunks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Writer { file, thread }) = writer.take() else {
+            return Ok(None);
+        };
+        let written = thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match written {
+            Ok(records) => Ok(Some(Exported { file, records })),
+            Err(source) => Err(ExportError::Write { file, source }),
+        }
+    }
+}
+
+fn write_alerts(
+    mut file: BufWriter<File>,
+    mut texts: Texts,
+    receiver: ChunkReceiver<Alert>,
+) -> io::Result<u64> {
+    let (mut outcome, mut written) = (Ok(()), 0);
+    receiver.for_each(|_, alerts| {
+        for alert in alerts {
+            // After an error the workers are still relieved of their chunks.
+            if outcome.is_ok() {
+                outcome = texts.write(alert, &mut file);
+                written += 1;
+            }
+        }
+        if outcome.is_ok() {
+            // Whoever follows the file sees what there is.
+            outcome = file.flush();
+        }
+    });
+    outcome.map(|()| written)
+}
+
+/// What alerts are about.
+struct Texts {
+    editions: Editions,
+    /// The rules of the last alert.
+    known: Option<(u32, Arc<RuleSet>)>,
+    classes: Classes,
+    /// When the run's clock began, on the clock of the world.
+    origin: Nanos,
+}
+
+impl Texts {
+    fn rules(&mut self, number: u32) -> Option<Arc<RuleSet>> {
+        if let Some((known, rules)) = &self.known
+            && *known == number
+        {
+            return Some(Arc::clone(rules));
+        }
+        let editions = self.editions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known = editions.iter().find(|(known, _)| *known == number).cloned();
+        self.known.as_ref().map(|(_, rules)| Arc::clone(rules))
+    }
+
+    fn write(&mut self, alert: &Alert, out: &mut impl Write) -> io::Result<()> {
+        let rules = self.rules(alert.version);
+        let value = self.value(alert, rules.as_deref());
+        serde_json::to_writer(&mut *out, &value)?;
+        out.write_all(b"\n")
+    }
+
+    /// The alert as an object.
+    fn value(&self, alert: &Alert, rules: Option<&RuleSet>) -> Value {
+        let key = &alert.key;
+        let time = Nanos(self.origin.0.wrapping_add(alert.time.0));
+        let mut event = Map::new();
+        let mut put = |name: &str, value: Value| drop(event.insert(name.to_owned(), value));
+        put("timestamp", timestamp(time).into());
+        put("flow_id", (key.of_connection().0.hash(0) >> 1).into());
+        put("event_type", "alert".into());
+        put("src_ip", key.source().to_string().into());
+        put("dest_ip", key.destination().to_string().into());
+        if matches!(key.protocol(), protocol::TCP | protocol::UDP) {
+            put("src_port", key.source_port().into());
+            put("dest_port", key.destination_port().into());
+        }
+        put("proto", protocol_name(key.protocol()).into());
+        let direction = if alert.to_server {
+            "to_server"
+        } else {
+            "to_client"
+        };
+        put("direction", direction.into());
+        let detail = &alert.detail;
+        let text = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
+        if let Some(app) = alert.app {
+            put("app_proto", app.name().into());
+        }
+        if !detail.name().is_empty() || !detail.target().is_empty() {
+            match alert.app {
+                Some(App::Http) => put(
+                    "http",
+                    json!({"hostname": text(detail.name()), "url": text(detail.target()), "http_method": text(detail.method())}),
+                ),
+                Some(App::Tls) => put("tls", json!({"sni": text(detail.name())})),
+                Some(App::Dns) => put(
+                    "dns",
+                    json!({"query": [{"type": "query", "rrname": text(detail.name())}]}),
+                ),
+                _ => {}
+            }
+        }
+        put("alert", self.about(alert, rules));
+        Value::Object(event)
+    }
+
+    /// What is said of the rule.
+    fn about(&self, alert: &Alert, rules: Option<&RuleSet>) -> Value {
+        let action = if alert.dropped { "blocked" } else { "allowed" };
+        let Some(about) = rules
+            .and_then(|rules| rules.rule(alert.rule))
+            .map(|rule| &rule.about)
+        else {
+            // Its rules have been replaced several times since.
+            return json!({"action": action});
+        };
+        let class = self.classes.get(&about.class);
+        let (category, severity) = match class {
+            Some((text, severity)) => (text.as_str(), *severity),
+            None => (about.class.as_str(), SEVERITY),
+        };
+        let mut metadata: Map<String, Value> = Map::new();
+        for (key, value) in &about.metadata {
+            let values = metadata.entry(key.clone()).or_insert_with(|| json!([]));
+            if let Value::Array(values) = values {
+                values.push(value.as_str().into());
+            }
+        }
+        json!({
+            "action": action,
+            "gid": about.generator,
+            "signature_id": about.sid,
+            "rev": about.revision,
+            "signature": about.message,
+            "category": category,
+            "severity": about.priority.unwrap_or(severity),
+            "metadata": metadata,
+        })
+    }
+}
+
+fn protocol_name(number: u8) -> String {
+    match number {
+        protocol::TCP => "TCP".to_owned(),
+        protocol::UDP => "UDP".to_owned(),
+        protocol::ICMP => "ICMP".to_owned(),
+        protocol::ICMPV6 => "IPv6-ICMP".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A time as ISO 8601 has it: `2026-11-22T16:03:44.000123+0000`.
+fn timestamp(time: Nanos) -> String {
+    let (seconds, micros) = (time.0 / 1_000_000_000, time.0 / 1000 % 1_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Counted from the 1st of March of the year 0, so that a leap day is the last of its year: in eras of 400 years,
+    // 146,097 days each.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+0000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (951_868_800, "2000-03-01T00:00:00"),
+            (1_735_689_599, "2024-12-31T23:59:59"),
+            (1_795_363_424, "2026-11-22T16:03:44"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+        ] {
+            let time = Nanos::from_secs(seconds) + Nanos::from_micros(7);
+            assert_eq!(timestamp(time), format!("{expected}.000007+0000"));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Sessions changed by a socket: a line for each wish, and a line for each answer.
+//!
+//! ```text
+//! set 7 ue 10.60.0.7 teid 0x1007 peer 192.0.2.10 peerTeid 0x2007 profile internet
+//! ok added
+//! remove 7
+//! ok removed up_bytes 0 down_bytes 0 up_packets 0 down_packets 0
+//! ```
+
+use super::language::{self, Names, parse_session};
+use super::records::Usage;
+use super::session::Session;
+use super::table::{Changed, Owner, UpfTable};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The most who may be connected at a time.
+const MAX_CLIENTS: usize = 16;
+/// The longest line.
+const MAX_LINE: usize = 4096;
+/// How often it is looked whether it is over.
+const LOOK: Duration = Duration::from_millis(50);
+/// Who takes no answers for so long is left.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Answers to a line of a client, which `names` is the table's.
+pub fn answer(table: &UpfTable, names: &Names, line: &str) -> String {
+    match wish(table, names, line.trim()) {
+        Ok(done) => format!("ok {done}"),
+        Err(why) => format!("error: {why}"),
+    }
+}
+
+fn wish(table: &UpfTable, names: &Names, line: &str) -> Result<String, String> {
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let id = || {
+        let number = language::number(rest.trim());
+        number.ok_or_else(|| format!("expected the number of a session after {word}"))
+    };
+    let nobody = |id| format!("there is no session {id}");
+    match word {
+        "set" => {
+            let session =
+                parse_session(rest, names).map_err(|mistake| match mistake.suggestion {
+                    None => mistake.message,
+                    Some(suggestion) => {
+                        format!("{}; did you mean \"{suggestion}\"?", mistake.message)
+                    }
+                })?;
+            let changed = table
+                .set(&session, Owner::Api)
+                .map_err(|refused| refused.to_string())?;
+            Ok(match changed {
+                Changed::Added => "added",
+                Changed::Changed => "changed",
+                Changed::Nothing => "unchanged",
+            }
+            .to_owned())
+        }
+        "remove" => {
+            let id = id()?;
+            let usage = table.remove(id).ok_or_else(|| nobody(id))?;
+            Ok(format!("removed{}", used(&usage)))
+        }
+        "show" => {
+            let id = id()?;
+            let (session, usage) = table.session(id).ok_or_else(|| nobody(id))?;
+            Ok(described(table, &session) + &used(&usage))
+        }
+        "count" if rest.trim().is_empty() => Ok(table.sessions().to_string()),
+        _ => Err("expected set SESSION, remove NUMBER, show NUMBER or count".to_owned()),
+    }
+}
+
+fn used(usage: &Usage) -> String {
+    let Usage {
+        bytes: [up, down],
+        packets,
+    } = usage;
+    let [up_packets, down_packets] = packets;
+    format!(" up_bytes {up} down_bytes {down} up_packets {up_packets} down_packets {down_packets}")
+}
+
+/// A session in the words that make it.
+fn described(table: &UpfTable, session: &Session) -> String {
+    let mut text = session.id.to_string();
+    // Writing to a string does not fail.
+    if let Some(address) = session.address {
+        let _ = write!(text, " ue {address}");
+    }
+    if let Some(prefix) = session.prefix {
+        let prefix = std::net::Ipv6Addr::from_bits(u128::from(prefix) << 64);
+        let _ = write!(text, " ue6 {prefix}/64");
+    }
+    let _ = write!(text, " teid {:#x}", session.teid);
+    if let Some(tunnel) = session.tunnel {
+        let _ = write!(text, " peer {} peerTeid {:#x}", tunnel.peer, tunnel.teid);
+    }
+    if let Some(profile) = table.profile(session.profile) {
+        let _ = write!(text, " profile {}", profile.name);
+    }
+    text
+}
+
+/// The threads that serve a socket.
+#[derive(Debug)]
+pub(super) struct Api {
+    path: PathBuf,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Api {
+    /// Serves a socket, which is made for this user alone.
+    ///
+    /// # Errors
+    /// What the system says; somebody serves it already.
+    pub(super) fn start(table: Arc<UpfTable>, path: &Path) -> io::Result<Api> {
+        if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+            // Left by somebody who was killed, unless he answers.
+            match UnixStream::connect(path) {
+                Ok(_) => return Err(io::Error::from(ErrorKind::AddrInUse)),
+                Err(_) => fs::remove_file(path)?,
+            }
+        }
+        let listener = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&over);
+        let thread = std::thread::Builder::new()
+            .name("upf-api".to_owned())
+            .spawn(move || serve(&table, &listener, &asked))?;
+        Ok(Api {
+            path: path.to_owned(),
+            over,
+            thread: Some(thread),
+        })
+    }
+}
+
+/// A socket for this user alone, from its first moment: made in a folder that nobody else may enter, and moved when its mode is right.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(io::Error::from(ErrorKind::AddrInUse));
+    }
+    let mut folder = path.as_os_str().to_owned();
+    folder.push(format!(".{}", std::process::id()));
+    let folder = PathBuf::from(folder);
+    fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    let hidden = folder.join("s");
+    let listener = UnixListener::bind(&hidden).and_then(|listener| {
+        fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&hidden, path)?;
+        Ok(listener)
+    });
+    if listener.is_err() {
+        let _ = fs::remove_file(&hidden);
+    }
+    let _ = fs::remove_dir(&folder);
+    listener
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
+    let (names, clients) = (table.names(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        while !over.load(Ordering::Relaxed) {
+            let Ok((mut client, _)) = listener.accept() else {
+                std::thread::park_timeout(LOOK);
+                continue;
+            };
+            if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+                clients.fetch_sub(1, Ordering::Relaxed);
+                let _ = writeln!(client, "error: {MAX_CLIENTS} others are connected");
+                continue;
+            }
+            let (names, clients) = (&names, &clients);
+            scope.spawn(move || {
+                // A client that goes away has nothing to be told.
+                let _ = converse(table, names, &client, over);
+                clients.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+}
+
+/// Answers a client's lines until he goes or it is over.
+fn converse(
+    table: &UpfTable,
+    names: &Names,
+    client: &UnixStream,
+    over: &AtomicBool,
+) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(LOOK))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (mut reader, mut writer) = (BufReader::new(client), client);
+    let mut line = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let room = (MAX_LINE + 1).saturating_sub(line.len()) as u64;
+        // What came before a time-out stays in the line.
+        let read = reader.by_ref().take(room).read_until(b'\n', &mut line);
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
+            Err(error) => return Err(error),
+            Ok(_) if line.len() > MAX_LINE => {
+                return writeln!(writer, "error: expected lines of at most {MAX_LINE} bytes");
+            }
+            // What does not end is no line, but perhaps the front of one: he is gone.
+            Ok(_) if line.last() != Some(&b'\n') => return Ok(()),
+            Ok(_) => {}
+        }
+        let answer = match std::str::from_utf8(&line) {
+            Ok(text) => answer(table, names, text),
+            Err(_) => "error: expected UTF-8 text".to_owned(),
+        };
+        writer.write_all((answer + "\n").as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}

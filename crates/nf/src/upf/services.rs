@@ -1,0 +1,93 @@
+//! What goes on beside the workers: reports and the socket.
+
+use super::api::Api;
+use super::table::{Refused, UpfTable};
+use super::usage::Reports;
+use crate::accounting::{ExportError, Exported};
+use crate::spec::UpfConfig;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a user plane function cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum UpfError {
+    /// A session cannot be.
+    #[error("session {session}: {why}")]
+    Session {
+        /// Its number.
+        session: u64,
+        /// Why not.
+        why: Refused,
+    },
+    /// Reports cannot be written.
+    #[error("{0}")]
+    Usage(#[from] ExportError),
+    /// The socket cannot be served.
+    #[error("{}: cannot be served: {source}", path.display())]
+    Api {
+        /// The socket.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// The threads of a user plane function; they end when it is dropped.
+#[derive(Debug, Default)]
+pub struct Services {
+    // Nobody changes sessions any more when the last reports are made.
+    api: Mutex<Option<Api>>,
+    reports: Mutex<Option<Reports>>,
+}
+
+/// A table with the configured sessions, and what goes on beside it. `seed` keys its hashes.
+///
+/// # Errors
+/// Why it cannot run.
+pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services), UpfError> {
+    let reports = config.usage.is_some();
+    let options = config.options.clone();
+    let table = Arc::new(UpfTable::new(options, &config.profiles, reports, seed));
+    let refused = match UpfTable::prepare(&table, &config.sessions) {
+        Ok(sessions) => sessions.put().left_out.into_iter().next(),
+        Err(refused) => {
+            let mut refused = refused.into_iter();
+            refused
+                .next()
+                .map(|(at, why)| (config.sessions[at].id, why))
+        }
+    };
+    if let Some((session, why)) = refused {
+        return Err(UpfError::Session { session, why });
+    }
+    let reports = config
+        .usage
+        .as_ref()
+        .map(|usage| Reports::start(Arc::clone(&table), &usage.file, usage.format));
+    let reports = reports.transpose()?;
+    let api = config.api.as_ref().map(|path| {
+        Api::start(Arc::clone(&table), path).map_err(|source| UpfError::Api {
+            path: path.clone(),
+            source,
+        })
+    });
+    let services = Services {
+        api: Mutex::new(api.transpose()?),
+        reports: Mutex::new(reports),
+    };
+    Ok((table, services))
+}
+
+impl Services {
+    /// Ends them. With a file of reports, waits until all are in it.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
+        let mut api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(api.take());
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.take().map(Reports::finish).transpose()
+    }
+}

@@ -1,0 +1,218 @@
+//! Reports of what sessions used: one thread writes them, while workers only say that one is due.
+
+use super::records::Usage;
+use super::table::{Due, UpfTable};
+use crate::accounting::{ExportError, ExportFormat, Exported};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tailwater_net::Nanos;
+
+/// How often it is looked which reports are due.
+const LOOK: Duration = Duration::from_millis(100);
+/// So many looks later sessions' times are looked at.
+const TIMES: u32 = 10;
+
+/// Why a report is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Volume,
+    Time,
+    /// The session was removed.
+    Removed,
+    /// The run has ended.
+    End,
+}
+
+/// What a session used up to now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) session: u64,
+    pub(super) user: IpAddr,
+    pub(super) cause: Cause,
+    pub(super) time: Nanos,
+    pub(super) usage: Usage,
+}
+
+const HEADER: &str = "session,user,cause,time_us,up_bytes,down_bytes,up_packets,down_packets\n";
+
+impl Report {
+    fn write(&self, format: ExportFormat, out: &mut impl Write) -> io::Result<()> {
+        let Report { session, user, .. } = self;
+        let cause = match self.cause {
+            Cause::Volume => "volume",
+            Cause::Time => "time",
+            Cause::Removed => "removed",
+            Cause::End => "end",
+        };
+        let time = self.time.0 / 1000;
+        let Usage { bytes, packets } = self.usage;
+        // None of the values needs quoting, but for the text in JSON.
+        match format {
+            ExportFormat::Csv => writeln!(
+                out,
+                "{session},{user},{cause},{time},{},{},{},{}",
+                bytes[0], bytes[1], packets[0], packets[1]
+            ),
+            ExportFormat::Json => writeln!(
+                out,
+                "{{\"session\":{session},\"user\":\"{user}\",\"cause\":\"{cause}\",\"time_us\":{time},\
+                 \"up_bytes\":{},\"down_bytes\":{},\"up_packets\":{},\"down_packets\":{}}}",
+                bytes[0], bytes[1], packets[0], packets[1]
+            ),
+        }
+    }
+}
+
+/// The thread that writes reports.
+#[derive(Debug)]
+pub(super) struct Reports {
+    file: PathBuf,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<u64>>>,
+}
+
+impl Reports {
+    /// Reports to a file, which is created.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub(super) fn start(
+        table: Arc<UpfTable>,
+        path: &Path,
+        format: ExportFormat,
+    ) -> Result<Reports, ExportError> {
+        let error = |source| ExportError::Write {
+            file: path.to_owned(),
+            source,
+        };
+        let file = BufWriter::new(File::create(path).map_err(error)?);
+        let over = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&over);
+        let thread = std::thread::Builder::new()
+            .name("usage-reports".to_owned())
+            .spawn(move || write_reports(&table, file, format, &asked))
+            .map_err(error)?;
+        Ok(Reports {
+            file: path.to_owned(),
+            over,
+            thread: Some(thread),
+        })
+    }
+
+    /// Reports on all sessions, and waits until everything is in the file.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub(super) fn finish(mut self) -> Result<Exported, ExportError> {
+        let records = self.end().map_err(|source| ExportError::Write {
+            file: self.file.clone(),
+            source,
+        })?;
+        Ok(Exported {
+            file: self.file.clone(),
+            records,
+        })
+    }
+
+    fn end(&mut self) -> io::Result<u64> {
+        let Some(thread) = self.thread.take() else {
+            return Ok(0);
+        };
+        self.over.store(true, Ordering::Relaxed);
+        thread.thread().unpark();
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        // Whoever wanted to know of errors has finished it.
+        let _ = self.end();
+    }
+}
+
+fn write_reports(
+    table: &UpfTable,
+    mut file: BufWriter<File>,
+    format: ExportFormat,
+    over: &AtomicBool,
+) -> io::Result<u64> {
+    let mut outcome = match format {
+        ExportFormat::Csv => file.write_all(HEADER.as_bytes()),
+        ExportFormat::Json => Ok(()),
+    };
+    let (mut written, mut look) = (0, 0);
+    loop {
+        let last = over.load(Ordering::Relaxed);
+        let before = written;
+        let mut each = |report: Report| {
+            // After an error sessions that were removed are still forgotten.
+            if outcome.is_ok() {
+                outcome = report.write(format, &mut file);
+                written += 1;
+            }
+        };
+        collect(table, look % TIMES == 0, &mut each);
+        if last {
+            collect_all(table, &mut each);
+        }
+        // Whoever bills reads along.
+        if outcome.is_ok() && (written > before || last) {
+            outcome = file.flush();
+        }
+        if last {
+            return outcome.map(|()| written);
+        }
+        look += 1;
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// Tells the reports that are due; with `times` those for time, too.
+pub(super) fn collect(table: &UpfTable, times: bool, each: &mut impl FnMut(Report)) {
+    let time = table.now();
+    for (session, user, usage) in table.take_removed() {
+        each(Report {
+            session,
+            user,
+            cause: Cause::Removed,
+            time,
+            usage,
+        });
+    }
+    table.take_due(times, |due, record, usage| {
+        each(Report {
+            session: record.id,
+            user: record.user(),
+            cause: match due {
+                Due::Volume => Cause::Volume,
+                Due::Time => Cause::Time,
+            },
+            time,
+            usage,
+        });
+    });
+}
+
+/// Tells what all sessions used that used anything, at the end of a run.
+pub(super) fn collect_all(table: &UpfTable, each: &mut impl FnMut(Report)) {
+    table.each(|record, usage| {
+        if usage != Usage::default() {
+            each(Report {
+                session: record.id,
+                user: record.user(),
+                cause: Cause::End,
+                time: table.now(),
+                usage,
+            });
+        }
+    });
+}

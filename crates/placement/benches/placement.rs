@@ -1,0 +1,263 @@
+//! Machines for the SLO mixes of ResQ's evaluation (Figures 8 and 9), and how long decisions take.
+//!
+//! `cargo bench -p tailwater-placement --features milp --bench placement [-- NAME]` runs the figures whose names
+//! contain NAME. One JSON line for each on standard output. Without the feature `milp` its rows are left out.
+
+use std::time::Instant;
+use tailwater_placement::baselines::{
+    Servers, Tenant, agnostic, elastic, predictor, violated_evenly, violated_sharing,
+};
+use tailwater_placement::bound::whole;
+use tailwater_placement::check::check;
+use tailwater_placement::cluster::Cluster;
+use tailwater_placement::greedy::ResqGreedy;
+use tailwater_placement::plan::Plan;
+use tailwater_placement::published::{ALL_WAYS, MIXES, Mix, TARGET, WAY_BYTES, server, slos};
+use tailwater_placement::schedule::{Request, Scheduler};
+use tailwater_placement::slo::{Slo, Target};
+use tailwater_placement::tailwater::Tailwater;
+
+/// Figure 9, by mix: optimal, greedy, dynamic, predictor-based.
+const FIGURE_9: [[u32; 4]; 3] = [[22, 22, 22, 22], [30, 35, 35, 48], [38, 45, 44, 128]];
+/// Figure 8, by mix: contention-agnostic, even split; per cent.
+const FIGURE_8: [[u32; 2]; 3] = [[0, 0], [11, 55], [91, 100]];
+/// Servers that there are.
+const SERVERS: usize = 400;
+
+/// Prints figures whose names are wanted.
+struct Printer {
+    wanted: Option<String>,
+}
+
+impl Printer {
+    fn wants(&self, name: &str) -> bool {
+        let wanted = self.wanted.as_deref();
+        wanted.is_none_or(|part| name.contains(part))
+    }
+
+    fn print(&self, name: &str, value: f64, unit: &str, more: &str) {
+        if self.wants(name) {
+            println!(r#"{{"name": "{name}", "value": {value}, "unit": "{unit}"{more}}}"#);
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --benches` runs this without the flag, only to see that it works.
+    let bench = arguments.iter().any(|a| a == "--bench");
+    let printer = Printer {
+        wanted: arguments.into_iter().find(|a| !a.starts_with('-')),
+    };
+    for (number, mix) in MIXES.into_iter().enumerate() {
+        isolated(&printer, mix, FIGURE_9[number]);
+        shared(&printer, mix, FIGURE_9[number], FIGURE_8[number]);
+    }
+    if bench {
+        admission(&printer);
+        #[cfg(feature = "milp")]
+        milp::speed(&printer);
+    }
+}
+
+/// The requests of a mix.
+fn requests(mix: Mix, cluster: &Cluster) -> Vec<Request> {
+    let slos = slos(mix).expect("published curves").into_iter();
+    slos.map(|slo| Request::new(slo, cluster).expect("a server holds it"))
+        .collect()
+}
+
+/// Admits all requests one after the other; the plan is checked by the curves.
+fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) -> Plan {
+    let mut plan = Plan::new(cluster.clone());
+    for request in requests {
+        let instances = scheduler.place(&plan, request).expect("room");
+        plan.put(request, instances).expect("room");
+    }
+    assert_eq!(check(cluster, plan.placed()), []);
+    plan
+}
+
+/// Schedulers that give each instance its own cache.
+fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
+    let cluster = Cluster::uniform(server(), SERVERS).expect("servers");
+    let requests = requests(mix, &cluster);
+    for (scheduler, published) in [
+        (&ResqGreedy as &dyn Scheduler, Some(published[1])),
+        (&Tailwater, None),
+    ] {
+        let plan = placed(scheduler, &cluster, &requests);
+        let name = format!("placement/{}/{}/machines", mix.0, scheduler.name());
+        let bound = whole(plan.cheapest().servers());
+        let published = published.map_or(String::new(), |p| format!(r#", "published": {p}"#));
+        let more = format!(r#", "bound": {bound}{published}, "violations": 0"#);
+        printer.print(&name, plan.active() as f64, "machines", &more);
+    }
+    #[cfg(feature = "milp")]
+    milp::machines(printer, mix, &cluster, &requests, published[0]);
+}
+
+/// Schedulers whose instances share caches, by the model of contention.
+fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2]) {
+    let slos = slos(mix).expect("published curves");
+    let tenants: Vec<Tenant<'_>> = slos
+        .iter()
+        .enumerate()
+        .map(|(i, slo)| {
+            let function = &mix.1[i % mix.1.len()];
+            Tenant {
+                curves: &slo.chain.curves[0],
+                references: function.references,
+                target: function.rate() * TARGET,
+            }
+        })
+        .collect();
+    let server = server();
+    // Nobody's cache is kept free of the NICs' packets here.
+    let bytes = u64::from(ALL_WAYS) * WAY_BYTES;
+    let print = |name: &str, servers: &Servers, published: Option<u32>| {
+        let name = format!("placement/{}/{name}/machines", mix.0);
+        let more = published.map_or(String::new(), |p| format!(r#", "published": {p}"#));
+        printer.print(&name, servers.len() as f64, "machines", &more);
+    };
+    let packed = agnostic(&tenants, &server);
+    for (name, violated, published) in [
+        (
+            "agnostic",
+            violated_sharing(&tenants, bytes, &packed),
+            violations[0],
+        ),
+        (
+            "even-cat",
+            violated_evenly(&tenants, &server, &packed),
+            violations[1],
+        ),
+    ] {
+        print(name, &packed, None);
+        let name = format!("placement/{}/{name}/violations", mix.0);
+        let more = format!(r#", "published": {published}"#);
+        printer.print(&name, (violated * 1000.0).round() / 10.0, "%", &more);
+    }
+    match elastic(&tenants, &server, bytes) {
+        Some(servers) => print("elastic", &servers, Some(machines[2])),
+        None => eprintln!("placement/{}/elastic: instances without end", mix.0),
+    }
+    print(
+        "predictor",
+        &predictor(&tenants, &server, bytes),
+        Some(machines[3]),
+    );
+}
+
+/// SLOs with targets that are all different, of the functions of the combination.
+fn different(count: usize, cluster: &Cluster) -> Vec<Request> {
+    let (name, functions, _) = MIXES[1];
+    let slos = slos((name, functions, count)).expect("published curves");
+    let varied = slos.into_iter().enumerate().map(|(i, slo)| {
+        // From 0.3 to 2.3 times what one instance does, as a low-discrepancy sequence.
+        let times = 0.3 + 2.0 * (i as f64 * 0.618_033_988_75).fract();
+        let target = match slo.target {
+            Target::Reserved { throughput } => Target::Reserved {
+                throughput: (throughput * times).round(),
+            },
+            other => other,
+        };
+        Slo { target, ..slo }
+    });
+    varied
+        .map(|slo| Request::new(slo, cluster).expect("a server holds it"))
+        .collect()
+}
+
+/// The time of an admission into 1,000 servers, most of which are in use.
+fn admission(printer: &Printer) {
+    let name = "placement/admission/1000-servers";
+    if !printer.wants(name) {
+        return;
+    }
+    let cluster = Cluster::uniform(server(), 1000).expect("servers");
+    let all = different(3600, &cluster);
+    let mut plan = Plan::new(cluster.clone());
+    let mut times = Vec::new();
+    for request in &all {
+        let slo = request.slo.clone();
+        let began = Instant::now();
+        let request = Request::new(slo, &cluster).expect("a server holds it");
+        let Some(instances) = Tailwater.place(&plan, &request) else {
+            break;
+        };
+        plan.put(&request, instances).expect("room");
+        times.push(began.elapsed().as_nanos() as f64 / 1e3);
+    }
+    let (count, used) = (times.len(), plan.active());
+    times.sort_by(f64::total_cmp);
+    for (part, percentile) in [(0.5, "p50"), (0.99, "p99"), (1.0, "most")] {
+        let at = ((count as f64 * part).ceil() as usize).clamp(1, count) - 1;
+        let more = format!(r#", "slos": {count}, "servers": {used}"#);
+        let value = times[at].round();
+        printer.print(&format!("{name}/{percentile}"), value, "us", &more);
+    }
+}
+
+#[cfg(feature = "milp")]
+mod milp {
+    use super::{Printer, different, placed};
+    use std::time::{Duration, Instant};
+    use tailwater_placement::check::check;
+    use tailwater_placement::cluster::Cluster;
+    use tailwater_placement::milp::{Effort, Optimised, optimise};
+    use tailwater_placement::published::{Mix, server};
+    use tailwater_placement::schedule::Request;
+    use tailwater_placement::tailwater::Tailwater;
+
+    /// Machines of the program's plan for a mix.
+    pub fn machines(
+        printer: &Printer,
+        mix: Mix,
+        cluster: &Cluster,
+        requests: &[Request],
+        published: u32,
+    ) {
+        let name = format!("placement/{}/milp/machines", mix.0);
+        if printer.wants(&name) {
+            let optimised = optimise(cluster, requests, Effort::default()).expect("a plan");
+            let published = format!(r#", "published": {published}"#);
+            print(printer, &name, &optimised, &published);
+        }
+    }
+
+    /// How long the program takes where all targets are different.
+    pub fn speed(printer: &Printer) {
+        for (count, servers, seconds, part) in [(200, 200, 60, 1000), (5000, 2500, 10, 500)] {
+            let name = format!("placement/different-{count}/milp");
+            if !printer.wants(&name) {
+                continue;
+            }
+            let cluster = Cluster::uniform(server(), servers).expect("servers");
+            let requests = different(count, &cluster);
+            let greedy = placed(&Tailwater, &cluster, &requests).active();
+            let effort = Effort {
+                time: Duration::from_secs(seconds),
+                part,
+                ..Effort::default()
+            };
+            let began = Instant::now();
+            let optimised = optimise(&cluster, &requests, effort).expect("a plan");
+            let took = began.elapsed().as_secs_f64();
+            let more = format!(r#", "tailwater": {greedy}, "seconds": {took:.1}"#);
+            print(printer, &format!("{name}/machines"), &optimised, &more);
+        }
+    }
+
+    fn print(printer: &Printer, name: &str, optimised: &Optimised, more: &str) {
+        assert_eq!(check(optimised.plan.cluster(), optimised.plan.placed()), []);
+        let more = format!(
+            r#", "bound": {}, "gap": {:.4}, "proven": {}, "parts": {}, "violations": 0{more}"#,
+            optimised.least(),
+            optimised.gap(),
+            optimised.gap() == 0.0,
+            optimised.parts,
+        );
+        printer.print(name, optimised.plan.active() as f64, "machines", &more);
+    }
+}

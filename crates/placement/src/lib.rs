@@ -1,0 +1,41 @@
+//! Which SLOs fit on a cluster, and where their instances run with how much of the caches (ResQ).
+//!
+//! Decisions only: no I/O, no clock, no threads. Profiles, SLOs and servers go in, plans come out, and every plan
+//! can be checked against the curves that it was made of.
+//!
+//! - [`curve`], [`slo`]: what was measured of a chain, what is promised;
+//! - [`cluster`]: servers, their cores and ways of cache;
+//! - [`demand`], [`choices`](mod@choices): what an SLO takes: how many instances, of which sizes;
+//! - [`plan`], [`check`](mod@check): what runs where, and whether that keeps all promises;
+//! - [`schedule`]: what a scheduler is; [`greedy`] is ResQ's, [`tailwater`] ours;
+//! - [`reconcile`](mod@reconcile): from what was placed and what is wanted now to a plan;
+//! - `spec`, with the feature of that name: YAML in, and the state that is kept;
+//! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
+//! - [`admit`](mod@admit): answers to SLOs: admitted, or why not and what would fit; changes, lost servers;
+//! - [`migrate`]: from one plan to another without breaking a promise on the way;
+//! - [`bound`]: fewer servers than this cannot do;
+//! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
+//! - [`published`]: the curves and mixes of ResQ's evaluation.
+
+#![forbid(unsafe_code)]
+
+pub mod admit;
+pub mod baselines;
+pub mod bound;
+pub mod check;
+pub mod choices;
+pub mod cluster;
+pub mod curve;
+pub mod demand;
+pub mod greedy;
+pub mod migrate;
+#[cfg(feature = "milp")]
+pub mod milp;
+pub mod plan;
+pub mod published;
+pub mod reconcile;
+pub mod schedule;
+pub mod slo;
+#[cfg(feature = "spec")]
+pub mod spec;
+pub mod tailwater;

@@ -1,0 +1,121 @@
+//! What fits on a NUMA node: patterns of instances by size.
+
+use crate::cluster::ServerKind;
+use crate::demand::Slot;
+
+/// Sizes by number, each with how many instances of it; by size, none with 0.
+pub(super) type Pattern = Vec<(usize, u32)>;
+
+/// The sizes of one kind of servers, and its node.
+pub(super) struct Node<'a> {
+    pub kind: usize,
+    pub room: &'a ServerKind,
+    /// Sizes by number, the largest first.
+    pub sizes: Vec<(usize, Slot)>,
+}
+
+impl<'a> Node<'a> {
+    pub(super) fn new(kind: usize, room: &'a ServerKind, sizes: &[Slot]) -> Self {
+        let mut sizes: Vec<(usize, Slot)> = sizes
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, slot)| slot.kind == kind)
+            .collect();
+        sizes.sort_by_key(|&(_, slot)| std::cmp::Reverse((slot.cores, slot.ways)));
+        Node { kind, room, sizes }
+    }
+
+    /// All patterns that nothing can be added to; `None` if there are more than `most`.
+    pub(super) fn full_patterns(&self, most: usize) -> Option<Vec<Pattern>> {
+        let mut found = Vec::new();
+        let left = [self.room.cores, self.room.ways, self.room.classes];
+        let mut steps = most.saturating_mul(100);
+        self.extend(0, left, &mut Vec::new(), most, &mut steps, &mut found)
+            .then_some(found)
+    }
+
+    fn extend(
+        &self,
+        first: usize,
+        [cores, ways, classes]: [u16; 3],
+        pattern: &mut Pattern,
+        most: usize,
+        steps: &mut usize,
+        found: &mut Vec<Pattern>,
+    ) -> bool {
+        let Some(&(number, slot)) = self.sizes.get(first) else {
+            let fits = |slot: Slot| slot.cores <= cores && slot.ways <= ways && classes > 0;
+            if !self.sizes.iter().any(|&(_, slot)| fits(slot)) {
+                found.push(pattern.clone());
+            }
+            return found.len() <= most;
+        };
+        *steps = steps.saturating_sub(1);
+        if *steps == 0 {
+            return false;
+        }
+        let count = (cores / slot.cores).min(ways / slot.ways).min(classes);
+        for count in (0..=count).rev() {
+            if count > 0 {
+                pattern.push((number, count.into()));
+            }
+            let left = [
+                cores - count * slot.cores,
+                ways - count * slot.ways,
+                classes - count,
+            ];
+            let all = self.extend(first + 1, left, pattern, most, steps, found);
+            if count > 0 {
+                pattern.pop();
+            }
+            if !all {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The pattern that is worth most at such prices of sizes (by number), and what it is worth.
+    pub(super) fn best(&self, prices: &[f64]) -> (f64, Pattern) {
+        // Without a class for each instance that has room, classes are counted, too.
+        let least = self.sizes.iter().map(|(_, slot)| slot.cores).min();
+        let instances = self.room.cores / least.unwrap_or(1).max(1);
+        let counted = self.room.classes < instances;
+        let layers = if counted { self.room.classes.into() } else { 0 };
+        let (cores, ways) = (usize::from(self.room.cores), usize::from(self.room.ways));
+        let index = |n: usize, c: usize, w: usize| (n * (cores + 1) + c) * (ways + 1) + w;
+        // The most that can be had with so many classes, cores and ways, and the last size of it.
+        let mut most = vec![(0.0_f64, usize::MAX); index(layers, cores, ways) + 1];
+        for n in 0..=layers {
+            for c in 0..=cores {
+                for w in 0..=ways {
+                    let mut here = (0.0, usize::MAX);
+                    for (i, &(number, slot)) in self.sizes.iter().enumerate() {
+                        let (sc, sw) = (usize::from(slot.cores), usize::from(slot.ways));
+                        if sc > c || sw > w || (counted && n == 0) {
+                            continue;
+                        }
+                        let before = index(n.saturating_sub(1), c - sc, w - sw);
+                        let worth = most[before].0 + prices[number];
+                        if worth > here.0 {
+                            here = (worth, i);
+                        }
+                    }
+                    most[index(n, c, w)] = here;
+                }
+            }
+        }
+        let (mut n, mut c, mut w) = (layers, cores, ways);
+        let mut counts = vec![0; prices.len()];
+        while let Some(&(number, slot)) = self.sizes.get(most[index(n, c, w)].1) {
+            counts[number] += 1;
+            n = n.saturating_sub(1);
+            c -= usize::from(slot.cores);
+            w -= usize::from(slot.ways);
+        }
+        let pattern = counts.into_iter().enumerate();
+        let pattern = pattern.filter(|&(_, count)| count > 0).collect();
+        (most[index(layers, cores, ways)].0, pattern)
+    }
+}

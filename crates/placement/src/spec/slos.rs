@@ -1,0 +1,218 @@
+//! Specs of SLOs and of the chains that they are about.
+
+use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
+use crate::schedule::MAX_INSTANCES;
+use crate::slo::{ChainProfile, Curves, Slo, Target};
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::document::{
+    Document, Fields, Located, duration, label, nearest, throughput,
+};
+use tailwater_nf::spec::{SpecError, Throughput};
+
+/// The `kind` of SLO specs.
+const KIND: &str = "SloSet";
+/// The most SLOs of a file.
+const MAX_SLOS: usize = 20_000;
+/// The most chains of a file.
+const MAX_CHAINS: usize = 10_000;
+/// Latency objectives, as of chain specs.
+const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// The largest cache, in KiB.
+const MAX_CACHE: f64 = (1u64 << 30) as f64;
+
+/// SLOs, in the order in which they are to be admitted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SloSet {
+    /// The set's name, an RFC 1123 label.
+    pub name: String,
+    /// The SLOs; names are all different.
+    pub slos: Vec<Slo>,
+}
+
+impl SloSet {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        set(&Document::read(path, "a set of SLOs")?)
+    }
+
+    /// Parses the text of a spec. `name` is the file's name in errors.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
+        set(&Document::parse(text, name, "a set of SLOs")?)
+    }
+}
+
+fn set(document: &Document) -> Result<SloSet, SpecError> {
+    let (metadata, spec) = document.object(KIND, "a map with chains and slos")?;
+    let fields = spec.fields(&["chains", "slos"])?;
+    let mut chains: HashMap<String, Arc<ChainProfile>> = HashMap::new();
+    let nodes = fields.required("chains", "a list of chains with their curves")?;
+    for node in nodes.list("chains", MAX_CHAINS)? {
+        let chain = chain(&node)?;
+        if chains.contains_key(&chain.name) {
+            return Err(twice(&node, "chain", &chain.name));
+        }
+        chains.insert(chain.name.clone(), Arc::new(chain));
+    }
+    let mut names = std::collections::HashSet::new();
+    let mut slos = Vec::new();
+    // No SLOs at all: those that were admitted leave.
+    if let Some(nodes) = fields.optional("slos") {
+        for node in nodes.list("SLOs", MAX_SLOS)? {
+            let slo = slo(&node, &chains)?;
+            if !names.insert(slo.name.clone()) {
+                return Err(twice(&node, "SLO", &slo.name));
+            }
+            slos.push(slo);
+        }
+    }
+    Ok(SloSet {
+        name: metadata.name,
+        slos,
+    })
+}
+
+fn twice(node: &Located<'_>, what: &str, name: &str) -> SpecError {
+    node.error(format!(
+        "expected a different name for each {what}, found \"{name}\" again"
+    ))
+}
+
+fn chain(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
+    let fields = node.fields(&["name", "curves"])?;
+    let name = label(&fields.required("name", "the chain's name")?)?;
+    let nodes = fields.required("curves", "a list of curves, by machine")?;
+    let mut all: Vec<Curves> = Vec::new();
+    for node in nodes.list("curves", crate::cluster::MAX_KINDS)? {
+        let curves = curves(&node)?;
+        if all.iter().any(|other| other.machine == curves.machine) {
+            return Err(twice(&node, "machine", &curves.machine));
+        }
+        all.push(curves);
+    }
+    Ok(ChainProfile { name, curves: all })
+}
+
+fn curves(node: &Located<'_>) -> Result<Curves, SpecError> {
+    let fields = node.fields(&["machine", "cores", "throughput", "latency"])?;
+    let machine = label(&fields.required("machine", "the machine that was measured on")?)?;
+    let cores = match fields.optional("cores") {
+        None => 1,
+        Some(node) => node.whole(1..=crate::cluster::MAX_CORES.into())? as u16,
+    };
+    let what = "a list of [KiB of cache, packets per second]";
+    let (node, points) = points(&fields, "throughput", what, [MAX_CACHE, MAX_RATE])?;
+    let cache = points
+        .into_iter()
+        .map(|[kibibytes, rate]| ((kibibytes * 1024.0) as u64, rate));
+    let cache = CacheCurve::new(cache.collect()).map_err(|error| of_curve(&node, error))?;
+    let what = "a list of [load from 0 to 1, latency in microseconds]";
+    let (node, points) = self::points(&fields, "latency", what, [1.0, 1e7])?;
+    let load = points
+        .into_iter()
+        .map(|[load, micros]| (load, Nanos((micros * 1e3).round() as u64)));
+    let load = LoadCurve::new(load.collect()).map_err(|error| of_curve(&node, error))?;
+    Ok(Curves {
+        machine,
+        cores,
+        cache,
+        load,
+    })
+}
+
+fn of_curve(node: &Located<'_>, error: CurveError) -> SpecError {
+    node.error(error.to_string())
+}
+
+/// The points of a curve, each number of which is at most `most`.
+fn points<'a>(
+    fields: &Fields<'a>,
+    name: &'static str,
+    what: &str,
+    most: [f64; 2],
+) -> Result<(Located<'a>, Vec<[f64; 2]>), SpecError> {
+    let node = fields.required(name, what)?;
+    let mut points = Vec::new();
+    for point in node.list("points", MAX_POINTS)? {
+        let numbers = point.list("numbers", 2)?;
+        let [x, y] = &numbers[..] else {
+            return Err(point.expected("two numbers"));
+        };
+        let mut both = [0.0; 2];
+        for ((number, node), most) in both.iter_mut().zip([x, y]).zip(most) {
+            let what = format!("a number from 0 to {most}");
+            *number = node.number(&what)?;
+            if *number > most {
+                return Err(node.expected(&what));
+            }
+        }
+        points.push(both);
+    }
+    Ok((node, points))
+}
+
+fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Result<Slo, SpecError> {
+    let fields = node.fields(&[
+        "name",
+        "chain",
+        "throughput",
+        "onDemand",
+        "latency",
+        "spread",
+        "apart",
+    ])?;
+    let name = label(&fields.required("name", "the SLO's name")?)?;
+    let node = fields.required("chain", "the name of a chain")?;
+    let text = node.string("the name of a chain")?;
+    let Some(chain) = chains.get(text) else {
+        let error = node.expected("the name of a chain of this file");
+        return Err(error.suggest(nearest(text, chains.keys().map(String::as_str))));
+    };
+    let target = match (fields.optional("throughput"), fields.optional("onDemand")) {
+        (Some(node), None) => match throughput(&node)? {
+            Throughput::PacketsPerSecond(rate) if rate > 0 => Target::Reserved {
+                throughput: rate as f64,
+            },
+            _ => return Err(node.expected("packets per second, such as 2Mpps")),
+        },
+        (None, Some(node)) => {
+            let fields = node.fields(&["mostInstances"])?;
+            let most = fields.required("mostInstances", "a whole number")?;
+            Target::OnDemand {
+                most: most.whole(1..=MAX_INSTANCES as u64)? as u16,
+            }
+        }
+        (Some(_), Some(node)) => {
+            return Err(node.error("expected either throughput or onDemand, found both"));
+        }
+        (None, None) => {
+            return Err(fields.error("expected throughput or onDemand, found neither"));
+        }
+    };
+    Ok(Slo {
+        name,
+        chain: chain.clone(),
+        target,
+        latency: duration(
+            &fields.required("latency", "a duration such as 200us")?,
+            LATENCY,
+        )?,
+        spread: match fields.optional("spread") {
+            None => false,
+            Some(node) => node.word(&[("true", true), ("false", false)])?,
+        },
+        apart: fields
+            .optional("apart")
+            .map(|node| label(&node))
+            .transpose()?,
+    })
+}

@@ -1,0 +1,422 @@
+//! What holds for any SLOs on any cluster.
+
+use proptest::prelude::*;
+use std::sync::Arc;
+use tailwater_net::Nanos;
+use tailwater_placement::admit::{Answer, Nearest, Reason, admit, try_admit};
+use tailwater_placement::bound::whole;
+use tailwater_placement::check::{Violation, check};
+use tailwater_placement::choices::choices;
+use tailwater_placement::cluster::{Cluster, Server, ServerKind};
+use tailwater_placement::curve::{CacheCurve, LoadCurve};
+use tailwater_placement::demand::{Demand, Slot};
+use tailwater_placement::greedy::ResqGreedy;
+use tailwater_placement::plan::Plan;
+use tailwater_placement::reconcile::{Course, Earlier, reconcile};
+use tailwater_placement::schedule::Scheduler;
+use tailwater_placement::slo::{ChainProfile, Curves, Slo, Target};
+use tailwater_placement::tailwater::Tailwater;
+
+/// Two kinds of servers, the second with two NUMA nodes and few classes.
+fn cluster(small: usize, large: usize) -> Cluster {
+    let kind = |machine: &str, nodes, cores, ways, classes| ServerKind {
+        machine: machine.into(),
+        nodes,
+        cores,
+        ways,
+        way_bytes: 10,
+        classes,
+    };
+    let server = |kind: usize| {
+        move |i: usize| Server {
+            name: format!("kind-{kind}-{i}"),
+            kind,
+        }
+    };
+    let servers = (0..small).map(server(0)).chain((0..large).map(server(1)));
+    let kinds = vec![kind("a", 1, 4, 6, 8), kind("b", 2, 6, 8, 4)];
+    Cluster::new(kinds, servers.collect()).expect("a cluster")
+}
+
+fn chain(steps: &[u16], cores: u16, on_both: bool) -> Arc<ChainProfile> {
+    let curves = |machine: &str, times: f64| {
+        let mut rate = 0.0;
+        let points = steps.iter().enumerate().map(|(i, step)| {
+            rate += f64::from(*step) * times;
+            (10 * (1 + i as u64), rate + 20.0)
+        });
+        let load = vec![(0.2, Nanos(1000)), (0.8, Nanos(2000)), (1.0, Nanos(9000))];
+        Curves {
+            machine: machine.into(),
+            cores,
+            cache: CacheCurve::new(points.collect()).expect("a curve"),
+            load: LoadCurve::new(load).expect("a curve"),
+        }
+    };
+    let mut all = vec![curves("a", 1.0)];
+    all.extend(on_both.then(|| curves("b", 1.3)));
+    Arc::new(ChainProfile {
+        name: "chain".into(),
+        curves: all,
+    })
+}
+
+prop_compose! {
+    fn any_slo()(
+        steps in prop::collection::vec(0u16..60, 1..9),
+        cores in 1u16..4,
+        on_both in any::<bool>(),
+        need in 1u16..250,
+        latency in 900u64..10_000,
+        spread in any::<bool>(),
+        apart in prop::option::of(0u8..2),
+        on_demand in prop::bool::weighted(0.15),
+    ) -> Slo {
+        Slo {
+            name: String::new(),
+            chain: chain(&steps, cores, on_both),
+            target: match on_demand {
+                true => Target::OnDemand { most: 3 },
+                false => Target::Reserved { throughput: f64::from(need) },
+            },
+            latency: Nanos(latency),
+            spread,
+            apart: apart.map(|group| format!("group-{group}")),
+        }
+    }
+}
+
+fn named(slos: Vec<Slo>) -> Vec<Slo> {
+    let named = slos.into_iter().enumerate();
+    let name = |(i, slo)| Slo {
+        name: format!("slo-{i}"),
+        ..slo
+    };
+    named.map(name).collect()
+}
+
+/// What a state keeps of a plan.
+fn kept(plan: &Plan) -> Vec<Earlier> {
+    let earlier = plan.placed().map(|placed| Earlier {
+        name: placed.slo.name.clone(),
+        chain: placed.slo.chain.name.clone(),
+        target: placed.slo.target,
+        latency: placed.slo.latency,
+        instances: placed
+            .instances
+            .iter()
+            .map(|i| {
+                (
+                    plan.cluster().servers()[i.server].name.clone(),
+                    i.node,
+                    i.ways,
+                )
+            })
+            .collect(),
+    });
+    earlier.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn plans_keep_what_they_promise_and_servers_have_it(
+        slos in prop::collection::vec(any_slo(), 1..14),
+        (small, large) in (1usize..6, 0usize..4),
+    ) {
+        for scheduler in [&ResqGreedy as &dyn Scheduler, &Tailwater] {
+            let mut plan = Plan::new(cluster(small, large));
+            for slo in named(slos.clone()) {
+                let before = plan.clone();
+                match admit(&mut plan, slo.clone(), scheduler) {
+                    Answer::Admitted(instances) => {
+                        prop_assert!(!instances.is_empty());
+                        // What is added and removed leaves nothing.
+                        let mut again = plan.clone();
+                        again.remove(&slo.name);
+                        prop_assert_eq!(&again, &before);
+                        prop_assert_eq!(again.cheapest(), before.cheapest());
+                    }
+                    Answer::Denied(denial) => {
+                        prop_assert_eq!(&plan, &before);
+                        for nearest in denial.nearest {
+                            let slo = match nearest {
+                                Nearest::Throughput(throughput) => Slo {
+                                    target: Target::Reserved { throughput },
+                                    ..slo.clone()
+                                },
+                                Nearest::Latency(latency) => Slo { latency, ..slo.clone() },
+                            };
+                            let mut plan = plan.clone();
+                            prop_assert!(try_admit(&mut plan, &slo, scheduler).is_ok());
+                            prop_assert_eq!(check(plan.cluster(), plan.placed()), vec![]);
+                        }
+                    }
+                }
+                prop_assert_eq!(check(plan.cluster(), plan.placed()), vec![]);
+                prop_assert!(whole(plan.cheapest().servers()) <= plan.active());
+            }
+        }
+    }
+
+    #[test]
+    fn one_by_one_is_as_all_at_once(
+        slos in prop::collection::vec(any_slo(), 1..10),
+        (small, large) in (1usize..6, 0usize..4),
+    ) {
+        let (cluster, slos) = (cluster(small, large), named(slos));
+        let all = reconcile(&cluster, &[], &slos, &Tailwater);
+        let mut state = Vec::new();
+        let mut answers = Vec::new();
+        for count in 1..=slos.len() {
+            let now = reconcile(&cluster, &state, &slos[..count], &Tailwater);
+            answers.extend(now.answers.into_iter().next_back().map(|a| a.answer));
+            state = kept(&now.plan);
+        }
+        prop_assert_eq!(kept(&all.plan), state);
+        let at_once: Vec<Answer> = all.answers.into_iter().map(|a| a.answer).collect();
+        prop_assert_eq!(at_once, answers);
+    }
+
+    #[test]
+    fn whatever_changes_and_is_lost_plans_are_sound(
+        slos in prop::collection::vec(any_slo(), 1..10),
+        changed in prop::collection::vec(any_slo(), 16),
+        what in prop::collection::vec(0u8..4, 16),
+        (small, large) in (1usize..6, 0usize..4),
+        (gone_small, gone_large) in (0usize..3, 0usize..3),
+    ) {
+        let slos = named(slos);
+        let before = reconcile(&cluster(small, large), &[], &slos, &Tailwater);
+        let state = kept(&before.plan);
+        // Of four SLOs one leaves, one changes.
+        let mut wanted = Vec::new();
+        for (slo, (other, what)) in slos.iter().zip(changed.iter().zip(&what)) {
+            match what {
+                0 => {}
+                1 => wanted.push(Slo { name: slo.name.clone(), ..other.clone() }),
+                _ => wanted.push(slo.clone()),
+            }
+        }
+        let left = cluster(small.saturating_sub(gone_small).max(1), large.saturating_sub(gone_large));
+        let after = reconcile(&left, &state, &wanted, &Tailwater);
+        prop_assert_eq!(check(&left, after.plan.placed()), vec![]);
+        prop_assert_eq!(after.answers.len(), wanted.len());
+        for (answered, slo) in after.answers.iter().zip(&wanted) {
+            let placed = after.plan.get(&slo.name);
+            match (&answered.answer, answered.course) {
+                (Answer::Admitted(instances), course) => {
+                    let placed = placed.expect("what was admitted is placed");
+                    prop_assert_eq!(&placed.slo, slo);
+                    prop_assert_eq!(&placed.instances, instances);
+                    // What stays as it was is where it was.
+                    if course == Course::Kept {
+                        prop_assert_eq!(answered.moved, 0);
+                        let old = state.iter().find(|old| old.name == slo.name);
+                        let now = kept(&after.plan);
+                        prop_assert_eq!(old, now.iter().find(|now| now.name == slo.name));
+                    }
+                }
+                (Answer::Denied(_), Course::Changed) => {}
+                (Answer::Denied(_), _) => prop_assert!(placed.is_none()),
+            }
+        }
+    }
+
+    /// Choices against all multisets of up to three instances.
+    #[test]
+    fn choices_are_all_that_are_enough_and_least(slo in any_slo(), small in any::<bool>()) {
+        let cluster = cluster(usize::from(small), 1);
+        let Ok(demand) = Demand::new(&slo, &cluster) else { return Ok(()) };
+        const MOST: usize = 3;
+        let found = choices(&demand, MOST);
+        prop_assert!(found.complete);
+        let mut sizes: Vec<Slot> = Vec::new();
+        for offer in &demand.offers {
+            for ways in 1..=offer.rates.len() as u16 {
+                // Only sizes that do more than smaller ones.
+                if offer.rate(ways) > offer.rate(ways - 1) {
+                    sizes.push(offer.slot(ways));
+                }
+            }
+        }
+        let sum = |slots: &[Slot]| slots.iter().map(|s| demand.rate(s.kind, s.ways)).sum::<f64>();
+        let mut expected = Vec::new();
+        let mut open: Vec<(usize, Vec<Slot>)> = vec![(0, Vec::new())];
+        while let Some((first, slots)) = open.pop() {
+            if demand.is_met(sum(&slots)) {
+                // The size below of the same kind, or none.
+                let less = |at: usize| {
+                    let mut fewer = slots.clone();
+                    let slot = fewer.remove(at);
+                    let below = sizes.iter().filter(|s| s.kind == slot.kind && s.ways < slot.ways);
+                    fewer.extend(below.max().copied());
+                    !demand.is_met(sum(&fewer))
+                };
+                if (0..slots.len()).all(less) {
+                    let mut slots = slots;
+                    slots.sort_unstable();
+                    expected.push(slots);
+                }
+                continue;
+            }
+            if slots.len() < MOST {
+                for (i, &size) in sizes.iter().enumerate().skip(first) {
+                    let mut more = slots.clone();
+                    more.push(size);
+                    open.push((i, more));
+                }
+            }
+        }
+        let mut found: Vec<Vec<Slot>> = found.list;
+        found.iter_mut().for_each(|slots| slots.sort_unstable());
+        found.sort();
+        expected.sort();
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn the_checker_finds_what_is_wrong() {
+    let cluster = cluster(2, 0);
+    let mut plan = Plan::new(cluster.clone());
+    let slo = Slo {
+        name: "slo".into(),
+        chain: chain(&[50, 50], 1, true),
+        target: Target::Reserved { throughput: 110.0 },
+        latency: Nanos(9000),
+        spread: true,
+        apart: None,
+    };
+    assert!(matches!(
+        admit(&mut plan, slo.clone(), &Tailwater),
+        Answer::Admitted(_)
+    ));
+    let good = plan.get("slo").expect("admitted").clone();
+    let wrong = |change: &dyn Fn(&mut tailwater_placement::plan::Placed)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        check(&cluster, [&bad])
+    };
+    assert_eq!(wrong(&|_| {}), []);
+    let few = wrong(&|bad| bad.instances[0].ways = 1);
+    assert!(matches!(few[..], [Violation::Throughput { .. }]), "{few:?}");
+    let many = wrong(&|bad| bad.instances[0].ways = 7);
+    assert!(
+        matches!(many[..], [Violation::Overcommitted { what: "ways", .. }]),
+        "{many:?}"
+    );
+    let late = wrong(&|bad| bad.slo.latency = Nanos(999));
+    assert!(
+        late.iter().any(|v| matches!(v, Violation::Latency { .. })),
+        "{late:?}"
+    );
+    let nowhere = wrong(&|bad| bad.instances[0].server = 2);
+    assert!(
+        nowhere
+            .iter()
+            .any(|v| matches!(v, Violation::Nowhere { .. })),
+        "{nowhere:?}"
+    );
+    let twice = wrong(&|bad| bad.instances.push(bad.instances[0]));
+    assert!(
+        twice
+            .iter()
+            .any(|v| matches!(v, Violation::Together { .. })),
+        "{twice:?}"
+    );
+    let none = wrong(&|bad| bad.instances.clear());
+    assert!(
+        none.iter()
+            .any(|v| matches!(v, Violation::Instances { .. })),
+        "{none:?}"
+    );
+}
+
+#[test]
+fn what_is_lost_is_made_up_for_and_the_rest_stays() {
+    let slo = Slo {
+        name: "slo".into(),
+        chain: chain(&[50, 0, 0, 0, 0, 0], 1, false),
+        target: Target::Reserved { throughput: 190.0 },
+        latency: Nanos(9000),
+        spread: true,
+        apart: None,
+    };
+    let before = reconcile(&cluster(4, 0), &[], std::slice::from_ref(&slo), &Tailwater);
+    let state = kept(&before.plan);
+    let names: Vec<&str> = state[0]
+        .instances
+        .iter()
+        .map(|(name, ..)| &**name)
+        .collect();
+    assert_eq!(names, ["kind-0-0", "kind-0-1", "kind-0-2"]);
+    // The first server is gone, and another is there that has the place of the second among them.
+    let kinds = cluster(1, 0).kinds().to_vec();
+    let servers = ["kind-0-3", "kind-0-1", "kind-0-2"].map(|name| Server {
+        name: name.into(),
+        kind: 0,
+    });
+    let left = Cluster::new(kinds, servers.to_vec()).expect("a cluster");
+    let after = reconcile(&left, &state, &[slo], &Tailwater);
+    assert_eq!(after.lost, ["kind-0-0"]);
+    assert_eq!(
+        (after.answers[0].course, after.answers[0].moved),
+        (Course::Repaired, 0)
+    );
+    let mut now: Vec<String> = kept(&after.plan)[0]
+        .instances
+        .iter()
+        .map(|i| i.0.clone())
+        .collect();
+    now.sort();
+    assert_eq!(now, ["kind-0-1", "kind-0-2", "kind-0-3"]);
+}
+
+#[test]
+fn an_slo_beyond_all_instances_is_denied_and_leaves_nothing() {
+    let slo = Slo {
+        name: "slo".into(),
+        chain: chain(&[50], 1, false),
+        target: Target::Reserved { throughput: 1e11 },
+        latency: Nanos(9000),
+        spread: false,
+        apart: None,
+    };
+    // A state says that an instance was enough for it.
+    let earlier = Earlier {
+        name: slo.name.clone(),
+        chain: slo.chain.name.clone(),
+        target: slo.target,
+        latency: slo.latency,
+        instances: vec![("kind-0-0".into(), 0, 1)],
+    };
+    let after = reconcile(&cluster(2, 0), &[earlier], &[slo], &Tailwater);
+    assert!(matches!(&after.answers[0].answer, Answer::Denied(d) if d.reason == Reason::Instances));
+    assert_eq!(after.plan, Plan::new(cluster(2, 0)));
+    assert_eq!(after.plan.cheapest(), Plan::new(cluster(2, 0)).cheapest());
+}
+
+#[test]
+fn denied_terms_bring_no_broken_promise_back() {
+    let slo = |throughput| Slo {
+        name: "slo".into(),
+        chain: chain(&[50, 0, 0, 0, 0, 0], 1, false),
+        target: Target::Reserved { throughput },
+        latency: Nanos(9000),
+        spread: true,
+        apart: None,
+    };
+    let before = reconcile(&cluster(3, 0), &[], &[slo(190.0)], &Tailwater);
+    let state = kept(&before.plan);
+    // More than two servers can do, when the third of its servers is gone.
+    let after = reconcile(&cluster(2, 0), &state, &[slo(200.0)], &Tailwater);
+    assert_eq!(after.answers[0].course, Course::Changed);
+    assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
+    assert_eq!(after.plan, Plan::new(cluster(2, 0)));
+    // With all servers there, the old terms stay.
+    let after = reconcile(&cluster(3, 0), &state, &[slo(400.0)], &Tailwater);
+    assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
+    assert_eq!(kept(&after.plan), state);
+}

@@ -1,0 +1,325 @@
+//! A program that is one function of a chain, and runs in a process of its own.
+//!
+//! A server starts it, with a socket as its standard input. It is configured, describes its function and waits until
+//! it is attached; from then on it processes a batch in each of its [turns](Turns) and yields its core. See [`serve`].
+
+mod flows;
+mod instance;
+mod turns;
+
+pub use instance::{Instance, Waiting};
+pub use turns::{LastTurn, Made, TurnPacket, Turns, Work, YIELDS};
+
+use crate::abi;
+use crate::host::{Described, WrongFunction};
+use crate::protocol::layout::{BOARD_BYTES, Board, MAX_BATCH, SLATE_BYTES, Slate, VERSION};
+use crate::protocol::memory::Memory;
+use crate::protocol::message::{Description, FromProgram, FromServer, NoMessage};
+use crate::protocol::socket::Socket;
+use crate::sys;
+use std::error::Error;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use tailwater_net::Nanos;
+
+/// How long a program that comes into another one's place, whose packets are lost until then, has pages of flows' memory
+/// mapped: enough for gigabytes in huge pages. Those that are left are mapped when a flow there has a packet.
+const HURRIED: Duration = Duration::from_micros(300);
+
+/// How a program is to run.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// The configuration in the chain's spec, as JSON.
+    pub config: String,
+    /// Of how many processes of this function, which share nothing but `commons`, this is which: the first number is below
+    /// the second.
+    pub part: [u16; 2],
+    /// A file in memory that all these processes have, zero at first, if the server gives them one.
+    pub commons: Option<Arc<File>>,
+}
+
+/// A function, configured, that is given memory when its chain needs it.
+pub trait Ready {
+    /// What it is then.
+    type Work: Work;
+
+    /// What it says of itself.
+    fn describe(&self) -> Description;
+
+    /// Makes it one that works in this memory.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn attach(self, given: Given) -> io::Result<Self::Work>;
+}
+
+/// The memory that a function is given.
+#[derive(Debug)]
+pub struct Given {
+    /// The packets' buffers, [`MAX_BATCH`] of them.
+    pub packets: Memory,
+    /// Bytes of a buffer.
+    pub buffer_bytes: usize,
+    /// The flow table's capacity, and the memory that the function's part of the flows is in, zero at first; if it keeps
+    /// state.
+    pub flows: Option<(usize, Memory)>,
+    /// The memory of the images of these flows, zero at first, and when the run began, on the clock of the world; if their
+    /// state is kept outside.
+    pub images: Option<(Nanos, Memory)>,
+    /// What it tells its worker.
+    pub slate: Arc<Slate>,
+}
+
+/// Why a function cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its configuration is wrong.
+    Config {
+        /// The field; empty for all of it.
+        field: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// It is no function that could be run, however it is configured.
+    Unfit {
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl Refusal {
+    /// That the configuration is wrong as a whole.
+    pub fn of_all(message: impl Into<String>) -> Refusal {
+        Refusal::Config {
+            field: String::new(),
+            message: message.into(),
+        }
+    }
+}
+
+impl From<WrongFunction> for Refusal {
+    fn from(wrong: WrongFunction) -> Refusal {
+        Refusal::Unfit {
+            message: wrong.to_string(),
+        }
+    }
+}
+
+/// Why a program ended before its time.
+#[derive(Debug)]
+pub enum ProgramError {
+    /// Nobody is there to run for.
+    NoServer(io::Error),
+    /// The server has gone, or the system refuses something.
+    System(io::Error),
+    /// The server speaks otherwise.
+    Message(NoMessage),
+    /// The server sent something else than was due.
+    Expected(&'static str),
+    /// It cannot be run so; the server has been told.
+    Refused(Refusal),
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProgramError::NoServer(error) => write!(
+                f,
+                "standard input is not the socket of a server: this program is started by one ({error})"
+            ),
+            ProgramError::System(error) => error.fmt(f),
+            ProgramError::Message(error) => write!(f, "from the server: {error}"),
+            ProgramError::Expected(what) => write!(f, "from the server: expected {what}"),
+            ProgramError::Refused(Refusal::Config { message, .. } | Refusal::Unfit { message }) => {
+                f.write_str(message)
+            }
+        }
+    }
+}
+
+impl Error for ProgramError {}
+
+impl From<io::Error> for ProgramError {
+    fn from(error: io::Error) -> ProgramError {
+        ProgramError::System(error)
+    }
+}
+
+impl From<NoMessage> for ProgramError {
+    fn from(error: NoMessage) -> ProgramError {
+        ProgramError::Message(error)
+    }
+}
+
+/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` makes the
+/// function, and what is left to do after it has been dropped.
+///
+/// # Errors
+/// There is no server, or it goes away, or the configuration is refused.
+pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
+    configure: impl FnOnce(&Configuration) -> Result<(R, E), Refusal>,
+) -> Result<(), ProgramError> {
+    // No server, no program: should it be killed, nothing of it stays.
+    sys::end_with_parent()?;
+    let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
+    let hello = FromProgram::Hello { version: VERSION };
+    socket
+        .send(&hello.encode(), &[])
+        .map_err(ProgramError::NoServer)?;
+    let (message, files) = socket.receive()?;
+    let FromServer::Configure {
+        version: VERSION,
+        part,
+        of,
+        config,
+    } = FromServer::decode(&message)?
+    else {
+        return Err(ProgramError::Expected("the configuration"));
+    };
+    let configuration = Configuration {
+        config,
+        part: [part, of],
+        commons: files.into_iter().next().map(Arc::new),
+    };
+    let (function, at_end) = match configure(&configuration) {
+        Ok(configured) => configured,
+        Err(refusal) => {
+            let told = match refusal.clone() {
+                Refusal::Config { field, message } => FromProgram::Refuse { field, message },
+                Refusal::Unfit { message } => FromProgram::Unfit { message },
+            };
+            socket.send(&told.encode(), &[])?;
+            return Err(ProgramError::Refused(refusal));
+        }
+    };
+    let description = function.describe();
+    let has_state = description.state_bytes > 0;
+    let is_durable = description.durable.is_some() && description.piece_bytes > 0;
+    socket.send(&FromProgram::Describe(description).encode(), &[])?;
+    let turns = attach(&socket, function, [has_state, has_state && is_durable])?;
+    socket.send(&FromProgram::Ready.encode(), &[])?;
+    let last = turns.run();
+    if let Err(message) = at_end() {
+        socket.send(&FromProgram::Failed { message }.encode(), &[])?;
+    }
+    // Only now: the server goes on, and may end before this process does.
+    last.done();
+    Ok(())
+}
+
+/// As [`serve`], for a function by the C interface, which `find` finds before it is configured.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_function(
+    find: impl FnOnce() -> Result<&'static Described, Refusal>,
+) -> Result<(), ProgramError> {
+    serve(|configuration| {
+        let waiting = Waiting::new(find()?, &configuration.config)?;
+        Ok((waiting, || Ok(())))
+    })
+}
+
+/// The main part of a program that is this function: serves it, and says on standard error why it could not.
+/// `arguments` are those of the program, of which there are none. The program's exit code.
+///
+/// # Safety
+/// `function` is as [`Described::read`] wants it.
+pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
+    const DONE: u8 = 0;
+    const FAILED: u8 = 1;
+    const WRONG: u8 = 2;
+    if arguments > 0 {
+        eprintln!(
+            "this program is a function of Tailwater's, and takes no arguments: name it as a `program` in the spec of a \
+             chain, and run that by `tailwater run --isolation process`"
+        );
+        return WRONG;
+    }
+    let find = || {
+        // SAFETY: the caller's word.
+        let described = unsafe { Described::read(function) }?;
+        Ok(&*Box::leak(Box::new(described)))
+    };
+    // What a panic was about, its hook has said.
+    match catch_unwind(AssertUnwindSafe(|| serve_function(find))) {
+        Ok(Ok(())) => DONE,
+        // Who started it has been told, and tells it on.
+        Ok(Err(ProgramError::Refused(_))) => WRONG,
+        Ok(Err(error)) => {
+            eprintln!("{error}");
+            match error {
+                ProgramError::NoServer(_) => WRONG,
+                _ => FAILED,
+            }
+        }
+        Err(_) => FAILED,
+    }
+}
+
+/// Waits until the chain needs the program, and maps what it is given.
+fn attach<R: Ready>(
+    socket: &Socket,
+    function: R,
+    [has_state, is_durable]: [bool; 2],
+) -> Result<Turns<R::Work>, ProgramError> {
+    let (message, files) = socket.receive()?;
+    let FromServer::Attach {
+        buffer_bytes,
+        flows: capacity,
+        round,
+        origin,
+        files: count,
+    } = FromServer::decode(&message)?
+    else {
+        return Err(ProgramError::Expected("where to run"));
+    };
+    let buffer_bytes = buffer_bytes as usize;
+    if files.len() != usize::from(count) {
+        return Err(ProgramError::Expected("as many files as it says"));
+    }
+    let mut files = files.into_iter();
+    let mut next = || files.next().ok_or(ProgramError::Expected("another file"));
+    let board = Board(Memory::map(&next()?, BOARD_BYTES, false)?);
+    let packets = Memory::map(&next()?, MAX_BATCH * buffer_bytes, true)?;
+    let slate = Arc::new(Slate(Memory::map(&next()?, SLATE_BYTES, true)?));
+    let origin = origin.filter(|_| is_durable);
+    let last = u8::from(has_state) + u8::from(origin.is_some());
+    let in_front = match count.saturating_sub(last) {
+        3 => None,
+        _ => Some(Slate(Memory::map(&next()?, SLATE_BYTES, false)?)),
+    };
+    // Before the first round there is time.
+    let bound = match round {
+        0 => Duration::MAX,
+        _ => HURRIED,
+    };
+    let flows = match has_state {
+        false => None,
+        true => Some((capacity as usize, Memory::whole(&next()?, bound)?)),
+    };
+    let images = match origin {
+        None => None,
+        Some(origin) => Some((Nanos(origin), Memory::whole(&next()?, bound)?)),
+    };
+    let work = function.attach(Given {
+        packets,
+        buffer_bytes,
+        flows,
+        images,
+        slate: Arc::clone(&slate),
+    })?;
+    Ok(Turns::new(
+        board,
+        slate,
+        in_front,
+        work,
+        buffer_bytes,
+        round,
+    ))
+}

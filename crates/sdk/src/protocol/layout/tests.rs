@@ -1,0 +1,127 @@
+use super::*;
+use crate::protocol::memory::tests::file;
+use proptest::prelude::*;
+
+fn any_place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        (any::<u16>(), any::<u16>(), any::<bool>()).prop_map(|(start, length, rekeyed)| {
+            Place::Here {
+                start,
+                length,
+                rekeyed,
+            }
+        }),
+        any::<u8>().prop_map(Place::Dropped),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn places_are_read_as_they_were_written(place in any_place(), round: u64) {
+        prop_assert_eq!(Place::decode(place.encode(round), round), Some(place));
+        // What a function left from the round before is no answer.
+        prop_assert_eq!(Place::decode(place.encode(round), round.wrapping_add(1)), None);
+    }
+
+    #[test]
+    fn any_word_is_a_place_or_none(word: u64, round: u64) {
+        if let Some(place) = Place::decode(word, round) {
+            prop_assert_eq!(place.encode(round), word);
+        }
+    }
+
+    #[test]
+    fn no_frame_reaches_beyond_its_buffer(start: u16, length: u16, bytes in 0usize..70_000) {
+        let place = Place::Here { start, length, rekeyed: false };
+        let inside = length > 0 && usize::from(start) + usize::from(length) <= bytes;
+        prop_assert_eq!(place.fits(bytes), inside);
+    }
+
+    #[test]
+    fn boards_and_slates_say_what_was_written(
+        words: [u64; 5], numbers: (u64, u32, u32, u64), i in 0..MAX_BATCH, at: u16, number: u64,
+    ) {
+        let (arrival, rss_hash, flow, birth) = numbers;
+        let board = file(BOARD_BYTES as u64);
+        let board = Board(Memory::map(&board, BOARD_BYTES, true).unwrap());
+        let key = FlowKey::from_words(words);
+        let [a, b, c, d] = [0, 16, 32, 48].map(|by| (arrival >> by) as u16);
+        let known = Known { place: [at, !at], arrival, rss_hash, entry: at as u8 & 1, flow, birth };
+        for (network, fragment) in [
+            (Network::V6, Fragment::Whole),
+            (Network::V6, Fragment::Later),
+            (Network::V4, Fragment::First),
+            (Network::NotIp, Fragment::Whole),
+        ] {
+            let headers = Headers {
+                network,
+                fragment,
+                network_offset: a,
+                transport_offset: b,
+                payload_offset: c,
+                end: d,
+                key: match network {
+                    Network::V6 => key,
+                    // The rest of these keys is zero.
+                    Network::V4 | Network::NotIp => FlowKey::from_words([words[0], 0, 0, 0, words[4]]),
+                },
+            };
+            board.set_known(i, &known, &headers);
+            let mut read = Headers::default();
+            board.headers(i, &mut read);
+            prop_assert_eq!((board.known(i), read), (known, headers));
+            prop_assert_eq!((board.flow(i), board.place(i)), (flow, known.place));
+        }
+
+        let slate = file(SLATE_BYTES as u64);
+        let slate = Slate(Memory::map(&slate, SLATE_BYTES, true).unwrap());
+        for kind in [WishKind::Open, WishKind::Rejoin, WishKind::Free] {
+            let wish = Wish { number, kind, at, rss_hash, key };
+            slate.set_wish(&wish);
+            prop_assert_eq!(slate.wish(), wish);
+        }
+        let list = [(3, key), (0, FlowKey::default()), (255, key)];
+        slate.set_list(number as u8, &list);
+        prop_assert_eq!(slate.list_turn(), number as u8);
+        prop_assert_eq!(slate.list().collect::<Vec<_>>(), list);
+        for answer in [Ok((flow, birth)), Err(1), Err(255)] {
+            slate.set_answer(number, answer);
+            prop_assert_eq!(slate.answer(number), Some(answer));
+            prop_assert_eq!(slate.answer(number.wrapping_add(1)), None);
+        }
+        slate.set_note(MAX_NOTES - 1, number);
+        slate.set_place(MAX_BATCH - 1, birth);
+        prop_assert_eq!((slate.note(MAX_NOTES - 1), slate.place(MAX_BATCH - 1)), (number, birth));
+        slate.set_said(arrival);
+        slate.set_masks(MASKS - 1, [birth, number]);
+        prop_assert_eq!((slate.said(), slate.masks(MASKS - 1)), (arrival, [birth, number]));
+        prop_assert_eq!((slate.note(MAX_NOTES - 1), slate.place(0)), (number, 0));
+        slate.reset(arrival, birth);
+        prop_assert_eq!((slate.done(), slate.taken(), slate.wishes()), (arrival, birth, 0));
+    }
+}
+
+#[test]
+fn the_last_ended_flows_are_remembered() {
+    let board = file(BOARD_BYTES as u64);
+    let board = Board(Memory::map(&board, BOARD_BYTES, true).unwrap());
+    for n in 0..ENDED + 3 {
+        board.add_ended(Ended {
+            flow: n as u32,
+            birth: n + 1,
+        });
+    }
+    assert_eq!(board.ended(), ENDED + 3);
+    for n in 3..ENDED + 3 {
+        let ended = board.ended_flow(n);
+        assert_eq!((ended.flow, ended.birth), (n as u32, n + 1));
+    }
+}
+
+#[test]
+fn masks_have_a_bit_for_each_packet() {
+    for count in [0, 1, 63, 64, 65, 128, MAX_BATCH - 1, MAX_BATCH] {
+        let all = (0..MASKS).flat_map(|word| places(word, all_of(count, word)));
+        assert_eq!(all.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+    }
+}

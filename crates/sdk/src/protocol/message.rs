@@ -1,0 +1,413 @@
+//! What program and server say to each other before the first packet.
+//!
+//! A program finds a socket of the kind `SOCK_SEQPACKET` as its standard input. Each message is one packet of at most
+//! [`MOST_BYTES`]; numbers are little end first, a text is its length in 16 bits (a configuration's: 32) and UTF-8.
+//!
+//! | from | message | kind | what follows |
+//! |---|---|---|---|
+//! | program | [`Hello`](FromProgram::Hello) | 1 | `TWNF`, the highest version it speaks: u16 |
+//! | server | [`Configure`](FromServer::Configure) | 2 | version: u16, part: u16, of: u16, configuration as JSON |
+//! | program | [`Describe`](FromProgram::Describe) | 3 | see [`Description`] |
+//! | | or [`Refuse`](FromProgram::Refuse) | 4 | field, what is wrong with it; then it ends |
+//! | | or [`Unfit`](FromProgram::Unfit) | 8 | what is wrong with the program; then it ends |
+//! | server | [`Attach`](FromServer::Attach) | 5 | bytes of a buffer: u32, flows: u32, round: u64, whether state is kept: u8, origin: u64, files: u8; with the files |
+//! | program | [`Ready`](FromProgram::Ready) | 6 | nothing |
+//! | program | [`Failed`](FromProgram::Failed) | 7 | what could not be done at the end; then it ends |
+//!
+//! Between `Describe` and `Attach` any time may pass: the program waits, detached, until its chain needs it.
+//! `Attach` brings, in this order: the board (to read only), the packets, the function's own slate, the slate of
+//! the function in front (to read only; not for the first), its flows (if it keeps state), and the images of its flows
+//! ([`images`](super::images); if it keeps state that is kept outside, too).
+//!
+//! Either side believes nothing that it has not checked: what is no message ends the connection.
+
+use std::fmt;
+
+/// The longest message.
+pub const MOST_BYTES: usize = 64 << 10;
+
+/// The most bytes of a name.
+const MOST_NAME: usize = 63;
+/// The most bytes of a text that says what is wrong.
+const MOST_TEXT: usize = 4096;
+/// The most bytes of state for a flow.
+pub const MOST_STATE: u32 = 4096;
+
+const MAGIC: &[u8; 4] = b"TWNF";
+
+/// What a function is.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Description {
+    /// Its name for itself: letters, digits and dashes.
+    pub name: String,
+    /// Bytes in memory for each flow, with what the program keeps beside; 0 for none. u32, at most [`MOST_STATE`].
+    pub state_bytes: u32,
+    /// Whether it wants to know of flows that end. Bit 0 of a u8.
+    pub wants_flow_ends: bool,
+    /// Whether it opens companions of flows. Bit 1.
+    pub opens_companions: bool,
+    /// The version of what its state of a flow means to other processes, if it means something there. Bit 2 says whether
+    /// a u32 follows.
+    pub durable: Option<u32>,
+    /// Bytes of that state. u32, at most [`MOST_STATE`].
+    pub piece_bytes: u32,
+    /// Why it drops packets, each with a u8 that says whether they are lost, rather than dropped. u8: how many.
+    pub drop_reasons: Vec<(String, bool)>,
+    /// What else it counts. u8: how many.
+    pub notes: Vec<String>,
+}
+
+/// The most reasons to drop.
+pub const MOST_REASONS: usize = 16;
+
+/// A message of a program's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromProgram {
+    /// It is there.
+    Hello {
+        /// The highest version it speaks.
+        version: u16,
+    },
+    /// It has read its configuration.
+    Describe(Description),
+    /// It cannot be run so.
+    Refuse {
+        /// The field of the configuration; empty for all of it.
+        field: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// It is no function that can be run at all, however it is configured.
+    Unfit {
+        /// What is wrong with it.
+        message: String,
+    },
+    /// It has mapped its memory.
+    Ready,
+    /// It ends, and has not done all.
+    Failed {
+        /// What could not be done.
+        message: String,
+    },
+}
+
+/// A message of the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromServer {
+    /// How to run.
+    Configure {
+        /// The version that both speak.
+        version: u16,
+        /// Of `of` processes of this function, which share nothing, it is this one.
+        part: u16,
+        /// See `part`.
+        of: u16,
+        /// The configuration in the chain's spec, as JSON.
+        config: String,
+    },
+    /// Where to run.
+    Attach {
+        /// Bytes of a packet's buffer.
+        buffer_bytes: u32,
+        /// The flow table's capacity; 0 without one.
+        flows: u32,
+        /// The last round that was before.
+        round: u64,
+        /// If the flows' state is kept outside: when the run began, in nanoseconds on the clock of the world.
+        origin: Option<u64>,
+        /// How many files come with the message.
+        files: u8,
+    },
+}
+
+/// What came is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMessage {
+    expected: &'static str,
+}
+
+impl fmt::Display for NoMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}, found something else", self.expected)
+    }
+}
+
+impl std::error::Error for NoMessage {}
+
+impl FromProgram {
+    /// The message as bytes. Texts that are too long are cut.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        match self {
+            FromProgram::Hello { version } => {
+                to.push(1);
+                to.extend(MAGIC);
+                to.extend(version.to_le_bytes());
+            }
+            FromProgram::Describe(what) => {
+                to.push(3);
+                put(&mut to, &what.name, MOST_NAME);
+                to.extend(what.state_bytes.to_le_bytes());
+                let durable = u8::from(what.durable.is_some());
+                let companions = u8::from(what.opens_companions);
+                to.push(u8::from(what.wants_flow_ends) | companions << 1 | durable << 2);
+                if let Some(version) = what.durable {
+                    to.extend(version.to_le_bytes());
+                }
+                to.extend(what.piece_bytes.to_le_bytes());
+                to.push(what.drop_reasons.len().min(255) as u8);
+                for (name, lost) in what.drop_reasons.iter().take(255) {
+                    put(&mut to, name, MOST_NAME);
+                    to.push(u8::from(*lost));
+                }
+                to.push(what.notes.len().min(255) as u8);
+                for name in what.notes.iter().take(255) {
+                    put(&mut to, name, MOST_NAME);
+                }
+            }
+            FromProgram::Refuse { field, message } => {
+                to.push(4);
+                put(&mut to, field, MOST_TEXT);
+                put(&mut to, message, MOST_TEXT);
+            }
+            FromProgram::Unfit { message } => {
+                to.push(8);
+                put(&mut to, message, MOST_TEXT);
+            }
+            FromProgram::Ready => to.push(6),
+            FromProgram::Failed { message } => {
+                to.push(7);
+                put(&mut to, message, MOST_TEXT);
+            }
+        }
+        to
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn decode(bytes: &[u8]) -> Result<FromProgram, NoMessage> {
+        let mut rest = Rest(bytes);
+        let message = match rest.u8()? {
+            1 => {
+                if rest.take(4)? != MAGIC {
+                    return Err(expected("TWNF"));
+                }
+                FromProgram::Hello {
+                    version: rest.u16()?,
+                }
+            }
+            3 => FromProgram::Describe(rest.description()?),
+            4 => FromProgram::Refuse {
+                field: rest.text(MOST_TEXT)?,
+                message: rest.text(MOST_TEXT)?,
+            },
+            6 => FromProgram::Ready,
+            8 => FromProgram::Unfit {
+                message: rest.text(MOST_TEXT)?,
+            },
+            7 => FromProgram::Failed {
+                message: rest.text(MOST_TEXT)?,
+            },
+            _ => return Err(expected("a message of a program's")),
+        };
+        rest.end().map(|()| message)
+    }
+}
+
+impl FromServer {
+    /// The message as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        match self {
+            FromServer::Configure {
+                version,
+                part,
+                of,
+                config,
+            } => {
+                to.push(2);
+                for number in [version, part, of] {
+                    to.extend(number.to_le_bytes());
+                }
+                to.extend((config.len() as u32).to_le_bytes());
+                to.extend(config.as_bytes());
+            }
+            FromServer::Attach {
+                buffer_bytes,
+                flows,
+                round,
+                origin,
+                files,
+            } => {
+                to.push(5);
+                to.extend(buffer_bytes.to_le_bytes());
+                to.extend(flows.to_le_bytes());
+                to.extend(round.to_le_bytes());
+                to.push(u8::from(origin.is_some()));
+                to.extend(origin.unwrap_or_default().to_le_bytes());
+                to.push(*files);
+            }
+        }
+        to
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn decode(bytes: &[u8]) -> Result<FromServer, NoMessage> {
+        let mut rest = Rest(bytes);
+        let message = match rest.u8()? {
+            2 => {
+                let (version, part, of) = (rest.u16()?, rest.u16()?, rest.u16()?);
+                if part >= of {
+                    return Err(expected("a part below their number"));
+                }
+                let length = rest.u32()? as usize;
+                FromServer::Configure {
+                    version,
+                    part,
+                    of,
+                    config: text(rest.take(length)?)?,
+                }
+            }
+            5 => FromServer::Attach {
+                buffer_bytes: rest.u32()?,
+                flows: rest.u32()?,
+                round: rest.u64()?,
+                origin: match (rest.u8()?, rest.u64()?) {
+                    (0, 0) => None,
+                    (1, origin) => Some(origin),
+                    _ => return Err(expected("whether state is kept")),
+                },
+                files: rest.u8()?,
+            },
+            _ => return Err(expected("a message of the server's")),
+        };
+        rest.end().map(|()| message)
+    }
+}
+
+fn expected(expected: &'static str) -> NoMessage {
+    NoMessage { expected }
+}
+
+/// Writes a text, cut between characters to so many bytes.
+fn put(to: &mut Vec<u8>, text: &str, most: usize) {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    to.extend((end as u16).to_le_bytes());
+    to.extend(&text.as_bytes()[..end]);
+}
+
+fn text(bytes: &[u8]) -> Result<String, NoMessage> {
+    let text = str::from_utf8(bytes);
+    text.map(str::to_owned).map_err(|_| expected("UTF-8"))
+}
+
+/// The bytes of a message that have not been read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], NoMessage> {
+        let cut = self.0.split_at_checked(count);
+        let (taken, rest) = cut.ok_or(expected("a longer message"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], NoMessage> {
+        let bytes = self.take(N)?;
+        bytes.try_into().map_err(|_| expected("a longer message"))
+    }
+
+    fn u8(&mut self) -> Result<u8, NoMessage> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, NoMessage> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, NoMessage> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, NoMessage> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self, most: usize) -> Result<String, NoMessage> {
+        let length = usize::from(self.u16()?);
+        if length > most {
+            return Err(expected("a shorter text"));
+        }
+        text(self.take(length)?)
+    }
+
+    /// A name that may stand in reports and metrics: letters, digits and dashes.
+    fn name(&mut self) -> Result<String, NoMessage> {
+        let name = self.text(MOST_NAME)?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        match !name.is_empty() && name.bytes().all(fits) {
+            true => Ok(name),
+            false => Err(expected("a name of letters, digits and dashes")),
+        }
+    }
+
+    fn description(&mut self) -> Result<Description, NoMessage> {
+        let (name, state_bytes, flags) = (self.name()?, self.u32()?, self.u8()?);
+        if state_bytes > MOST_STATE {
+            return Err(expected("less state for a flow"));
+        }
+        if flags > 7 {
+            return Err(expected("flags of this version"));
+        }
+        let durable = match flags & 4 {
+            0 => None,
+            _ => Some(self.u32()?),
+        };
+        let piece_bytes = self.u32()?;
+        if piece_bytes > MOST_STATE {
+            return Err(expected("less state for a flow"));
+        }
+        let reasons = usize::from(self.u8()?);
+        if reasons > MOST_REASONS {
+            return Err(expected("fewer reasons to drop"));
+        }
+        let mut drop_reasons = Vec::new();
+        for _ in 0..reasons {
+            let name = self.name()?;
+            drop_reasons.push((name, self.u8()? != 0));
+        }
+        let notes = usize::from(self.u8()?);
+        if notes > super::layout::MAX_NOTES {
+            return Err(expected("fewer counts"));
+        }
+        let notes = (0..notes).map(|_| self.name()).collect::<Result<_, _>>()?;
+        Ok(Description {
+            name,
+            state_bytes,
+            wants_flow_ends: flags & 1 != 0,
+            opens_companions: flags & 2 != 0,
+            durable,
+            piece_bytes,
+            drop_reasons,
+            notes,
+        })
+    }
+
+    fn end(&self) -> Result<(), NoMessage> {
+        match self.0 {
+            [] => Ok(()),
+            _ => Err(expected("a shorter message")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

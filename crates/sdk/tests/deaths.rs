@@ -1,0 +1,256 @@
+//! A function whose process ends over a batch: the next process has the same memory of flows.
+
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tailwater_net::parse::{Headers, parse};
+use tailwater_net::{Nanos, protocol};
+use tailwater_sdk::host::Described;
+use tailwater_sdk::program::{Given, Instance, Made, Ready, TurnPacket, Waiting, Work};
+use tailwater_sdk::protocol::images::{FlowImages, Offer, file_bytes};
+use tailwater_sdk::protocol::layout::{MAX_BATCH, SLATE_BYTES, Slate};
+use tailwater_sdk::protocol::memory::Memory;
+use tailwater_sdk::testing::frame;
+use tailwater_sdk::{Batch, Config, ConfigError, FlowKey, Function, describe, state};
+
+const BUFFER_BYTES: usize = 256;
+const PLACES: usize = 8;
+/// Where frames begin in their buffers.
+const START: u16 = 64;
+
+state! {
+    struct Count {
+        packets: u64,
+    }
+}
+
+thread_local! {
+    /// What the function saw of packets: whether their flow was new, and how many packets its state knew of.
+    static SAW: RefCell<Vec<(bool, u64)>> = const { RefCell::new(Vec::new()) };
+    /// What the states of flows that ended knew of.
+    static ENDED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Counts the packets of flows, and fails over a batch with a packet to port 666 when it has counted all.
+#[derive(Debug)]
+struct Fails;
+
+impl Function for Fails {
+    const NAME: &'static CStr = c"fails";
+    const WANTS_FLOW_ENDS: bool = true;
+    const STATE_VERSION: u32 = 1;
+    type State = Count;
+    type Shared = ();
+
+    fn configure(_: &Config) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    fn start(_: Arc<()>) -> Fails {
+        Fails
+    }
+
+    fn process(&mut self, batch: &mut Batch<'_, Count>) {
+        let mut fails = false;
+        batch.for_each(|packet, _| {
+            let before = packet.read().packets;
+            SAW.with_borrow_mut(|saw| saw.push((packet.is_new_flow(), before)));
+            packet.update(|count| count.packets = before + 1);
+            fails |= packet.key().destination_port() == 666;
+        });
+        assert!(!fails, "as it was told");
+    }
+
+    fn flow_ended(&mut self, _: &FlowKey, state: &Count, _: &mut [u64]) {
+        ENDED.with_borrow_mut(|ended| ended.push(state.packets));
+    }
+}
+
+/// What the server keeps for the processes of the function.
+struct Server {
+    packets: File,
+    flows: File,
+    images: Option<File>,
+}
+
+fn memory(bytes: usize) -> File {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    let name = NAMES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("tailwater-deaths-{}-{name}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    let file = file.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(bytes as u64).unwrap();
+    file
+}
+
+fn flows(file: &File) -> Memory {
+    Memory::whole(file, Duration::MAX).unwrap()
+}
+
+impl Server {
+    fn new(kept: bool) -> Server {
+        Server {
+            packets: memory(MAX_BATCH * BUFFER_BYTES),
+            // An entry and a state are a cache line each.
+            flows: memory(PLACES * 2 * 64),
+            images: kept.then(|| memory(file_bytes(PLACES, size_of::<Count>()))),
+        }
+    }
+
+    fn map(&self) -> Memory {
+        Memory::map(&self.packets, MAX_BATCH * BUFFER_BYTES, true).unwrap()
+    }
+
+    /// Another process of the function.
+    fn process(&self) -> Process {
+        let function = Box::leak(Box::new(describe::<Fails>()));
+        // SAFETY: `describe` makes what the header says, of names and lists that are static.
+        let described = unsafe { Described::read(&raw const *function) }.unwrap();
+        let waiting = Waiting::new(Box::leak(Box::new(described)), "{}").unwrap();
+        let slate = Memory::map(&memory(SLATE_BYTES), SLATE_BYTES, true).unwrap();
+        let given = Given {
+            packets: self.map(),
+            buffer_bytes: BUFFER_BYTES,
+            flows: Some((PLACES, flows(&self.flows))),
+            images: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
+            slate: Arc::new(Slate(slate)),
+        };
+        Process {
+            work: waiting.attach(given).unwrap(),
+            packets: self.map(),
+        }
+    }
+}
+
+struct Process {
+    work: Instance,
+    packets: Memory,
+}
+
+/// A packet: its flow's place and birth, and whether a function in front sent the flow elsewhere.
+type Packet = (u32, u64, bool);
+
+impl Process {
+    /// Runs a batch, over which the function fails or not. What it saw of each packet; and whether each one that went
+    /// on tells that its flow was sent elsewhere, `None` if the function failed.
+    fn run(&mut self, packets: &[Packet], fails: bool) -> (Vec<(bool, u64)>, Option<Vec<bool>>) {
+        SAW.take();
+        for (at, &(flow, birth, rekeyed)) in packets.iter().enumerate() {
+            let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+            let port = if fails { 666 } else { 53 };
+            let key = FlowKey::new(from, to, protocol::UDP, 1000 + flow as u16, port);
+            let frame = frame(&key, b"?");
+            let start = at * BUFFER_BYTES + usize::from(START);
+            self.packets.write(start, &frame);
+            let packet = TurnPacket {
+                entry: 0,
+                at: at as u16,
+                place: [START, frame.len() as u16],
+                arrival: Nanos(1),
+                rss_hash: 0,
+                flow: Some((flow, birth)),
+                rekeyed,
+            };
+            let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();
+            assert!(self.work.put::<false>(&packet, known));
+        }
+        let mut rekeyed = Vec::new();
+        let each = |_, made| match made {
+            Made::Forward { rekeyed: now, .. } => rekeyed.push(now),
+            made => panic!("{made:?}"),
+        };
+        let ran = catch_unwind(AssertUnwindSafe(|| self.work.run(Nanos(1), each)));
+        (SAW.take(), ran.is_ok().then_some(rekeyed))
+    }
+}
+
+#[test]
+fn a_flow_over_whose_first_packet_a_process_ended_is_new_to_the_next() {
+    let server = Server::new(false);
+    // Packets behind the first one of a batch are not new; nor is what was seen before.
+    let (saw, made) = server.process().run(&[(1, 7, false), (1, 7, false)], false);
+    assert_eq!(saw, [(true, 0), (false, 1)]);
+    assert!(made.is_some());
+    let batch = [
+        (2, 8, false),
+        (1, 7, false),
+        (3, 9, false),
+        (2, 8, false),
+        (3, 9, false),
+    ];
+    for _ in 0..3 {
+        // Each one ends over the same flows.
+        let (saw, made) = server.process().run(&batch, true);
+        assert_eq!(made, None);
+        let new: Vec<bool> = saw.iter().map(|(new, _)| *new).collect();
+        assert_eq!(new, [true, false, true, false, false]);
+        assert_eq!([saw[0].1, saw[2].1], [0, 0]);
+    }
+    let mut last = server.process();
+    // In another order than when they were seen in vain.
+    let (saw, _) = last.run(&[(3, 9, false), (2, 8, false), (3, 9, false)], false);
+    assert_eq!(saw, [(true, 0), (true, 0), (false, 1)]);
+    let (saw, _) = last.run(&[(3, 9, false), (2, 8, false), (1, 7, false)], false);
+    // The state of one that was seen stays as it was left.
+    assert_eq!(saw, [(false, 2), (false, 1), (false, 5)]);
+}
+
+#[test]
+fn a_flow_that_no_process_lived_to_see_does_not_end() {
+    let server = Server::new(false);
+    ENDED.take();
+    let (_, made) = server.process().run(&[(1, 7, false)], false);
+    assert!(made.is_some());
+    assert_eq!(server.process().run(&[(2, 8, false)], true).1, None);
+    let mut next = server.process();
+    next.work.end_flow(2, 8);
+    next.work.end_flow(1, 7);
+    assert_eq!(ENDED.take(), [1]);
+}
+
+#[test]
+fn a_flow_that_was_sent_elsewhere_when_a_process_ended_is_decided_anew_by_the_next() {
+    let server = Server::new(false);
+    let (_, made) = server.process().run(&[(1, 7, false)], false);
+    assert_eq!(made, Some(vec![false]));
+    assert_eq!(server.process().run(&[(1, 7, true)], true).1, None);
+    let mut next = server.process();
+    // The function had seen it before: its state is not another flow's. Those behind are told with its first packet.
+    let (saw, made) = next.run(&[(1, 7, false), (1, 7, false)], false);
+    assert_eq!(saw, [(true, 2), (false, 3)]);
+    assert_eq!(made, Some(vec![true, false]));
+    // And sent elsewhere in the midst of a batch.
+    let (saw, _) = next.run(&[(1, 7, false), (1, 7, true), (1, 7, false)], false);
+    assert_eq!(saw, [(false, 4), (true, 5), (false, 6)]);
+    let (saw, _) = next.run(&[(2, 8, false), (2, 8, true), (2, 8, false)], false);
+    assert_eq!(saw, [(true, 0), (true, 1), (false, 2)]);
+}
+
+#[test]
+fn what_came_from_outside_for_a_flow_is_there_for_the_next_process_too() {
+    let server = Server::new(true);
+    let file = server.images.as_ref().unwrap();
+    let worker = FlowImages::open(flows(file), size_of::<Count>()).unwrap();
+    worker.put(1, &40u64.to_ne_bytes());
+    let offer = Offer {
+        restored: true,
+        ..Offer::default()
+    };
+    worker.tell(1, offer);
+    let (saw, made) = server.process().run(&[(1, 7, false), (1, 7, false)], true);
+    assert_eq!((saw, made), (vec![(true, 40), (false, 41)], None));
+    assert!(!worker.is_of(1, 7));
+    let (saw, _) = server.process().run(&[(1, 7, false), (1, 7, false)], false);
+    assert_eq!(saw, [(true, 40), (false, 41)]);
+    let mut piece = [0; 8];
+    assert!(worker.copy(1, 7, &mut piece));
+    assert_eq!(u64::from_ne_bytes(piece), 42);
+}

@@ -1,0 +1,7 @@
+//! The function as a program of its own, for chains whose functions are isolated.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tailwater_sdk::run::<dns_filter::DnsFilter>()
+}

@@ -1,0 +1,6 @@
+/* The function of rate_limit.c as a program of its own, for chains whose functions are isolated. */
+#include <tailwater_nf.h>
+
+int main(int argc, char **argv) {
+    return tailwater_nf_run(&tailwater_function, argc, argv);
+}

@@ -1,0 +1,174 @@
+//! Any bytes as DNS messages to and from a server, whole and in fragments, through a guard with every limit: never a panic, every
+//! buffer comes back, every packet is sent or counted, and what is sent has headers that are true. Names are read as by a plain
+//! reader.
+//!
+//! ```text
+//! cargo +nightly fuzz run dns_guard
+//! ```
+//!
+//! The input is cut into messages: a byte that says which way it goes, whether it is a fragment and how much later it comes, one for
+//! the length in steps of 2, then so many bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use std::path::Path;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::checksum::{Checksum, sum, verify_network, verify_transport};
+use tailwater_net::dns::{HEADER, Name};
+use tailwater_net::parse::{Fragment, parse};
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::{Chain, Outcome};
+use tailwater_nf::spec::ChainSpec;
+
+const SPEC: &str = "
+apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: fuzz}
+spec:
+  functions:
+    - dnsGuard:
+        limits: {responses: 2, nodata: 2, referrals: 2, nxdomains: 2, errors: 2, all: 20, queries: 50}
+        amplification: {ratio: 3, burst: 512}
+        window: 1s
+        slip: 1
+        leak: 3
+        MODE
+  slo: {latency: 200us}
+";
+
+struct Rig {
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    now: Nanos,
+    offered: u64,
+    sent: u64,
+}
+
+impl Rig {
+    fn new(mode: &str) -> Rig {
+        let text = SPEC.replace("MODE", mode);
+        let spec = ChainSpec::parse(&text, "fuzz", Path::new(".")).expect("a right spec");
+        let mut builder =
+            ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
+        let pool = BufferPool::new(4, 2048).expect("enough memory");
+        Rig {
+            chain: builder.instance(|_| true),
+            batch: Batch::new(&pool, 1),
+            pool,
+            now: Nanos::from_secs(1),
+            offered: 0,
+            sent: 0,
+        }
+    }
+
+    fn run(&mut self, mut bytes: &[u8]) {
+        while let [kind, length, rest @ ..] = bytes {
+            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 2));
+            bytes = rest;
+            same_name(payload);
+            let frame = frame(*kind, payload);
+            self.offered += 1;
+            self.now += Nanos::from_millis(u64::from(*kind >> 5) * 30);
+            assert!(self.batch.push(&mut self.pool, &frame, self.now, 7));
+            self.chain.process(&mut self.batch, self.now);
+            if self.batch.len() == 1 {
+                let sent = self.batch.frame(0);
+                let headers = parse(sent).expect("a sound packet");
+                let known = &self.batch.packet(0).headers;
+                assert_eq!(known.key.of_whole(), headers.key);
+                assert_eq!(known.end, headers.end);
+                if sent != frame {
+                    assert_eq!(headers.fragment, Fragment::Whole);
+                    assert_ne!(verify_network(sent, &headers), Checksum::Wrong);
+                    assert_eq!(verify_transport(sent, &headers), Checksum::Correct);
+                    assert!(sent.len() <= frame.len());
+                }
+            }
+            self.sent += self.batch.len() as u64;
+            self.batch.release(&mut self.pool);
+        }
+        let reasons = self.chain.reasons().into_iter();
+        let counts = reasons.zip(self.chain.reason_counts());
+        let gone: u64 = counts
+            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
+            .map(|(_, count)| count)
+            .sum();
+        assert_eq!(self.offered, self.sent + gone);
+        assert_eq!(self.pool.available(), self.pool.capacity());
+    }
+}
+
+/// The first name of a message, label by label.
+fn same_name(message: &[u8]) {
+    let mut name = Name::default();
+    let read = name.read(message, HEADER);
+    let (mut plain, mut at, mut steps) = (Vec::new(), HEADER, 0);
+    let sound = loop {
+        steps += 1;
+        match message.get(at) {
+            Some(0) => break true,
+            Some(length @ 1..=63) => {
+                let end = at + 1 + usize::from(*length);
+                let Some(label) = message.get(at..end) else {
+                    break false;
+                };
+                plain.extend(label.iter().map(u8::to_ascii_lowercase));
+                at = end;
+            }
+            // In front of a first name there is nothing to point to.
+            _ => break false,
+        }
+    };
+    assert!(steps <= message.len() + 1);
+    assert_eq!(read.is_some(), sound && plain.len() < 255);
+    if read.is_some() {
+        plain.push(0);
+        assert_eq!(name.as_bytes(), plain);
+    }
+}
+
+/// A frame between a client and a server, with this payload.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let (client, server) = ([10, 0, 0, 1].into(), [192, 0, 2, 53].into());
+    let key = FlowKey::v4(client, server, protocol::UDP, 4000, 53);
+    let v6 = |text: &str| text.parse().expect("an address");
+    let over_v6 = FlowKey::v6(
+        v6("2001:db8::1"),
+        v6("2001:db8::53"),
+        protocol::UDP,
+        4000,
+        53,
+    );
+    let key = if kind & 2 == 0 { key } else { over_v6 };
+    let key = if kind & 1 == 0 { key } else { key.reversed() };
+    let mut frame = FrameBuilder::new(&key)
+        .payload(payload)
+        .to_vec()
+        .expect("a short packet");
+    // The first of several fragments, or a later one.
+    if kind & 2 == 0 && kind & 4 != 0 && payload.len() >= 8 {
+        frame[20..22].copy_from_slice(&if kind & 8 == 0 { [0x20, 0] } else { [0, 9] });
+        let length = 20 + (frame.len() - 34) / 8 * 8;
+        frame.truncate(14 + length);
+        frame[16..18].copy_from_slice(&(length as u16).to_be_bytes());
+        frame[24..26].fill(0);
+        let checksum = !sum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frame
+}
+
+thread_local! {
+    static RIGS: RefCell<[Rig; 2]> = RefCell::new([Rig::new("mode: limit"), Rig::new("mode: strict")]);
+}
+
+fuzz_target!(|bytes: &[u8]| RIGS.with_borrow_mut(|rigs| {
+    rigs.iter_mut().for_each(|rig| rig.run(bytes));
+}));

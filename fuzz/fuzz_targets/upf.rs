@@ -1,0 +1,161 @@
+//! Any bytes as packets to the ends of GTP-U tunnels, and inside proper ones: never a panic, every buffer comes back, and every
+//! packet is sent or counted, with headers that are true.
+//!
+//! ```text
+//! cargo +nightly fuzz run upf
+//! ```
+//!
+//! The input is cut into packets: a byte that says what is in front (UDP, a header of a session's tunnel, with or without options, an
+//! address of a user, or nothing), one for the length in steps of 4, then so many bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use std::path::Path;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::{Chain, Outcome};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_nf::upf::gtp;
+
+const SPEC: &str = "
+apiVersion: tailwater.dev/v1alpha1
+kind: Chain
+metadata: {name: fuzz}
+spec:
+  functions:
+    - upf:
+        addresses: [192.0.2.1, '2001:db8::1']
+        errorSources: [203.0.113.1, '2001:db8:f::1']
+        errorsPerSecond: 1000000
+        mtu: 576
+        default: pass
+        cache: flow
+        profiles:
+          all:
+            qfi: 9
+            sessionRates: {up: 1Gbps, down: 1Gbps}
+            rules: [{flows: permit out udp from any 53 to assigned, rates: {down: 1Mbps}}]
+        sessions:
+          - 1 ue 10.60.0.1 ue6 2001:db8:60:1::/64 teid 1 peer 192.0.2.10 peerTeid 1 profile all
+          - 2 ue 10.60.0.2 teid 2 peer 2001:db8::10 peerTeid 2 profile all
+  slo: {latency: 200us}
+";
+
+struct Rig {
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    rss: RssHasher,
+    offered: u64,
+    sent: u64,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
+        let rss = RssHasher::default();
+        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
+        let pool = BufferPool::new(64, 2048).expect("enough memory");
+        Rig {
+            chain: builder.instance(|_| true),
+            batch: Batch::new(&pool, 32),
+            pool,
+            rss,
+            offered: 0,
+            sent: 0,
+        }
+    }
+
+    fn run(&mut self, mut bytes: &[u8]) {
+        while let [kind, length, rest @ ..] = bytes {
+            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
+            bytes = rest;
+            let frame = frame(*kind, payload);
+            let hash = parse(&frame).map_or(0, |headers| self.rss.hash_headers(&headers));
+            self.offered += 1;
+            let now = Nanos::from_secs(self.offered);
+            assert!(self.batch.push(&mut self.pool, &frame, now, hash));
+            if self.batch.room() == 0 || bytes.len() < 2 {
+                self.chain.process(&mut self.batch, now);
+                for i in 0..self.batch.len() {
+                    let headers = parse(self.batch.frame(i)).expect("a sound packet");
+                    let known = &self.batch.packet(i).headers;
+                    assert_eq!(known.key.of_whole(), headers.key);
+                    assert_eq!(known.end, headers.end);
+                }
+                self.sent += self.batch.len() as u64;
+                self.batch.release(&mut self.pool);
+            }
+        }
+        assert_eq!(self.pool.available(), self.pool.capacity());
+        let reasons = self
+            .chain
+            .reasons()
+            .into_iter()
+            .zip(self.chain.reason_counts());
+        let gone: u64 = reasons
+            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
+            .map(|(_, count)| count)
+            .sum();
+        assert_eq!(self.offered, self.sent + gone);
+    }
+}
+
+/// A frame to a tunnel's end with this payload; with a proper header in front; to a user; or any bytes.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let headed = |qfi: Option<u8>| {
+        let mut bytes = vec![0; gtp::length(qfi)];
+        let teid = u32::from(kind >> 4 & 3);
+        gtp::write(&mut bytes, teid, qfi, true, payload.len()).expect("a short packet");
+        bytes.extend(payload);
+        bytes
+    };
+    let (station, end) = ([192, 0, 2, 10].into(), [192, 0, 2, 1].into());
+    let v4 = FlowKey::v4(station, end, protocol::UDP, 2152, gtp::PORT);
+    let v6 = |text: &str| text.parse().expect("an address");
+    let over_v6 = FlowKey::v6(
+        v6("2001:db8::10"),
+        v6("2001:db8::1"),
+        protocol::UDP,
+        2152,
+        gtp::PORT,
+    );
+    let user = [10, 60, 0, 1 + (kind >> 4 & 3)].into();
+    let (key, payload) = match kind % 8 {
+        0 => (v4, payload.to_vec()),
+        1 => (v4, headed(None)),
+        2 => (v4, headed(Some(9))),
+        3 => (over_v6, payload.to_vec()),
+        4 => (over_v6, headed(Some(8))),
+        5 => (
+            FlowKey::v4([198, 51, 100, 1].into(), user, protocol::UDP, 53, 4000),
+            payload.to_vec(),
+        ),
+        6 => (
+            FlowKey::v6(
+                v6("2001:db8:70::1"),
+                v6("2001:db8:60:1::5"),
+                protocol::TCP,
+                80,
+                4000,
+            ),
+            payload.to_vec(),
+        ),
+        _ => return payload.to_vec(),
+    };
+    let builder = FrameBuilder::new(&key).dont_fragment(kind & 0x80 != 0);
+    builder.payload(&payload).to_vec().expect("a short packet")
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+}
+
+fuzz_target!(|bytes: &[u8]| RIG.with_borrow_mut(|rig| rig.run(bytes)));

@@ -1,0 +1,160 @@
+//! Any bytes as content, requests and changes on the way between the two ends of a tunnel: never a panic, every buffer comes back,
+//! every packet is sent or counted, and what comes out of the tunnel went in.
+//!
+//! ```text
+//! cargo +nightly fuzz run wan_optimizer
+//! ```
+//!
+//! The input is cut into steps: a byte that says what is done (a packet through the tunnel, one that is lost, one of which bytes are
+//! changed on the way, or these bytes as a message to either end), one for the length in steps of 4, then so many bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use tailwater_net::builder::FrameBuilder;
+use tailwater_net::parse::parse;
+use tailwater_net::toeplitz::RssHasher;
+use tailwater_net::{FlowKey, Nanos, protocol};
+use tailwater_nf::batch::Batch;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::build::ChainBuilder;
+use tailwater_nf::chain::{Chain, Outcome};
+use tailwater_nf::spec::ChainSpec;
+
+/// The tunnel's port, which is its first stream's, too.
+const PORT: u16 = 49_664;
+/// Ethernet, IPv4 and UDP in front of a message.
+const FRONT: usize = 14 + 20 + 8;
+
+struct End {
+    chain: Chain,
+    pool: BufferPool,
+    batch: Batch,
+    offered: u64,
+    sent: u64,
+}
+
+impl End {
+    fn new([local, remote]: [u8; 2], more: &str) -> End {
+        let text = format!(
+            "{{apiVersion: tailwater.dev/v1alpha1, kind: Chain, metadata: {{name: fuzz}}, spec: {{\
+             slo: {{latency: 200us}}, functions: [{{wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, \
+             streams: 1, cache: 256KiB, minimum: 0, mtu: 2000{more}}}}}]}}}}"
+        );
+        let spec = ChainSpec::parse(&text, "fuzz", Path::new(".")).expect("a right spec");
+        let builder = ChainBuilder::new(&spec, &RssHasher::default(), 1);
+        let pool = BufferPool::new(2, 2048).expect("enough memory");
+        End {
+            chain: builder.expect("enough memory").instance(|_| true),
+            batch: Batch::new(&pool, 1),
+            pool,
+            offered: 0,
+            sent: 0,
+        }
+    }
+
+    /// What leaves of a frame, and whether it goes back.
+    fn run(&mut self, frame: &[u8]) -> Option<(Vec<u8>, bool)> {
+        self.offered += 1;
+        assert!(self.batch.push(&mut self.pool, frame, Nanos::ZERO, 1));
+        self.chain.process(&mut self.batch, Nanos::ZERO);
+        let left = (!self.batch.is_empty()).then(|| {
+            let (packet, frame) = (self.batch.packet(0), self.batch.frame(0));
+            assert_eq!(parse(frame).expect("a sound packet"), packet.headers);
+            (frame.to_vec(), packet.turns_back())
+        });
+        self.sent += u64::from(left.is_some());
+        self.batch.release(&mut self.pool);
+        assert_eq!(self.pool.available(), self.pool.capacity());
+        let reasons = self
+            .chain
+            .reasons()
+            .into_iter()
+            .zip(self.chain.reason_counts());
+        let gone = reasons.filter(|(reason, _)| reason.outcome != Outcome::Passed);
+        let gone: u64 = gone.map(|(_, count)| count).sum();
+        assert_eq!(self.offered, self.sent + gone);
+        left
+    }
+}
+
+struct Rig {
+    near: End,
+    far: End,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig {
+            near: End::new([1, 2], ", destinations: [10.0.0.0/8]"),
+            far: End::new([2, 1], ""),
+        }
+    }
+
+    fn run(&mut self, mut bytes: &[u8]) {
+        let mut messages = false;
+        while let [kind, length, rest @ ..] = bytes {
+            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
+            bytes = rest;
+            match kind % 8 {
+                // What anybody may say to either end: requests cost savings only, and content of which the checksum is right is
+                // as good as the encoder's, so that nothing can be said of what comes out from then on.
+                0 => drop(self.far.run(&message([1, 2], payload))),
+                1 => drop(self.near.run(&message([2, 1], payload))),
+                kind => self.pass(kind, payload, messages),
+            }
+            messages |= kind % 8 == 0;
+        }
+    }
+
+    fn pass(&mut self, kind: u8, payload: &[u8], messages: bool) {
+        // Often the same, so that there is something to refer to.
+        let content = match kind {
+            2 => payload.to_vec(),
+            _ => payload
+                .iter()
+                .cycle()
+                .take(payload.len() * 8 % 1400)
+                .copied()
+                .collect(),
+        };
+        let frame = udp([10, 1, 0, 5], [10, 2, 0, 9], [4000, 80], &content);
+        let (mut sent, _) = self.near.run(&frame).expect("the tunnel takes everything");
+        if kind == 3 {
+            return;
+        }
+        let changed = kind == 4 && !payload.is_empty() && sent.len() > FRONT;
+        if changed {
+            for (at, change) in payload.iter().enumerate().take(4) {
+                let place = FRONT + (usize::from(*change) + at * 7) % (sent.len() - FRONT);
+                sent[place] ^= change | 1;
+            }
+        }
+        match self.far.run(&sent) {
+            Some((request, true)) => assert!(self.near.run(&request).is_none()),
+            // A forged message may be content of an epoch that a changed packet names.
+            Some((left, false)) => assert!(left == frame || changed && messages),
+            None => assert!(changed),
+        }
+    }
+}
+
+fn udp(source: [u8; 4], destination: [u8; 4], ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
+    let [from, to] = [source, destination].map(Ipv4Addr::from);
+    let key = FlowKey::v4(from, to, protocol::UDP, ports[0], ports[1]);
+    let frame = FrameBuilder::new(&key).payload(payload).to_vec();
+    frame.expect("a short packet")
+}
+
+fn message([from, to]: [u8; 2], payload: &[u8]) -> Vec<u8> {
+    udp([192, 0, 2, from], [192, 0, 2, to], [PORT; 2], payload)
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+}
+
+fuzz_target!(|bytes: &[u8]| RIG.with_borrow_mut(|rig| rig.run(bytes)));
