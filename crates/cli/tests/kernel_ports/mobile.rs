@@ -93,6 +93,18 @@ fn wish(folder: &Folder, line: &str) -> String {
     answer.trim().to_owned()
 }
 
+/// What the core tells of its session once nothing more comes: the last packets of a connection may still be on their way
+/// when the programs at its ends are done.
+fn settled(folder: &Folder) -> String {
+    let mut shown = String::new();
+    wait_for(|| {
+        std::thread::sleep(Duration::from_millis(300));
+        let before = std::mem::replace(&mut shown, wish(folder, "show 1"));
+        shown == before
+    });
+    shown
+}
+
 fn reason(report: &serde_json::Value, name: &str) -> u64 {
     let reasons = &report["packets"]["reasons"];
     reasons[format!("upf/{name}")].as_u64().unwrap_or(0)
@@ -118,7 +130,7 @@ fn through_tunnels(
     );
     assert_eq!(wish(&folder, &session), "ok added");
     task(&hosts, far);
-    let shown = wish(&folder, "show 1");
+    let shown = settled(&folder);
     let [station, core] = ends.each_mut().map(|end| end.stop());
     for report in [&station, &core] {
         assert_identity(report);
