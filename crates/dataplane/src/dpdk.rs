@@ -324,7 +324,11 @@ impl Port for DpdkPorts {
         let between = u64::from(workers) * u64::from(workers - 1) * BETWEEN as u64;
         let cached = u64::from(senders) * Mempool::CACHED;
         let held = u64::from(workers) * u64::from(need.buffers);
-        let buffers = count * u64::from(ring) + held + between + cached;
+        let in_queues = devices.iter().zip(&queues).map(|(device, [rx, tx])| {
+            let of_rx = u64::from(device.info().held_by_rx_queue(ring));
+            u64::from(*rx) * of_rx + u64::from(*tx) * u64::from(ring)
+        });
+        let buffers = in_queues.sum::<u64>() + held + between + cached;
         let buffers = buffers.min(u64::from(MOST_BUFFERS)) as u32;
         let node = devices.iter().find_map(|device| device.info().node);
         let node = node.map_or(-1, i32::from);

@@ -94,6 +94,20 @@ pub struct PortInfo {
     pub timestamps: bool,
 }
 
+impl PortInfo {
+    /// Buffers that a receive queue of `ring` descriptors holds. The driver of AF_XDP gives the kernel 2,048 whatever it is
+    /// asked for, and does not start with fewer (DPDK 22.11, `xdp_umem_configure` and `xsk_configure`).
+    pub fn held_by_rx_queue(&self, ring: u16) -> u32 {
+        const OF_XDP: u32 = 2048;
+        let least = if self.driver == "net_af_xdp" {
+            OF_XDP
+        } else {
+            0
+        };
+        least.max(ring.into())
+    }
+}
+
 /// A port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {

@@ -45,9 +45,9 @@ fn pings_and_a_page(hosts: &Hosts, addresses: [&str; 2]) {
 }
 
 /// Pings and a page, each packet of which is accounted for on both sides.
-fn cross(driver: &str) {
+fn cross(driver: &str, more: &[&str]) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
-    let mut between = hosts.run(driver, &folder.forward(), &[]);
+    let mut between = hosts.run(driver, &folder.forward(), more);
     pings_and_a_page(&hosts, HOSTS);
     // The end of the connection may still be on its way.
     let arrived = |from, to| hosts.counted(from)[0] == hosts.counted(to)[1];
@@ -74,14 +74,22 @@ fn assert_all_went_through(report: &serde_json::Value) {
 #[test]
 fn packets_cross_over_packet_sockets() {
     if !skipped(&["curl"]) {
-        cross(PACKET);
+        cross(PACKET, &[]);
     }
 }
 
 #[test]
 fn packets_cross_over_xdp() {
     if !skipped(&["curl"]) {
-        cross(XDP);
+        cross(XDP, &[]);
+    }
+}
+
+/// So it is by itself where the cache is small.
+#[test]
+fn xdp_has_its_buffers_however_few_descriptors_there_are() {
+    if !skipped(&["curl"]) {
+        cross(XDP, &["--ring", "128"]);
     }
 }
 

@@ -124,12 +124,11 @@ impl ExternalPorts {
 
     /// Buffers that these ports and a worker's hands need.
     fn needed(&self) -> u32 {
-        let ports = self
-            .devices
-            .iter()
-            .map(|(_, back)| 1 + u32::from(back.is_some()));
-        let descriptors = 2 * u32::from(RING) * ports.sum::<u32>();
-        descriptors + 2 * MAX_BATCH as u32 + Mempool::CACHED as u32
+        let ports = self.devices.iter();
+        let ports = ports.flat_map(|(port, back)| [Some(port), back.as_ref()]);
+        let held = |device: &Device| device.info().held_by_rx_queue(RING) + u32::from(RING);
+        let in_queues: u32 = ports.flatten().map(held).sum();
+        in_queues + 2 * MAX_BATCH as u32 + Mempool::CACHED as u32
     }
 }
 
