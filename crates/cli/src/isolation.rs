@@ -92,7 +92,7 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     let flows = 2 * u64::from(spec.flows.capacity) * FLOW_BYTES;
     let mut programs = Program::of_chain(&spec, &isolated.own);
     programs.retain(|program| !stays(&program.function));
-    if programs.is_empty() && !args.isolation_except.is_empty() {
+    if programs.is_empty() && (!args.isolation_except.is_empty() || !spec.branches.is_empty()) {
         return wrong(format!(
             "{mode}: no function is left that would be isolated: leave it out"
         ));
@@ -125,6 +125,11 @@ fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<()
         if matches!(function.config, FunctionConfig::External(_)) {
             return wrong(format!(
                 "--isolation-except: {name} is a process of somebody else's already: expected a function of this program's"
+            ));
+        }
+        if matches!(function.config, FunctionConfig::Classifier(_)) {
+            return wrong(format!(
+                "--isolation-except: {name} stays in this process anyway, as every classifier does: leave it out"
             ));
         }
         if function.config.shares().is_none() && !function.config.exports() {

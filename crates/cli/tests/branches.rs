@@ -133,19 +133,6 @@ fn profiles_records_and_explanations() {
 #[test]
 fn what_does_not_go_with_branches_is_refused() {
     let folder = Folder::new();
-    let chain = folder.spec("chain.yaml", FUNCTIONS, "");
-    let isolated = run(&[
-        &"run",
-        &chain,
-        &"--isolation",
-        &"process",
-        &"--duration",
-        &"10ms",
-    ]);
-    assert_refused(
-        &isolated,
-        "expected no classifier in a chain whose functions run in processes of their own",
-    );
     let kept = folder.spec(
         "kept.yaml",
         FUNCTIONS,

@@ -1,9 +1,9 @@
 //! The processes of a chain's functions, where each is isolated.
 //!
-//! Functions that follow each other go round together. Where there are external functions, the chain is cut there; and some
-//! functions may stay in the worker's process. What is in front and what is behind has rounds of its own then, among processes
-//! of its own, all of them on the worker's core: between them the worker sends packets out and receives what comes
-//! back, or runs what stayed.
+//! Functions that follow each other go round together. Where there are external functions, the chain is cut there; some
+//! functions may stay in the worker's process, as classifiers do; and those of a branch go round by themselves, with its
+//! packets. Each such row has rounds of its own, among processes of its own, all of them on the worker's core: between them
+//! the worker sends packets out and receives what comes back, or runs what stayed.
 
 use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport};
 use tailwater_net::Nanos;
@@ -38,16 +38,15 @@ impl Isolated {
             let functions = part.functions.iter();
             let mut configs = functions.map(|function| &function.config);
             let connections = configs.any(|config| config.tracks_connections());
-            let last = part.functions.last().map(|function| &function.name);
-            let runs = part.functions.split(|function| program(function).is_none());
-            let runs = runs.filter(|functions| !functions.is_empty());
-            let runs = runs.map(|functions| IsolationConfig {
-                programs: functions.iter().filter_map(program).cloned().collect(),
+            let rows = part.rows(|function| program(function).is_none());
+            let rows = rows.into_iter().map(|row| IsolationConfig {
+                programs: row.functions.iter().filter_map(program).cloned().collect(),
                 connections,
-                followed: functions.last().map(|function| &function.name) != last,
+                followed: row.followed,
+                passed_by: row.passed_by,
                 ..config.clone()
             });
-            runs.collect()
+            rows.collect()
         };
         let capacity = parts.first().map_or(0, |part| part.flows.capacity as usize);
         let mut parts: Vec<Vec<_>> = parts.iter().map(together).collect();

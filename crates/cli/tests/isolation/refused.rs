@@ -63,7 +63,6 @@ fn what_cannot_be_isolated_is_refused() {
                 false => "--isolation-except upf",
             },
         ),
-        ("branches.yaml", "hand a batch on as a whole"),
         (
             "wan-optimizer.yaml",
             "which they cannot do from processes of their own",
@@ -86,6 +85,7 @@ fn what_cannot_be_isolated_is_refused() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for (example, except, told) in [
         ("ids.yaml", "ids", "no function is left"),
+        ("branches.yaml", "classifier", "as every classifier does"),
         ("acl-nat.yaml", "nat", "nat can be isolated, and is"),
         (
             "acl-nat.yaml",

@@ -25,9 +25,9 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
             continue;
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        // Libraries have to be built first: below. Of expressions and branches, below, too.
+        // Libraries have to be built first: below.
         if !text.contains("kind: Chain")
-            || ["library:", "expression:", "classifier:"]
+            || ["library:", "expression:"]
                 .iter()
                 .any(|it| text.contains(it))
         {
@@ -144,6 +144,7 @@ fn every_example_does_what_it_does_in_one_process() {
             "acl-lb-accounting.yaml",
             "acl-urlfilter-encrypt.yaml",
             "router.yaml",
+            "branches.yaml",
         ];
         match all.contains(&name) {
             true => assert_same(&chain, &traffic, &core, &ways()),
@@ -298,6 +299,79 @@ fn and_with_functions_that_stay() {
             assert_as((&one, &sent), &chain, &traffic, (&core, &way));
             assert_eq!(names.contains("told").then(records), expected, "{way}");
         }
+    }
+}
+
+/// Branches within branches, ways out, functions in front and behind; in a branch also those that stay, and those that are
+/// asked about companions. Each branch's functions see its packets only, and packets leave in the order in which they came.
+#[test]
+fn and_with_branches() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let traffic = connections(&folder);
+    let limit = |name: &str, burst: u32| {
+        format!(
+            "{{name: {name}, policer: {{limits: [{{rate: 1pps, burst: {burst}, per: flow}}]}}}}"
+        )
+    };
+    let inner = format!(
+        "{{name: inner, classifier: {{rules: [{{to: dns, sourcePorts: 53}}, {{to: send, sourcePorts: 2001-2030}}], directions: each, \
+         branches: {{dns: {{functions: [{}, {{name: answers, accounting: }}]}}}}}}}}",
+        limit("answered", 1)
+    );
+    let branches = format!(
+        "branches: {{web: {{functions: [{{name: opened, accounting: }}, {}, {{name: hop, tunnel: {{rules: [{{push: {{vlan: 7}}}}]}}}}]}}, \
+         names: {{functions: [{inner}, {}], then: send}}}}",
+        limit("web-limit", 3),
+        limit("names-limit", 2)
+    );
+    let outer = format!(
+        "{{name: outer, classifier: {{rules: [{{to: web, protocol: tcp}}, {{to: names, protocol: udp}}], {branches}}}}}"
+    );
+    let uncached = "{classifier: {cache: none, rules: [{to: tagged, protocol: udp}], branches: {tagged: {functions: \
+                    [{tunnel: {cache: none, rules: [{push: {vlan: 9}}]}}]}}}}";
+    let translated = "{classifier: {rules: [{to: out, source: 10.0.0.0/8}, {to: out, destination: 192.0.2.0/28}], branches: {out: \
+                      {functions: [{name: seen, accounting: }, {nat: {external: [192.0.2.0/28]}}]}}}}";
+    let watched = "{classifier: {rules: [{to: watched, protocol: udp}], branches: {watched: {functions: [{name: before, accounting: }, \
+                   {ids: {mode: drop, rules: ['drop udp any any -> any 53 (msg: \"asks\"; sid: 1;)']}}, \
+                   {name: after, accounting: }]}}}}";
+    let of_firewall = "{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan], timeouts: {udp: 5s}}}";
+    let last = "{name: last, accounting: }";
+    let core = available().pop().unwrap().to_string();
+    let ends = format!("[{{name: first, accounting: }}, {outer}, {last}]");
+    let except = process().replacen("process", "process --isolation-except ids", 1);
+    for (functions, ways) in [
+        (ends.clone(), ways()),
+        (format!("[{of_firewall}, {outer}, {last}]"), vec![process()]),
+        (format!("[{uncached}]"), vec![process()]),
+        (format!("[{translated}, {last}]"), vec![process()]),
+        (format!("[{watched}, {last}]"), vec![except.as_str()]),
+    ] {
+        let chain = folder.spec("branches.yaml", &functions, "  flows: {capacity: 4096}\n");
+        assert_same(&chain, &traffic, &core, &ways);
+    }
+    let chain = folder.spec("branches.yaml", &ends, "  flows: {capacity: 4096}\n");
+    let (report, sent) = run_isolated(&chain, &traffic, process(), &core);
+    let reasons = &report["packets"]["reasons"];
+    for name in [
+        "outer/to-web",
+        "outer/to-names",
+        "inner/to-dns",
+        "inner/to-send",
+        "inner/to-next",
+    ] {
+        assert!(reason(&report, name) > 0, "{name}: {reasons}");
+    }
+    for name in ["web-limit", "answered"] {
+        let over =
+            ["exceeding", "violating"].map(|color| reason(&report, &format!("{name}/{color}")));
+        assert!(over.iter().sum::<u64>() > 0, "{name}: {reasons}");
+    }
+    // Not only those of a flow: all are in the order in which they came.
+    let (_, expected) = run_isolated(&chain, &traffic, "none", &core);
+    assert!(sent == expected);
+    if let [.., one, other] = available()[..] {
+        assert_same(&chain, &traffic, &format!("{one},{other}"), &[process()]);
     }
 }
 

@@ -54,6 +54,9 @@ pub struct IsolationConfig {
     pub connections: bool,
     /// Whether functions follow in the chain, in this process or in other rounds.
     pub followed: bool,
+    /// Whether other packets of the chain pass them by, since there are branches. They have no say in how many packets batches
+    /// have that bring them none.
+    pub passed_by: bool,
     /// How long a turn may take, in time on the core; or in any case ten times as long.
     pub deadline: Duration,
     /// How long a program may take to be ready.
@@ -69,6 +72,7 @@ impl IsolationConfig {
             programs,
             connections: false,
             followed: false,
+            passed_by: false,
             deadline: Duration::from_millis(10),
             patience: Duration::from_secs(30),
             batch: BatchBounds {
@@ -212,7 +216,11 @@ impl Isolation {
             let round = Round::new(
                 group,
                 worker as u16,
-                (self.config.batch, self.config.followed),
+                (
+                    self.config.batch,
+                    self.config.followed,
+                    self.config.passed_by,
+                ),
             );
             substitute::all(
                 (&group.seats, self.config.connections),

@@ -88,12 +88,18 @@ pub struct Program {
 impl Program {
     /// The functions of a chain, each as a program. `own` starts one that is built in, with the function's place in the
     /// chain as another argument, and [`run_function`](crate::program::run_function) as its main part; or one from a
-    /// library, with `--library` and its file, and [`run_library`](crate::program::run_library). External functions are none.
+    /// library, with `--library` and its file, and [`run_library`](crate::program::run_library). External functions are
+    /// none, nor are classifiers, which say where in the run's chain packets go.
     pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
         let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
-        let functions =
-            functions.filter(|(_, it)| !matches!(it.config, FunctionConfig::External(_)));
+        let none = |config: &FunctionConfig| {
+            matches!(
+                config,
+                FunctionConfig::External(_) | FunctionConfig::Classifier(_)
+            )
+        };
+        let functions = functions.filter(|(_, it)| !none(&it.config));
         let programs = functions.map(|(place, function)| {
             let foreign = match &function.config {
                 FunctionConfig::Library(library) => {

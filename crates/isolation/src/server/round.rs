@@ -58,6 +58,10 @@ pub(super) struct Round {
     flags: u64,
     /// Whether functions follow in the chain that are none of these.
     followed: bool,
+    /// Whether other packets of the chain pass them by.
+    passed_by: bool,
+    /// Whether there was no batch for them since they were last asked how large it should be.
+    rests: bool,
     /// How long processes have been waited for.
     waited: Duration,
     /// Flows that had ended when all functions were last known to have been told, or never to be.
@@ -103,7 +107,7 @@ impl Round {
     pub(super) fn new(
         group: &Group,
         worker: u16,
-        (bounds, followed): (BatchBounds, bool),
+        (bounds, followed, passed_by): (BatchBounds, bool, bool),
     ) -> Option<Round> {
         let seats = group.seats.iter().map(|seat| &seat.description);
         let peers = seats.clone().map(|description| Peer {
@@ -121,6 +125,8 @@ impl Round {
             round: 0,
             flags: 0,
             followed,
+            passed_by,
+            rests: false,
             waited: Duration::ZERO,
             told: 0,
             birth: u64::from(worker) << BIRTH_BITS,
@@ -154,6 +160,7 @@ impl Round {
     /// Runs a batch through all functions, and keeps what they make of each packet for [`tell`](Round::tell).
     pub(super) fn run(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let count = batch.len();
+        self.rests = false;
         self.left.clear();
         self.left.extend(0..count as u16);
         let failed = match self.meet() {
@@ -189,9 +196,11 @@ impl Round {
         self.copy_out(count, batch);
     }
 
-    /// The most packets that a batch should have.
-    pub(super) fn wanted_batch(&self) -> usize {
-        self.size.next()
+    /// The most packets that the chain's next batch should have. Functions that are passed by have no wish while nothing
+    /// comes to them: what they have measured may be old, or too little.
+    pub(super) fn wanted_batch(&mut self) -> Option<usize> {
+        let rested = std::mem::replace(&mut self.rests, true);
+        (!rested || !self.passed_by).then(|| self.size.next())
     }
 
     /// Now and then, has a batch of no packets go round, which tells what switching alone takes; and writes down what

@@ -156,8 +156,8 @@ impl NetworkFunction for Substitute {
         if self.k > 0 {
             return None;
         }
-        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        round.as_ref().map(Round::wanted_batch)
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_mut().and_then(Round::wanted_batch)
     }
 
     fn opens_companions(&self) -> bool {

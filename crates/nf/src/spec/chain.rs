@@ -103,8 +103,9 @@ pub struct FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// Reads one function of a spec that was read as a whole by another process: what is wrong with others, or between
-    /// them, is not seen, and none of their files is read. A library is not tried out before it is loaded.
+    /// Reads one function of a spec that was read as a whole by another process, by its place in the
+    /// [chain's list](ChainSpec::functions): what is wrong with others, or between them, is not seen, and none of their files
+    /// is read, so that it is not known which branch it is in. A library is not tried out before it is loaded.
     ///
     /// # Errors
     /// There is no such function; the first thing that is wrong with it, with its place.
@@ -112,7 +113,8 @@ impl FunctionSpec {
         let document = Document::read(path, WHAT)?;
         let (_, spec) = document.object(KIND, PARTS)?;
         let node = spec.fields(FIELDS)?.required("functions", FUNCTIONS)?;
-        let items = node.list("functions", MAX_FUNCTIONS)?;
+        let mut items = Vec::new();
+        with_branches(&node, &mut items)?;
         let item = items.get(place).ok_or_else(|| {
             node.error(format!(
                 "expected functions[{place}], found {}",
@@ -123,6 +125,27 @@ impl FunctionSpec {
         let (_, function) = function(item, &Context::new(base_dir, Runs::Here))?;
         Ok(function)
     }
+}
+
+/// The items of a list of functions, each with those of its branches behind it, as in the chain's list.
+fn with_branches<'a>(node: &Located<'a>, items: &mut Vec<Located<'a>>) -> Result<(), SpecError> {
+    for item in node.list("functions", MAX_FUNCTIONS)? {
+        let branches = functions::functions_of_branches(&item)?;
+        if items.len() == MAX_FUNCTIONS {
+            return Err(item.error(too_many()));
+        }
+        items.push(item);
+        for branch in &branches {
+            with_branches(branch, items)?;
+        }
+    }
+    Ok(())
+}
+
+fn too_many() -> String {
+    format!(
+        "expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more"
+    )
 }
 
 /// The service level objectives of a chain.
@@ -540,10 +563,7 @@ impl Reader<'_> {
             }
         }
         if functions.len() == MAX_FUNCTIONS {
-            let message = format!(
-                "expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more"
-            );
-            return Err(item.error(message));
+            return Err(item.error(too_many()));
         }
         if let Some(message) = self.out_of_place(&config, branch) {
             return Err(item.error(message));
@@ -587,12 +607,6 @@ impl Reader<'_> {
     fn out_of_place(&self, config: &FunctionConfig, branch: Option<usize>) -> Option<&'static str> {
         let external = matches!(config, FunctionConfig::External(_));
         let tracks = config.tracks_connections();
-        if matches!(config, FunctionConfig::Classifier(_)) && self.context.is_apart() {
-            return Some(
-                "expected no classifier in a chain whose functions run in processes of their own: these hand a batch \
-                 on as a whole, from each to the next",
-            );
-        }
         if external && branch.is_some() {
             return Some(
                 "expected no external function in a branch: what comes back from it is a chain of its own, which \

@@ -16,6 +16,7 @@ mod functions;
 mod located;
 mod port_name;
 mod ports;
+mod rows;
 mod source;
 mod state;
 mod values;
@@ -36,6 +37,7 @@ pub use functions::{
 };
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
+pub use rows::Row;
 pub use source::Source;
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
 pub(crate) use values::{Expected, ports_of, prefix_of, protocol_of};

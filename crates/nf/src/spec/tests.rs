@@ -275,5 +275,20 @@ fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     assert!(ChainSpec::read(&chain).is_err());
     let secret = FunctionSpec::read_at(&chain, 1).unwrap();
     assert_eq!(secret, whole.functions[1]);
+    // Those of branches have their places, too: where packets come to them from, they do not know.
+    let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  functions:\n  \
+                - name: first\n    classifier:\n      rulesFile: edge.rules\n      matchTo: a\n      branches:\n        \
+                a:\n          functions:\n          - name: second\n            classifier:\n              \
+                rules: [{to: c, protocol: udp}]\n              branches: {c: {functions: [{acl: {rules: [{action: deny}]}}]}}\n          \
+                - name: fourth\n            forward: {}\n  - forward: {}\n  slo: {latency: 1ms}\n";
+    std::fs::write(&rules, "@0.0.0.0/0 0.0.0.0/0 0 : 65535 80 : 80 0x06/0xFF\n").unwrap();
+    std::fs::write(&chain, text).unwrap();
+    let mut whole = ChainSpec::read(&chain).unwrap();
+    assert_eq!(whole.functions.len(), 5);
+    std::fs::remove_file(&rules).unwrap();
+    for (place, function) in whole.functions.iter_mut().enumerate().skip(1) {
+        assert_eq!(function.branch.take().is_some(), place < 4);
+        assert_eq!(&FunctionSpec::read_at(&chain, place).unwrap(), function);
+    }
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -53,7 +53,7 @@ fn round(group: &Group) -> Round {
         objective: Nanos(200_000),
         most: MAX_BATCH,
     };
-    Round::new(group, 0, (bounds, false)).unwrap()
+    Round::new(group, 0, (bounds, false, false)).unwrap()
 }
 
 /// A chain of these functions, and a batch for it with one packet.
