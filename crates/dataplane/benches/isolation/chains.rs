@@ -96,6 +96,30 @@ impl Folder {
 
     /// Runs a chain as fast as it can, on frames of so many bytes.
     pub fn run(&self, chain: Chain, way: Way, bytes: u16) -> RunReport {
+        let nic = TraceNicConfig {
+            pacing: Pacing::Saturate,
+            duration: Some(RUN),
+            ..TraceNicConfig::default()
+        };
+        let report = self.run_on((chain, way), trace(bytes, 1_000_000), nic);
+        // The examples' functions may have reasons.
+        let may_lose = matches!(chain, Chain::Example(_));
+        assert!(may_lose || report.packets.lost == 0, "{report:?}");
+        report
+    }
+
+    /// Runs a chain on frames of 64 bytes that come at this rate, a second, for so long.
+    pub fn run_at(&self, chain: Chain, way: Way, rate: u64, duration: Nanos) -> RunReport {
+        let nic = TraceNicConfig {
+            duration: Some(duration),
+            // None is lost in front of the functions.
+            ring: (rate * duration.0 / 1_000_000_000) as usize,
+            ..TraceNicConfig::default()
+        };
+        self.run_on((chain, way), trace(64, rate), nic)
+    }
+
+    fn run_on(&self, (chain, way): (Chain, Way), trace: Trace, nic: TraceNicConfig) -> RunReport {
         let batch = match way {
             Way::One(batch) | Way::Baseline(_, batch) => batch,
             Way::Isolated(_) | Way::Confined(_) | Way::Fixed(_) => 32,
@@ -132,11 +156,7 @@ impl Folder {
         }
         let config = RunConfig {
             cores: vec![cores::default_core()],
-            nic: TraceNicConfig {
-                pacing: Pacing::Saturate,
-                duration: Some(RUN),
-                ..TraceNicConfig::default()
-            },
+            nic,
             window: RUN,
             capture_out: None,
             not_matched: 0,
@@ -145,18 +165,8 @@ impl Folder {
             server: None,
             isolation,
         };
-        let report = run(
-            &spec,
-            trace(bytes),
-            &config,
-            &AtomicBool::new(false),
-            |_| {},
-        );
-        let report = report.unwrap_or_else(|error| panic!("{error}"));
-        // The examples' functions may have reasons.
-        let may_lose = matches!(chain, Chain::Example(_));
-        assert!(may_lose || report.packets.lost == 0, "{report:?}");
-        report
+        let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {});
+        report.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Has programs be confined as `tailwater run` has them.
@@ -195,13 +205,13 @@ fn isolation(
     config
 }
 
-fn trace(bytes: u16) -> Trace {
+fn trace(bytes: u16, rate_pps: u64) -> Trace {
     let config = UniformConfig {
         seed: 1,
         flows: 10_000,
         size: FrameSize::Fixed(bytes),
         transport: Transport::Udp,
-        rate_pps: 1_000_000,
+        rate_pps,
         packets: 1 << 15,
     };
     let source = Uniform::new(config).map_err(|error| error.to_string());

@@ -7,7 +7,7 @@
 //!
 //! | option | |
 //! |---|---|
-//! | `--part lengths\|costs\|batches` | only these figures |
+//! | `--part lengths\|costs\|batches\|restarts` | only these figures |
 //! | `--kind lookups-200\|light` | `lengths` of these functions only: 200 longest-prefix matches a packet, as in Quadrant's figure 5, or one |
 //! | `--least N`, `--most N` | `lengths` of chains from so many to so many functions (1, 6) |
 //! | `--runs N` | runs of each (5) |
@@ -29,12 +29,17 @@
 //! each packet adds for a chain of one light function); `attach`, `start`, `start/confined`; `confined`: throughput of three
 //! light functions, confined ÷ not.
 //!
+//! Restarts, of one light function: `attach/confined` (a process that waits gets its memory and its core), `restart`,
+//! `restart/confined`: from the last packet of a process that is killed to the first one of the next, by the packets
+//! lost meanwhile. Before that a process has to be started: `start` and `attach` among the costs.
+//!
 //! Batches, as the paper's table 4, frames of 1,024 bytes: `batches/CHAIN/fixed-N`, `chosen`: throughput, Mpps;
 //! `chosen-size`; `best-size`; `of-best`: chosen ÷ best fixed.
 
 mod baselines;
 mod chains;
 mod figures;
+mod restarts;
 
 use baselines::Kind;
 use chains::{Chain, Folder, PROCESS, Way, processes};
@@ -221,6 +226,35 @@ fn costs(folder: &Folder, runs: usize) {
     confined.print("confined", "ratio");
 }
 
+fn restarts(folder: &Folder, runs: usize) {
+    let light = Chain::Lookups {
+        functions: 1,
+        lookups: 1,
+    };
+    let [mut attach, mut free, mut held] = [(); 3].map(|()| Figures::default());
+    for run in 0..runs {
+        eprintln!("restarts: run {} of {runs}", run + 1);
+        for function in &processes(&folder.run(light, Way::Confined(BOUND), 64)).functions {
+            attach.add(function.attach_us);
+        }
+        let ways = [
+            (Way::Isolated(BOUND), &mut free),
+            (Way::Confined(BOUND), &mut held),
+        ];
+        for (way, figures) in ways {
+            match restarts::restart(folder, way) {
+                Some(away) => figures.add(away),
+                None => eprintln!(
+                    "{way:?}: the process was not killed as often as it was to be: left out"
+                ),
+            }
+        }
+    }
+    attach.print("attach/confined", "us");
+    free.print("restart", "us");
+    held.print("restart/confined", "us");
+}
+
 fn batches(folder: &Folder, runs: usize) {
     const FIXED: [usize; 6] = [8, 16, 32, 64, 128, 256];
     for name in ["tunnel-ipforward", "acl-urlfilter-encrypt", "acl-nat"] {
@@ -357,6 +391,9 @@ fn main() -> ExitCode {
     }
     if wanted("costs") {
         costs(&folder, runs);
+    }
+    if wanted("restarts") {
+        restarts(&folder, runs);
     }
     if wanted("batches") {
         batches(&folder, runs);
