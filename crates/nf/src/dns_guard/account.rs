@@ -77,21 +77,39 @@ pub(super) fn credit_of(bytes: u64, now: u64) -> u64 {
 
 /// Adds bytes to an account, up to `most`.
 pub(super) fn earn(value: &AtomicU64, now: u64, bytes: u64, most: u64) {
-    change(value, now, |credit| {
-        Some((credit + bytes).min(most.max(credit)))
-    });
+    change(value, now, |credit| (credit + bytes).min(most.max(credit)));
 }
 
-/// Takes bytes from an account, if it has as many.
+/// Takes bytes from an account, if it has as many. That it was asked is noted if it has not, too.
 pub(super) fn spend(value: &AtomicU64, now: u64, bytes: u64) -> bool {
-    change(value, now, |credit| credit.checked_sub(bytes))
+    let mut enough = false;
+    change(value, now, |credit| {
+        enough = credit >= bytes;
+        if enough { credit - bytes } else { credit }
+    });
+    enough
 }
 
-fn change(value: &AtomicU64, now: u64, to: impl Fn(u64) -> Option<u64>) -> bool {
-    let change = |before: u64| to(before & MAX_BYTES).map(|bytes| credit_of(bytes, now));
-    value
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
-        .is_ok()
+fn change(value: &AtomicU64, now: u64, mut to: impl FnMut(u64) -> u64) {
+    let change = |before: u64| Some(credit_of(to(before & MAX_BYTES), now));
+    let _ = value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+}
+
+/// How long, in milliseconds, an account of bytes is kept that nobody asks or sends for, if others need its room.
+const FORGOTTEN: u64 = 10 * 60 * 1000;
+
+/// What is missing in an account of bytes that may have `most`: nothing if it was left alone for ten minutes.
+pub(super) fn spent(value: u64, now: u64, most: u64) -> u64 {
+    let age = (now / (SECOND / 1000)).saturating_sub(value >> BYTES);
+    match age < FORGOTTEN {
+        true => most.saturating_sub(value & MAX_BYTES),
+        false => 0,
+    }
+}
+
+/// Accounts of bytes in the order in which they make room: that from which least is spent, and of several the oldest.
+pub(super) fn credit_rank(value: u64, now: u64, most: u64) -> u64 {
+    spent(value, now, most) << (u64::BITS - BYTES) | value >> BYTES
 }
 
 /// Bits for the question of an account of queries; above them is the number of those that wait.

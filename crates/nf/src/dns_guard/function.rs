@@ -159,11 +159,20 @@ impl<'a> Turn<'a> {
     }
 
     /// The bytes that a client prefix may be sent.
-    fn credit(&self, client: Hash, burst: u32) -> Option<&'a AtomicU64> {
+    fn credit(&mut self, client: Hash, burst: u32) -> Option<&'a AtomicU64> {
+        let (now, most) = (self.now, u64::from(burst));
         let hash = client.class(class::BYTES).value();
-        let first = account::credit_of(burst.into(), self.now);
         let credits = self.table.credits.as_ref()?;
-        credits.open(hash, first).map(|found| found.value)
+        let rank = |value| account::credit_rank(value, now, most);
+        let found = credits.open_by(hash, account::credit_of(most, now), rank);
+        let Some(Found { value, evicted }) = found else {
+            self.notes[NOT_COUNTED] += 1;
+            return None;
+        };
+        if evicted.is_some_and(|value| account::spent(value, now, most) > 0) {
+            self.notes[ACCOUNTS_EVICTED] += 1;
+        }
+        Some(value)
     }
 
     fn query(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Fate {

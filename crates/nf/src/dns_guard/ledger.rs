@@ -1,8 +1,8 @@
 //! Accounts by their hash, in a table of a fixed size that all cores share.
 //!
-//! An account is one number, whose high bits are a time: the account is of no use any more once that has passed. When four
-//! accounts that share a place are all in use, the one whose time comes first makes room, so that a flood of new accounts, which
-//! owe little, forgets others of its own kind before those that owe most.
+//! An account is one number. When four accounts that share a place are all in use, the one makes room that whoever opens another
+//! ranks first. Where the high bits are the time after which an account is of no use any more, the number itself is its rank: so
+//! a flood of new accounts, which owe little, forgets others of its own kind before those that owe most.
 
 use crate::region::CACHE_LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,11 +62,22 @@ impl Ledger {
         Some(&place.values[at])
     }
 
-    /// The account of that hash, or else a new one that holds `first`. `None` if others kept changing the place.
+    /// As [`open_by`](Ledger::open_by), and the lowest number makes room: the one whose time comes first.
+    pub(super) fn open(&self, hash: u64, first: u64) -> Option<Found<'_>> {
+        self.open_by(hash, first, |value| value)
+    }
+
+    /// The account of that hash, or else a new one that holds `first`, in a free way or that of the account of the lowest rank.
+    /// `None` if others kept changing the place.
     ///
     /// Two cores may open an account at the same moment and find one each; the first in the place counts from then on. One that
     /// is evicted in the moment in which another core changes it loses that change, or gives it to its successor.
-    pub(super) fn open(&self, hash: u64, first: u64) -> Option<Found<'_>> {
+    pub(super) fn open_by(
+        &self,
+        hash: u64,
+        first: u64,
+        rank: impl Fn(u64) -> u64,
+    ) -> Option<Found<'_>> {
         let (place, hash) = (self.place(hash), hash | 1);
         for _ in 0..TRIES {
             if let Some(at) = position(place, hash) {
@@ -75,17 +86,14 @@ impl Ledger {
                     evicted: None,
                 });
             }
-            // A free way, or the one whose time comes first.
             let ways = (0..WAYS).map(|at| {
-                let (hash, value) = (&place.hashes[at], &place.values[at]);
-                let hash = hash.load(Ordering::Acquire);
-                let value = match hash {
-                    FREE => 0,
-                    _ => value.load(Ordering::Relaxed),
-                };
-                (value, hash, at)
+                let hash = place.hashes[at].load(Ordering::Acquire);
+                let value = place.values[at].load(Ordering::Relaxed);
+                let rank = if hash == FREE { 0 } else { rank(value) };
+                (rank, hash, at, value)
             });
-            let (value, old, at) = ways.filter(|(_, hash, _)| *hash != TAKEN).min()?;
+            let ways = ways.filter(|(_, hash, ..)| *hash != TAKEN);
+            let (_, old, at, value) = ways.min()?;
             let taken =
                 place.hashes[at].compare_exchange(old, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {

@@ -13,13 +13,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// `None`, told once, where there is no libpcap.
+    /// `None`, which is told, where there is no libpcap.
     pub fn load() -> Option<Oracle> {
         let (run, validate) = match (symbol(c"bpf_filter"), symbol(c"bpf_validate")) {
             (Ok(run), Ok(validate)) => (run, validate),
             (Err(why), _) | (_, Err(why)) => {
-                static TOLD: std::sync::Once = std::sync::Once::new();
-                TOLD.call_once(|| eprintln!("skipped: libpcap: {why}"));
+                eprintln!("skipped: libpcap: {why}");
                 return None;
             }
         };

@@ -55,6 +55,54 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     assert_eq!(whole(&mut rig, &victim, 2, later), 2);
 }
 
+/// Who has spent an account of bytes gets no other one by having many others opened: those from which least was spent make
+/// room, and it is counted.
+#[test]
+fn a_flood_of_prefixes_forgets_no_account_whose_bytes_are_spent() {
+    let victim = says(Says::Answers, "10.0.0.1");
+    let bytes = victim.message().len();
+    let table = Arc::new(DnsGuardTable::new(
+        GuardRules {
+            amplification: Some(Amplification {
+                ratio: 1,
+                burst: 8 * bytes as u32,
+            }),
+            slip: 0,
+            ..rules()
+        },
+        Sizes {
+            accounts: 256,
+            queries: 64,
+        },
+        7,
+    ));
+    let mut rig = ChainRig::new(vec![Box::new(DnsGuard::new(table))], INPUT);
+    let from = |i: u32| Ipv4Addr::from_bits(0x1000_0000 + (i << 8)).to_string();
+    let start = Nanos::from_secs(1);
+    assert_eq!(whole(&mut rig, &victim, 40, start), 8);
+    for i in 0..20_000_u32 {
+        let now = start + Nanos::from_millis(u64::from(i));
+        let other = says(Says::Answers, &from(i));
+        assert_eq!(whole(&mut rig, &other, 1, now), 1, "a new prefix has all");
+    }
+    assert!(count(&rig, "accounts-evicted") > 19_000);
+    let now = start + Nanos::from_secs(21);
+    assert_eq!(whole(&mut rig, &victim, 10, now), 0);
+    // An account that nobody asks or sends for is free after ten minutes, if others need its room.
+    let (before, now) = (
+        count(&rig, "accounts-evicted"),
+        start + Nanos::from_secs(700),
+    );
+    for i in 0..64 {
+        whole(&mut rig, &says(Says::Answers, &from(i + 50_000)), 1, now);
+    }
+    assert!(count(&rig, "accounts-evicted") - before < 20);
+    for i in 0..5000 {
+        whole(&mut rig, &says(Says::Answers, &from(i)), 1, now);
+    }
+    assert_eq!(whole(&mut rig, &victim, 10, now), 8);
+}
+
 /// Queries without room: the oldest make room, which is counted, and with time there is room again.
 #[test]
 fn waiting_queries_have_a_bound() {
