@@ -19,7 +19,13 @@ pub(super) struct Decoder {
     lines: Box<[AtomicU64]>,
     /// The present epoch, and the line that it began with here.
     epoch: AtomicU64,
+    /// The epoch before it, of which packets may still be on their way, and how many have come in a row: since the last one of
+    /// the present epoch.
+    before: AtomicU64,
 }
+
+/// So many packets of the epoch before in a row are no late ones: by the worst chance an encoder has begun it again.
+const MOST_LATE: u64 = 1024;
 
 /// The lines that content refers to and that are not here, and its own, which cannot be.
 #[derive(Debug)]
@@ -64,6 +70,7 @@ impl Decoder {
             words: bytemuck::allocation::try_zeroed_slice_box(count * WORDS).ok()?,
             lines: bytemuck::allocation::try_zeroed_slice_box(count).ok()?,
             epoch: AtomicU64::new(0),
+            before: AtomicU64::new(0),
         })
     }
 
@@ -81,6 +88,26 @@ impl Decoder {
         }
     }
 
+    /// Notes that a packet came. `false`: it is a late one, of the epoch before the present one.
+    fn arrive(&self, epoch: u32, line: u32) -> bool {
+        let present = self.epoch.load(Relaxed);
+        let before = self.before.load(Relaxed);
+        if present >> 32 == u64::from(epoch) {
+            if before as u32 != 0 {
+                self.before.store(tag((before >> 32) as u32, 0), Relaxed);
+            }
+            return true;
+        }
+        if before >> 32 == u64::from(epoch) && before & u64::from(u32::MAX) < MOST_LATE {
+            self.before.store(before + 1, Relaxed);
+            return false;
+        }
+        // Should two cores do so at the same moment, they say the same, but for the line: the later one is the safe one.
+        self.before.store(present >> 32 << 32, Relaxed);
+        self.epoch.store(tag(epoch, line), Relaxed);
+        true
+    }
+
     /// Restores content over the front of `out`, which has as many bytes at least, and remembers it.
     ///
     /// # Errors
@@ -93,9 +120,7 @@ impl Decoder {
     ) -> Result<(), Lost> {
         missing.ranges.clear();
         let (epoch, line) = (content.epoch, content.line);
-        if self.epoch.load(Relaxed) >> 32 != u64::from(epoch) {
-            self.epoch.store(tag(epoch, line), Relaxed);
-        }
+        let present = self.arrive(epoch, line);
         let out = &mut out[..content.length.into()];
         let (mut end, mut literals) = (0, content.literals);
         for region in content.regions() {
@@ -123,7 +148,7 @@ impl Decoder {
         if checksum(out, epoch, line) != content.checksum {
             return Err(Lost::Damaged);
         }
-        self.keep(epoch, line, out);
+        self.keep((epoch, present), line, out);
         Ok(())
     }
 
@@ -158,12 +183,16 @@ impl Decoder {
         true
     }
 
-    /// Remembers content, but where a later line is by now.
-    fn keep(&self, epoch: u32, line: u32, content: &[u8]) {
+    /// Remembers content, but where a later line is by now: of its epoch, or, if that is not `present` any more, of another.
+    fn keep(&self, (epoch, present): (u32, bool), line: u32, content: &[u8]) {
         for (bytes, line) in content.chunks(LINE).zip(line..) {
             let place = line as usize & (self.lines.len() - 1);
             let there = self.lines[place].load(Relaxed);
-            if there >> 32 == u64::from(epoch) && there as u32 >= line {
+            let later = match there >> 32 == u64::from(epoch) {
+                true => there as u32 >= line,
+                false => !present && there >> 32 == self.epoch.load(Relaxed) >> 32,
+            };
+            if later {
                 continue;
             }
             self.lines[place].store(0, Relaxed);

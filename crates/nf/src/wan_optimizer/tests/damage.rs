@@ -117,6 +117,70 @@ fn an_epoch_that_comes_again_is_found_out() {
     }
 }
 
+/// The encoder began anew while packets of the epoch before were on their way, which come among those of the new one: they are
+/// restored, and take nothing of it away.
+#[test]
+fn late_packets_of_an_epoch_do_no_harm_to_the_next() {
+    let mut chance = Chance(22);
+    let (mut near, mut far) = (Near::new(LEAST_CACHE, PERIOD_32, 1), Far::new(LEAST_CACHE));
+    let old: Vec<_> = (0..256).map(|_| chance.bytes(1000)).collect();
+    let mut late = Vec::new();
+    for content in &old {
+        let sent = near.encode(content);
+        far.decode(&sent).unwrap();
+    }
+    // Their lines have the places of the first of the next epoch. Half of them refer to what is there, where that has not been
+    // yet, the others are new.
+    for at in 0..10 {
+        for content in [old[200 + at].clone(), chance.bytes(1000)] {
+            late.push((near.encode(&content), content));
+        }
+    }
+    let mut near = Near::new(LEAST_CACHE, PERIOD_32, 2);
+    let contents: Vec<_> = (0..10).map(|_| chance.bytes(1000)).collect();
+    let mut late = late.into_iter();
+    for content in &contents {
+        let sent = near.encode(content);
+        assert_eq!(far.decode(&sent).as_ref(), Ok(content));
+        for (sent, content) in late.by_ref().take(2) {
+            assert_eq!(far.decode(&sent), Ok(content));
+        }
+    }
+    // The encoder may refer to all of its epoch.
+    assert_eq!(far.decoder.since(2), 1);
+    for content in &contents {
+        let sent = near.encode(content);
+        assert_eq!(sent.len(), HEADER + ENTRY);
+        assert_eq!(far.decode(&sent).as_ref(), Ok(content));
+    }
+}
+
+/// An epoch whose number comes again after another one: its packets are taken for late ones, but not for ever.
+#[test]
+fn an_epoch_that_comes_again_after_another_is_taken_up() {
+    let mut chance = Chance(23);
+    let mut far = Far::new(LEAST_CACHE);
+    for epoch in [1, 2] {
+        let mut near = Near::new(LEAST_CACHE, PERIOD_32, epoch);
+        for _ in 0..500 {
+            let sent = near.encode(&chance.bytes(1000));
+            far.decode(&sent).unwrap();
+        }
+    }
+    let mut near = Near::new(LEAST_CACHE, PERIOD_32, 1);
+    for _ in 0..1100 {
+        let content = chance.bytes(1000);
+        let sent = near.encode(&content);
+        assert_eq!(far.decode(&sent), Ok(content));
+    }
+    let content = chance.bytes(1000);
+    for coded in [false, true] {
+        let sent = near.encode(&content);
+        assert_eq!(sent.len() == HEADER + ENTRY, coded);
+        assert_eq!(far.decode(&sent).as_ref(), Ok(&content));
+    }
+}
+
 /// Messages that contradict themselves, each in its way.
 #[test]
 fn wrong_headers_are_refused() {
