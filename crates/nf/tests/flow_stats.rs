@@ -74,8 +74,17 @@ impl Rig {
     }
 
     fn finish(self) -> Result<Vec<Exported>, ExportError> {
-        self.chain.finish();
-        self.builder.finish_exports()
+        self.finish_counting("records").1
+    }
+
+    /// Ends the run; also a note's count in the end.
+    fn finish_counting(self, note: &str) -> (u64, Result<Vec<Exported>, ExportError>) {
+        let name = format!("it/{note}");
+        let reasons = self.chain.reasons();
+        let at = reasons.iter().position(|reason| reason.name == name);
+        let before = self.count(note);
+        let counted = self.chain.finish();
+        (before + counted[at.unwrap()], self.builder.finish_exports())
     }
 }
 
@@ -312,6 +321,54 @@ fn connections_are_opened_again() {
     assert!(seen.keys().any(|key| key.3 == 1999), "{seen:?}");
 }
 
+/// A collector that takes connections and resets them: after the third, at least the times of two pauses have passed.
+#[test]
+fn a_collector_that_resets_connections_is_tried_less_and_less_often() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let started = Instant::now();
+    let mut rig = Rig::new(&format!(
+        "idleTimeout: 1s, export: [{{collector: \"{address}\", transport: tcp}}]"
+    ));
+    listener.set_nonblocking(true).unwrap();
+    let (mut connections, mut flow, mut now) = (0, 1, SECOND);
+    let mut resetting: Option<TcpStream> = None;
+    while connections < 3 {
+        assert!(started.elapsed() < PATIENCE, "{connections} connections");
+        rig.run(&frame(flow, 1), now);
+        flow += 1;
+        for _ in 0..6 {
+            now += SECOND;
+            (0..512).for_each(|_| rig.chain.expire(now));
+        }
+        if let Ok((connection, _)) = listener.accept() {
+            connections += 1;
+            connection.set_nonblocking(true).unwrap();
+            resetting = Some(connection);
+        }
+        // Ended with bytes that nobody read, it is reset.
+        if matches!(&resetting, Some(connection) if connection.peek(&mut [0]).is_ok()) {
+            resetting = None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Not a bound on what a slow machine does: it only waits longer.
+    assert!(started.elapsed() >= Duration::from_secs(1 + 2));
+    drop((resetting, listener));
+    let (unsent, finished) = rig.finish_counting("records-unsent");
+    // What the connections had taken is not known to be lost.
+    match finished {
+        Ok(_) => assert_eq!(unsent, 0),
+        Err(error) => assert_eq!(
+            error.to_string(),
+            format!(
+                "tcp:{address}: {unsent} of {} flow records were not delivered",
+                flow - 1
+            )
+        ),
+    }
+}
+
 /// Nobody listens: packets go on, what does not fit the ring is lost, and all of it is told.
 #[test]
 fn without_a_collector_every_record_is_told_to_be_lost() {
@@ -340,7 +397,10 @@ fn without_a_collector_every_record_is_told_to_be_lost() {
         (24_000 - 16_384 - 5119..=24_000 - 16_384).contains(&lost),
         "{lost}"
     );
-    let error = rig.finish().unwrap_err().to_string();
+    // Those that still waited at the end count, too.
+    let (unsent, finished) = rig.finish_counting("records-unsent");
+    assert_eq!(unsent, 24_000 - lost);
+    let error = finished.unwrap_err().to_string();
     assert_eq!(
         error,
         format!("tcp:{address}: 24000 of 24000 flow records were not delivered")

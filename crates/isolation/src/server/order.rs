@@ -5,8 +5,9 @@
 //! woken: these would see packets that it has not, before their turn, and each round would take all of them two looks from then on.
 //!
 //! A function that wishes for a companion yields in the midst of its turn. Meanwhile nobody but the worker is to have the core: the
-//! others are set back to a lower priority, those behind it before the round, if there are flows that it has not seen, and
-//! those in front when it wishes.
+//! others are set back to a lower priority: those in front of it when it wishes; those behind the first that may wish before the
+//! round, if it has flows that no function has seen, and otherwise when one wishes, too. They are queued again, up to the next that
+//! may wish, when it has had its turn.
 
 use super::area::Area;
 use super::schedule;

@@ -6,7 +6,7 @@ use super::session::{Sent, Session};
 use crate::accounting::{ExportError, Exported};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -160,22 +160,29 @@ struct Teller {
     outlet: Outlet,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<Sent>>>,
+    /// What became of it, until that is told.
+    ended: Mutex<Option<std::thread::Result<Sent>>>,
 }
 
 impl Teller {
-    fn end(&self) -> Option<Sent> {
+    /// Waits until everything is told or lost.
+    fn end(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let thread = thread.take()?;
-        self.shared.over.store(true, Ordering::Release);
-        thread.thread().unpark();
-        let sent = thread.join();
-        Some(sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        if let Some(thread) = thread.take() {
+            self.shared.over.store(true, Ordering::Release);
+            thread.thread().unpark();
+            let ended = thread.join();
+            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        }
     }
 
     fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        let Some(sent) = self.end() else {
+        self.end();
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sent) = ended.take() else {
             return Ok(None);
         };
+        let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let file = self.outlet.name();
         if let Some(source) = sent.error {
             return Err(ExportError::Write { file, source });
@@ -196,7 +203,7 @@ impl Drop for Teller {
     fn drop(&mut self) {
         // Whoever wanted to know of losses has finished it.
         self.shared.abandoned.store(true, Ordering::Release);
-        let _ = self.end();
+        self.end();
     }
 }
 
@@ -208,6 +215,8 @@ pub struct FlowStatsTable {
     /// The run's start, on the clock of the world.
     origin: Arc<OnceLock<Nanos>>,
     unsent: Arc<AtomicU64>,
+    /// Instances that may have more records.
+    instances: AtomicUsize,
 }
 
 impl FlowStatsTable {
@@ -239,6 +248,7 @@ impl FlowStatsTable {
                 outlet: outlet.clone(),
                 shared,
                 thread: Mutex::new(Some(thread)),
+                ended: Mutex::new(None),
             })
         });
         Ok(FlowStatsTable {
@@ -246,6 +256,7 @@ impl FlowStatsTable {
             options,
             origin,
             unsent,
+            instances: AtomicUsize::new(0),
         })
     }
 
@@ -254,8 +265,9 @@ impl FlowStatsTable {
         &self.options
     }
 
-    /// A worker's ways to the outlets, in their order.
+    /// A worker's ways to the outlets, in their order. Given back by [`leave`](FlowStatsTable::leave).
     pub(super) fn senders(&self) -> Vec<Sender> {
+        self.instances.fetch_add(1, Ordering::Relaxed);
         let senders = self.tellers.iter().map(|teller| {
             let (ring, consumer) = ring(RING);
             let shared = Arc::clone(&teller.shared);
@@ -284,6 +296,17 @@ impl FlowStatsTable {
             0 => 0,
             _ => self.unsent.swap(0, Ordering::Relaxed),
         }
+    }
+
+    /// A worker has no more records; `true` if no other one has.
+    pub(super) fn leave(&self, senders: Vec<Sender>) -> bool {
+        drop(senders);
+        self.instances.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Waits until all records are told or lost, every worker having [left](FlowStatsTable::leave).
+    pub(super) fn end(&self) {
+        self.tellers.iter().for_each(Teller::end);
     }
 
     /// A worker has no more packets, and waits if an outlet is too slow.

@@ -88,7 +88,8 @@ impl Timeouts {
 
 /// Tells packets and bytes of each flow to collectors.
 pub struct FlowStats {
-    senders: Vec<Sender>,
+    /// `None` when there are no more records.
+    senders: Option<Vec<Sender>>,
     table: Arc<FlowStatsTable>,
     timeouts: Timeouts,
     /// One packet in so many is counted, and how many come before the next one.
@@ -110,7 +111,7 @@ impl FlowStats {
             },
             every: options.sampling,
             before: 0,
-            senders: table.senders(),
+            senders: Some(table.senders()),
             table,
             notes: [0; NOTES.len()],
             finishing: false,
@@ -120,7 +121,7 @@ impl FlowStats {
     #[cold]
     fn export(&mut self, record: &FlowRecord) {
         self.notes[RECORDS] += 1;
-        for sender in &mut self.senders {
+        for sender in self.senders.iter_mut().flatten() {
             let taken = match self.finishing {
                 true => sender.send_waiting(record),
                 false => sender.send(record),
@@ -185,6 +186,18 @@ impl NetworkFunction for FlowStats {
         self.table.ending();
     }
 
+    fn finished(&mut self) {
+        let last = self
+            .senders
+            .take()
+            .is_some_and(|senders| self.table.leave(senders));
+        if last {
+            // What outlets take none of is known then, and belongs to somebody's counts.
+            self.table.end();
+            self.notes[UNSENT] += self.table.take_unsent();
+        }
+    }
+
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.set_origin(flows.now());
         self.notes[UNSENT] += self.table.take_unsent();
@@ -216,5 +229,13 @@ impl NetworkFunction for FlowStats {
             let key = flows.key(packet);
             self.export(&counted.record(&key, over.unwrap_or(EndReason::Active)));
         });
+    }
+}
+
+impl Drop for FlowStats {
+    fn drop(&mut self) {
+        if let Some(senders) = self.senders.take() {
+            self.table.leave(senders);
+        }
     }
 }

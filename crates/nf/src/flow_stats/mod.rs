@@ -4,6 +4,7 @@ mod export;
 mod function;
 mod ipfix;
 mod record;
+mod retry;
 mod session;
 
 pub use export::{FlowStatsTable, Options, Outlet, Transport};

@@ -3,6 +3,7 @@
 use super::export::{Options, Outlet, Shared, Transport};
 use super::ipfix::{Message, NotSent};
 use super::record::FlowRecord;
+use super::retry::Retry;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,8 +18,8 @@ const FILE_MESSAGE: usize = 16 << 10;
 /// How long a connection may take to be made, and a message to be taken.
 const CONNECT: Duration = Duration::from_secs(3);
 const WRITE: Duration = Duration::from_secs(5);
-/// How long after a failure the next try comes, at first and at most: the time doubles.
-const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// How long the last records may wait for the next try to connect.
+const LAST_TRY: Duration = Duration::from_secs(5);
 /// As many records may wait for a message to be full, or a connection to come back.
 const BACKLOG: usize = 4096;
 
@@ -71,8 +72,7 @@ pub(super) struct Session {
     refresh_at: Refresh,
     /// `None`: only at the end.
     refresh: Option<Duration>,
-    retry_at: Option<Instant>,
-    retry_after: Duration,
+    retry: Retry,
     /// What a bit takes, and when the next message may go.
     bits_per_second: Option<u64>,
     next_at: Instant,
@@ -131,8 +131,7 @@ impl Session {
             sequence: 0,
             refresh_at: Refresh::First,
             refresh,
-            retry_at: None,
-            retry_after: RETRY[0],
+            retry: Retry::new(),
             bits_per_second,
             next_at: now,
             last: NotSent::default(),
@@ -178,7 +177,13 @@ impl Session {
     /// Ends the session. What cannot be told any more is lost.
     pub(super) fn end(mut self, abandoned: bool) -> Sent {
         if !abandoned {
-            self.pump(true);
+            if !self.pump(true) {
+                let wait = self.retry.wait(Instant::now());
+                if wait <= LAST_TRY {
+                    std::thread::sleep(wait);
+                    self.pump(true);
+                }
+            }
             self.lose_backlog();
             // What was lost is known by now.
             if !matches!(self.stream, Stream::None) {
@@ -253,20 +258,18 @@ impl Session {
     /// Has a stream, with templates that are not too old. `false` if there is none now.
     fn open(&mut self) -> bool {
         if let (Stream::None, Some(far)) = (&self.stream, self.far) {
-            let now = Instant::now();
-            if self.retry_at.is_some_and(|at| now < at) {
+            if !self.retry.wait(Instant::now()).is_zero() {
                 return false;
             }
             match connect(far) {
                 Ok(stream) => {
                     self.stream = stream;
-                    (self.retry_at, self.retry_after) = (None, RETRY[0]);
+                    self.retry.connected(Instant::now());
                     (self.sequence, self.refresh_at) = (0, Refresh::First);
                     self.last = NotSent::default();
                 }
                 Err(_) => {
-                    self.retry_at = Instant::now().checked_add(self.retry_after);
-                    self.retry_after = (self.retry_after * 2).min(RETRY[1]);
+                    self.retry.failed(Instant::now());
                     return false;
                 }
             }
@@ -338,6 +341,7 @@ impl Session {
         };
         if sent.is_err() && matches!(self.stream, Stream::Tcp(_)) {
             self.stream = Stream::None;
+            self.retry.failed(Instant::now());
         }
         self.pace(length);
         sent

@@ -247,6 +247,34 @@ fn the_network_takes_less_than_the_objective() {
     assert!(error.contains("spec.slo.network"), "{error}");
 }
 
+/// What is measured writes no files, makes no sockets and speaks to nobody, whatever the function.
+#[test]
+fn exports_are_forgotten_by_every_function_that_has_some() {
+    let upf = "upf: {addresses: [192.0.2.1], profiles: {all: {usage: {volume: 1000000}}}, api: sessions.sock, \
+               usage: {file: usage.csv}}";
+    let functions = [
+        "accounting: {export: {file: flows.csv}}",
+        "flowStats: {export: [{file: flows.ipfix}, {collector: \"192.0.2.9:4739\"}]}",
+        "flowStats: {export: [{collector: \"192.0.2.9:4739\"}]}",
+        "ids: {rules: ['alert udp any any -> any any (msg:\"a\"; content:\"abc\"; sid:1;)'], eve: eve.json}",
+        upf,
+    ];
+    for function in functions {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+             slo: {{latency: 1ms}}\n  functions:\n  - {function}\n"
+        );
+        let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
+        let config = &mut spec.functions[0].config;
+        assert!(config.exports(), "{function}");
+        config.forget_exports();
+        assert!(
+            !config.exports() && config.writes().is_empty(),
+            "{function}"
+        );
+    }
+}
+
 #[test]
 fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     let name = format!("tailwater-read-at-{}", std::process::id());

@@ -246,6 +246,7 @@ impl FunctionConfig {
             FunctionConfig::Accounting(accounting) => accounting.export = None,
             FunctionConfig::FlowStats(stats) => stats.options.outlets.clear(),
             FunctionConfig::Ids(ids) => ids.options.eve = None,
+            FunctionConfig::Upf(upf) => (upf.usage, upf.api) = (None, None),
             _ => {}
         }
     }

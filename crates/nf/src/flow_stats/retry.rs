@@ -1,0 +1,90 @@
+//! When a connection that is not there is tried again.
+
+use std::time::{Duration, Instant};
+
+/// How long after a failure the next try comes, at first and at most: the time doubles.
+const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// A connection that has held for so long was a good one: when it is lost, the times begin anew. That it was made says
+/// little: there are collectors that take connections and end them at once.
+const HELD: Duration = AFTER[1];
+
+/// Tries to connect, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retry {
+    at: Option<Instant>,
+    after: Duration,
+    connected: Option<Instant>,
+}
+
+impl Retry {
+    /// A first try may be made at once.
+    pub(super) fn new() -> Retry {
+        Retry {
+            at: None,
+            after: AFTER[0],
+            connected: None,
+        }
+    }
+
+    /// How long the next try is to wait.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.at
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+
+    /// There is a connection.
+    pub(super) fn connected(&mut self, now: Instant) {
+        (self.at, self.connected) = (None, Some(now));
+    }
+
+    /// There is none, or not any more.
+    pub(super) fn failed(&mut self, now: Instant) {
+        let held = self.connected.take();
+        if held.is_some_and(|since| now.saturating_duration_since(since) >= HELD) {
+            self.after = AFTER[0];
+        }
+        self.at = now.checked_add(self.after);
+        self.after = (self.after * 2).min(AFTER[1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long each try waits after connections, if they are made at all, that hold for so many seconds.
+    fn waits(connections: &[Option<u64>]) -> Vec<u64> {
+        let (mut retry, mut now) = (Retry::new(), Instant::now());
+        assert_eq!(retry.wait(now), Duration::ZERO);
+        let waits = connections.iter().map(|held| {
+            if let Some(held) = held {
+                retry.connected(now);
+                assert_eq!(retry.wait(now), Duration::ZERO);
+                now += Duration::from_secs(*held);
+            }
+            retry.failed(now);
+            let wait = retry.wait(now);
+            now += wait;
+            assert_eq!(retry.wait(now), Duration::ZERO);
+            wait.as_secs()
+        });
+        waits.collect()
+    }
+
+    #[test]
+    fn who_refuses_is_tried_less_and_less_often() {
+        assert_eq!(waits(&[None; 7]), [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn who_accepts_and_resets_is_tried_less_and_less_often_too() {
+        assert_eq!(waits(&[Some(0); 7]), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(waits(&[Some(29), None, Some(3)]), [1, 2, 4]);
+    }
+
+    #[test]
+    fn after_a_connection_that_held_the_times_begin_anew() {
+        let connections = [None, None, None, Some(30), None, Some(1000), Some(1)];
+        assert_eq!(waits(&connections), [1, 2, 4, 1, 2, 1, 2]);
+    }
+}
