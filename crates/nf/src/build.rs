@@ -1,16 +1,18 @@
 //! From a chain spec to chains that run: one instance for each worker.
 
 mod by_itself;
+mod error;
 mod reconfigure;
 
 pub use by_itself::{Demands, Records, Surroundings, by_itself, check_apart};
+pub use error::BuildError;
 pub use reconfigure::Reconfigure;
 
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
 use crate::bpf_filter::{BpfFilter, BpfRules};
-use crate::branches::{Branch, MAX_WAYS, Path, Ways, follow, of_classifier, routes};
+use crate::branches::{Branch, Path, Ways, follow, of_classifier, routes};
 use crate::chain::{
     Chain, Cuts, InputPolicy, KeptFunction, kept_functions, kept_state_bytes, state_bytes_with_cuts,
 };
@@ -18,18 +20,18 @@ use crate::classifier::{Classifier, ClassifierRules, ClassifierTable};
 use crate::count::{Count, CountTable, Counters};
 use crate::dns_guard::{DnsGuard, DnsGuardTable};
 use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
-use crate::firewall::{Firewall, FirewallTable, RuleSetError};
+use crate::firewall::{Firewall, FirewallTable};
 use crate::flow_stats::{FlowStats, FlowStatsTable};
 use crate::flow_table::{FlowTable, FlowTableConfig, Partition};
 use crate::forward::Forward;
 use crate::function::NetworkFunction;
-use crate::ids::{Ids, IdsError, IdsTable};
+use crate::ids::{Ids, IdsTable};
 use crate::ip_forward::function::ForwardOptions;
 use crate::ip_forward::{IpForward, RouteTable};
-use crate::ipsec::{Ipsec, IpsecError, IpsecTable};
+use crate::ipsec::{Ipsec, IpsecTable};
 use crate::library::LibraryFunction;
 use crate::live::Live;
-use crate::load_balancer::{LoadBalancer, LoadBalancerTable, TableError};
+use crate::load_balancer::{LoadBalancer, LoadBalancerTable};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
 use crate::spec::{
@@ -38,185 +40,13 @@ use crate::spec::{
 };
 use crate::synthetic::{Memory, Synthetic, Work, WorkingSet};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
-use crate::upf::{Services, Upf, UpfError, UpfTable};
+use crate::upf::{Services, Upf, UpfTable};
 use crate::url_filter::{FilterTable, UrlFilter};
 use crate::wan_optimizer::{WanOptimizer, WanTable};
-use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-
-/// Why a checked spec still cannot be run.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// An access list is too large.
-    #[error("function {function}: {source}")]
-    Classifier {
-        /// The function's name.
-        function: String,
-        /// What is too large.
-        source: ClassifierError,
-    },
-    /// The services of a load balancer are out of range.
-    #[error("function {function}: {source}")]
-    LoadBalancer {
-        /// The function's name.
-        function: String,
-        /// What is out of range.
-        source: TableError,
-    },
-    /// Routes do not make a table.
-    #[error("function {function}: {source}")]
-    Routes {
-        /// The function's name.
-        function: String,
-        /// What is too large.
-        source: crate::ip_forward::TableError,
-    },
-    /// Flow records cannot be written.
-    #[error("function {function}: {source}")]
-    Export {
-        /// The function's name.
-        function: String,
-        /// Why not.
-        source: ExportError,
-    },
-    /// Rules of a firewall take too much memory.
-    #[error("function {function}: {source}")]
-    Firewall {
-        /// The function's name.
-        function: String,
-        /// What is too much.
-        source: RuleSetError,
-    },
-    /// Detection rules take too much, or alerts cannot be written.
-    #[error("function {function}: {source}")]
-    Ids {
-        /// The function's name.
-        function: String,
-        /// What is wrong.
-        source: IdsError,
-    },
-    /// Patterns of URLs take too much memory.
-    #[error("function {function}: {source}")]
-    UrlPatterns {
-        /// The function's name.
-        function: String,
-        /// What is too much.
-        source: crate::url_filter::TableError,
-    },
-    /// A function is beyond a port.
-    #[error("function {function}: an external function has ports, which only `tailwater run` has")]
-    External {
-        /// The function's name.
-        function: String,
-    },
-    /// There is not enough memory for caches.
-    #[error("function {function}: {source}")]
-    Caches {
-        /// The function's name.
-        function: String,
-        /// For which.
-        source: crate::wan_optimizer::NoMemory,
-    },
-    /// A function of somebody else's was not loaded.
-    #[error(
-        "function {function}: its spec was read for functions in processes of their own, and it is not loaded in this one"
-    )]
-    Apart {
-        /// The function's name.
-        function: String,
-    },
-    /// Associations or policies cannot be applied.
-    #[error("function {function}: {source}")]
-    Ipsec {
-        /// The function's name.
-        function: String,
-        /// Why not.
-        source: IpsecError,
-    },
-    /// Sessions cannot be, or nobody can be told of them.
-    #[error("function {function}: {source}")]
-    Upf {
-        /// The function's name.
-        function: String,
-        /// Why not.
-        source: UpfError,
-    },
-    /// A function with state of flows is behind one whose packets may be of any flow.
-    #[error(
-        "function {function} keeps state for each flow, and cannot be behind {behind}: the packets that come out there \
-         are not of the flows that were looked up; put it into a chain of its own, or set what it has of cache to none"
-    )]
-    MixedFlows {
-        /// The function with state.
-        function: String,
-        /// The function in front.
-        behind: String,
-    },
-    /// Packets of a flow may go different ways, and the flow's state does not say which.
-    #[error(
-        "function {function} keeps state for each flow, and where {classifier} sends packets decides whether they pass it: \
-         {classifier} must keep its decisions with flows, too (cache: flow)"
-    )]
-    Uncached {
-        /// The function with state.
-        function: String,
-        /// The classifier.
-        classifier: String,
-    },
-    /// There are too many ways through the branches.
-    #[error("there are more than {MAX_WAYS} ways through the chain's branches")]
-    Ways,
-    /// A function sends packets to branches, which are not in its process.
-    #[error(
-        "function {function} sends packets to branches of the chain, which it cannot do from a process of its own"
-    )]
-    Branches {
-        /// The function's name.
-        function: String,
-    },
-    /// A program of classic BPF cannot be run.
-    #[error("function {function}: rule {rule}: {source}")]
-    Program {
-        /// The function's name.
-        function: String,
-        /// The rule, from 1.
-        rule: usize,
-        /// What is wrong with it.
-        source: crate::bpf_filter::Refused,
-    },
-    /// A function's instances share what instances in several processes cannot.
-    #[error(
-        "function {function}: {what}, which they cannot do from processes of their own; it can stay in the run's process, trusted: \
-         --isolation-except {function}"
-    )]
-    Shares {
-        /// The function's name.
-        function: String,
-        /// What they [share](FunctionConfig::shares).
-        what: &'static str,
-    },
-    /// There is not enough memory for a working set.
-    #[error("function {function}: there is no memory for its workingSet ({source})")]
-    WorkingSet {
-        /// The function's name.
-        function: String,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// There is not enough memory for the flow table.
-    #[error(
-        "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
-    )]
-    FlowTable {
-        /// The flows asked for.
-        capacity: usize,
-        /// What the system says.
-        source: io::Error,
-    },
-}
 
 /// What all workers' instances of a function share, ready to make one.
 enum Shared {
@@ -888,122 +718,4 @@ impl ChainBuilder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commons::Commons;
-    use std::path::Path;
-
-    fn spec(functions: &str) -> ChainSpec {
-        let text = format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
-             spec:\n  slo: {{latency: 200us}}\n  functions: {functions}\n"
-        );
-        ChainSpec::parse(&text, "test", Path::new(".")).unwrap()
-    }
-
-    fn builder(functions: &str) -> ChainBuilder {
-        ChainBuilder::new(&spec(functions), &RssHasher::default(), 1).unwrap()
-    }
-
-    #[test]
-    fn chains_without_state_look_no_flow_up() {
-        let mut builder = builder("[{forward: {}}]");
-        assert_eq!(builder.flow_memory_bytes(), 0);
-        assert!(!builder.instance(|_| true).has_flows());
-    }
-
-    /// Packets that come out of a tunnel are not of the tunnel's flow.
-    #[test]
-    fn no_function_with_state_is_behind_a_tunnels_end() {
-        let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";
-        let inbound = format!(
-            "{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}"
-        );
-        let outbound = format!(
-            "{{ipsec: {{outbound: [{{name: a, spi: 256, {key}, source: 192.0.2.2, destination: 192.0.2.1}}], \
-             policies: [{{protect: a}}]}}}}"
-        );
-        let (nat, acl) = (
-            "{nat: {external: [203.0.113.1]}}",
-            "{acl: {rules: [{action: deny}]}}",
-        );
-        let uncached = acl.replace("{acl: {", "{acl: {cache: none, ");
-        for functions in [
-            format!("[{nat}, {inbound}]"),
-            format!("[{inbound}, {uncached}, {{forward: {{}}}}]"),
-            format!("[{nat}, {outbound}, {acl}]"),
-        ] {
-            builder(&functions);
-        }
-        for (functions, expected) in [
-            (format!("[{inbound}, {{forward: {{}}}}]"), [true, false]),
-            (format!("[{outbound}, {{forward: {{}}}}]"), [false; 2]),
-        ] {
-            let spec = spec(&functions);
-            let mixes = spec.functions.iter();
-            let mixes = mixes.map(|function| Demands::of(&function.config, 1).mixes_flows);
-            assert!(mixes.eq(expected), "{functions}");
-        }
-        for (functions, wrong) in [
-            (format!("[{inbound}, {{forward: {{}}}}, {nat}]"), "nat"),
-            (format!("[{inbound}, {acl}]"), "acl"),
-        ] {
-            let error = ChainBuilder::new(&spec(&functions), &RssHasher::default(), 1)
-                .err()
-                .unwrap();
-            let expected =
-                format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
-            assert!(error.to_string().starts_with(&expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn user_planes_are_tunnels_ends_and_share_their_sessions() {
-        let upf = "{upf: {addresses: [192.0.2.1], profiles: {all: {}}, \
-                   sessions: [1 ue 10.60.0.1 teid 1 profile all]}}";
-        let built = builder(&format!("[{upf}, {{forward: {{}}}}]"));
-        assert_eq!(built.upf("upf").unwrap().sessions(), 1);
-        assert!(built.finish_exports().unwrap().is_empty());
-        let error = ChainBuilder::new(
-            &spec(&format!("[{upf}, {{accounting: {{}}}}]")),
-            &RssHasher::default(),
-            1,
-        );
-        let error = error.err().unwrap().to_string();
-        let expected = "function accounting keeps state for each flow, and cannot be behind upf";
-        assert!(error.starts_with(expected), "{error}");
-        let surroundings = Surroundings {
-            rss: RssHasher::default(),
-            part: [0, 1],
-            commons: Commons::of_this_process(),
-            capacity: 1,
-        };
-        let alone = by_itself(&spec(&format!("[{upf}]")).functions[0], surroundings);
-        assert!(matches!(alone, Err(BuildError::Shares { .. })));
-    }
-
-    #[test]
-    fn what_a_guard_counts_is_not_cut_into_processes() {
-        let guard = spec("[{dnsGuard: {limits: {responses: 5}}}]");
-        let alone = |of| {
-            let surroundings = Surroundings {
-                rss: RssHasher::default(),
-                part: [0, of],
-                commons: Commons::of_this_process(),
-                capacity: 0,
-            };
-            by_itself(&guard.functions[0], surroundings)
-        };
-        assert!(alone(1).is_ok());
-        assert!(matches!(alone(2), Err(BuildError::Shares { .. })));
-    }
-
-    #[test]
-    fn every_bucket_goes_to_one_worker() {
-        let mut builder = builder("[{nat: {external: [203.0.113.1]}}]");
-        let even = builder.instance(|bucket| bucket % 2 == 0);
-        let rest = builder.instance(|_| true);
-        let none = builder.instance(|_| true);
-        assert_eq!([&even, &rest, &none].map(Chain::buckets), [256, 256, 0]);
-    }
-}
+mod tests;
