@@ -19,7 +19,7 @@ const FILE_MESSAGE: usize = 16 << 10;
 const CONNECT: Duration = Duration::from_secs(3);
 const WRITE: Duration = Duration::from_secs(5);
 /// How long the last records may wait for the next try to connect.
-const LAST_TRY: Duration = Duration::from_secs(5);
+const LAST_TRY: Duration = Duration::from_millis(500);
 /// As many records may wait for a message to be full, or a connection to come back.
 const BACKLOG: usize = 4096;
 
