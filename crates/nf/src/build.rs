@@ -6,7 +6,7 @@ mod reconfigure;
 
 pub use by_itself::{Demands, Records, Surroundings, by_itself, check_apart};
 pub use error::BuildError;
-pub use reconfigure::Reconfigure;
+pub use reconfigure::{Changes, Put, Reconfigure};
 
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
 use crate::acl::classifier::ClassifierError;

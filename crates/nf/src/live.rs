@@ -50,6 +50,12 @@ impl<T> Live<T> {
         number
     }
 
+    /// Frees versions that no worker holds any more, as a replacement does: before it, that takes no time of its own.
+    pub(crate) fn free_unheld(&self) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|version| Arc::strong_count(version) > 1);
+    }
+
     /// The number of the present version.
     #[inline]
     pub fn number(&self) -> u32 {
@@ -99,6 +105,12 @@ mod tests {
         // Nobody holds the first any more: it goes with the next replacement.
         live.replace("three");
         assert_eq!(live.retired.lock().unwrap().len(), 1);
+        // Or before it, but not while somebody holds it.
+        live.free_unheld();
+        assert_eq!(live.retired.lock().unwrap().len(), 1);
+        live.refresh(&mut held);
+        live.free_unheld();
+        assert_eq!(live.retired.lock().unwrap().len(), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::url_filter::UrlTable;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A function's next version.
 struct Ready {
@@ -34,6 +34,7 @@ impl Ready {
         live: fn(&H) -> &Live<T>,
     ) -> Ready {
         let holder = Arc::clone(holder);
+        live(&holder).free_unheld();
         let put = Box::new(move || (live(&holder).replace(value), None));
         Ready { what, put }
     }
@@ -282,19 +283,66 @@ fn lines(error: &SpecError) -> Vec<String> {
     error.to_string().lines().map(str::to_owned).collect()
 }
 
-impl Reload for Reconfigure {
-    fn files(&self) -> Vec<PathBuf> {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = present.iter().flat_map(|function| function.files.clone());
-        let spec = self.spec.source.file().map(PathBuf::from);
-        let files: BTreeSet<PathBuf> = named.chain(spec).collect();
-        files.into_iter().collect()
-    }
+/// The next versions of functions, all made and none in force. Nothing else can be changed while there are some.
+pub struct Changes<'r> {
+    /// What is in force.
+    present: MutexGuard<'r, Vec<FunctionSpec>>,
+    ready: Vec<Next>,
+}
 
-    fn reload(&self) -> Result<Vec<String>, Vec<String>> {
+/// What a function is to be next.
+struct Next {
+    /// Where it is among those that are present.
+    at: usize,
+    new: FunctionSpec,
+    version: Ready,
+    /// What is odd about it.
+    warnings: Vec<String>,
+}
+
+/// What was put in force. What it replaced of the spec goes with this, which may take a while.
+pub struct Put {
+    /// What is new, in lines for a user; none if nothing is.
+    pub news: Vec<String>,
+    _replaced: Vec<FunctionSpec>,
+}
+
+impl Changes<'_> {
+    /// Puts all of them in force, one function right after the other; workers take them over between two batches.
+    pub fn put(mut self) -> Put {
+        let all = self.ready.into_iter().map(|next| {
+            let (what, put) = (next.version.what, next.version.put);
+            ((next.at, next.new), (what, next.warnings), put())
+        });
+        // In force before anything else is done about any.
+        let all: Vec<_> = all.collect();
+        let (mut news, mut replaced) = (Vec::new(), Vec::new());
+        for ((at, new), (what, warnings), (number, left_out)) in all {
+            let name = &new.name;
+            let left_out = left_out.map_or(String::new(), |left_out| format!(", {left_out}"));
+            news.push(format!(
+                "{name}: {what} in force (version {number}){left_out}"
+            ));
+            news.extend(warnings.iter().map(|line| format!("{name}: {line}")));
+            replaced.push(std::mem::replace(&mut self.present[at], new));
+        }
+        Put {
+            news,
+            _replaced: replaced,
+        }
+    }
+}
+
+impl Reconfigure {
+    /// Reads the files again and makes what is new of every function that they say something new of, off the data path:
+    /// what takes long of a change. Nothing is in force before it is [put](Changes::put) there.
+    ///
+    /// # Errors
+    /// Everything that is wrong, a line each.
+    pub fn prepare(&self) -> Result<Changes<'_>, Vec<String>> {
         let spec = self.spec.source.read_again();
         let spec = spec.map_err(|error| lines(&error))?;
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut ready, mut errors) = (Vec::new(), Vec::new());
         for (at, old) in present.iter().enumerate() {
             let new = spec.functions.iter().find(|new| new.name == old.name);
@@ -306,25 +354,80 @@ impl Reload for Reconfigure {
                 continue;
             }
             match shared.prepare(&old.config, &new.config, self.kept) {
-                Ok(version) => ready.push((at, new, version)),
+                Ok(version) => ready.push(Next {
+                    at,
+                    new: new.clone(),
+                    version,
+                    warnings: new.config.warnings(),
+                }),
                 Err(error) => errors.push(format!("{name}: {error}")),
             }
         }
-        if !errors.is_empty() {
-            return Err(errors);
+        match errors.is_empty() {
+            true => Ok(Changes { present, ready }),
+            false => Err(errors),
         }
-        let mut news = Vec::new();
-        for (at, new, version) in ready {
-            let (number, left_out) = (version.put)();
-            let (name, what) = (&new.name, version.what);
-            let left_out = left_out.map_or(String::new(), |left_out| format!(", {left_out}"));
-            news.push(format!(
-                "{name}: {what} in force (version {number}){left_out}"
-            ));
-            let warnings = new.config.warnings();
-            news.extend(warnings.iter().map(|line| format!("{name}: {line}")));
-            present[at] = new.clone();
-        }
-        Ok(news)
+    }
+}
+
+impl Reload for Reconfigure {
+    fn files(&self) -> Vec<PathBuf> {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = present.iter().flat_map(|function| function.files.clone());
+        let spec = self.spec.source.file().map(PathBuf::from);
+        let files: BTreeSet<PathBuf> = named.chain(spec).collect();
+        files.into_iter().collect()
+    }
+
+    fn reload(&self) -> Result<Vec<String>, Vec<String>> {
+        Ok(self.prepare()?.put().news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made ready is in force once it is put there, all of it, and not before; who thinks better of it changes
+    /// nothing.
+    #[test]
+    fn what_is_ready_waits_to_be_put() {
+        let path = std::env::temp_dir().join(format!("tailwater-ready-{}", std::process::id()));
+        let write = |port: u16| {
+            let classifier = |name: &str| {
+                format!(
+                    "{{name: {name}, classifier: {{default: next, rules: [{{to: send, sourcePorts: {port}}}]}}}}"
+                )
+            };
+            let text = format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: ready}}\nspec:\n  \
+                 functions: [{}, {}]\n  slo: {{latency: 200us}}\n",
+                classifier("one"),
+                classifier("two")
+            );
+            std::fs::write(&path, text).unwrap();
+        };
+        write(1);
+        let spec = ChainSpec::read(&path).unwrap();
+        let builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap();
+        let numbers =
+            || ["one", "two"].map(|name| builder.classifier(name).unwrap().live().number());
+        let reconfigure = Reconfigure::of(std::iter::once(&builder)).unwrap();
+        write(2);
+        let changes = reconfigure.prepare().unwrap();
+        assert_eq!(numbers(), [1, 1]);
+        drop(changes);
+        assert_eq!(numbers(), [1, 1]);
+        let changes = reconfigure.prepare().unwrap();
+        let told = changes.put().news;
+        assert_eq!(numbers(), [2, 2]);
+        let new = told
+            .iter()
+            .filter(|line| line.contains("in force (version 2)"));
+        assert_eq!(new.count(), 2, "{told:?}");
+        // Nothing is new now.
+        assert_eq!(reconfigure.prepare().unwrap().put().news, [""; 0]);
+        assert_eq!(numbers(), [2, 2]);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -270,6 +270,7 @@ impl FirewallTable {
     /// # Errors
     /// As [`replace`](Self::replace).
     pub(crate) fn prepare(&self, rules: &[Rule]) -> Result<RuleSet, RuleSetError> {
+        self.rules.free_unheld();
         RuleSet::new(&self.zones, rules, self.default)
     }
 

@@ -102,7 +102,9 @@ impl IdsTable {
     /// They are too many: those in force stay.
     pub(crate) fn prepare(&self, loaded: &Loaded) -> Result<Arc<RuleSet>, IdsError> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?))
+        let rules = RuleSet::new(loaded.rules.to_vec(), &mut names)?;
+        self.rules.free_unheld();
+        Ok(Arc::new(rules))
     }
 
     /// Replaces the rules under the workers. Returns their number.

@@ -110,6 +110,50 @@ fn a_host_keeps_its_external_address() {
     }
 }
 
+/// Connections that are there go on, both ways and as they were, whatever is added to the pool or withdrawn from it,
+/// and also where a remote end's address comes to be in it; to such an address no connection is opened any more.
+#[test]
+fn changes_of_the_pool_lose_no_connection() {
+    let with = |external: &[Ipv4Addr]| {
+        let external = external.to_vec();
+        NatTable::new(
+            NatRules {
+                external,
+                ..rules()
+            },
+            RssHasher::default(),
+        )
+    };
+    let first = rules().external;
+    let table = Arc::new(Live::new(with(&first)));
+    let mut rig = ChainRig::new(vec![Box::new(Nat::new(Arc::clone(&table)))], INPUT);
+    let inside: Vec<FlowKey> = (0..200_u8)
+        .map(|host| outward(host, 5000, host % 7, host % 2 == 0))
+        .collect();
+    let opened = |key| key_of(&rig.run(&[frame(key, b"")], SECOND)[0]);
+    let outside: Vec<FlowKey> = inside.iter().map(opened).collect();
+    let added = [1, 2].map(|last| Ipv4Addr::new(192, 0, 3, last));
+    let remote = [Ipv4Addr::new(198, 18, 0, 1)];
+    let both = [&first[..], &added[..]].concat();
+    for pool in [&both[..], &added[..], &remote[..], &first[..]] {
+        table.replace(with(pool));
+        for (inside, outside) in inside.iter().zip(&outside) {
+            let sent = rig.run(&[frame(inside, b"on")], SECOND);
+            assert_eq!(sent, [frame(outside, b"on")], "{inside} with {pool:?}");
+            let back = rig.run(&[frame(&outside.reversed(), b"back")], SECOND);
+            assert_eq!(
+                back,
+                [frame(&inside.reversed(), b"back")],
+                "{inside} with {pool:?}"
+            );
+        }
+    }
+    table.replace(with(&remote));
+    let new = outward(1, 6000, 1, true);
+    assert!(rig.run(&[frame(&new, b"")], SECOND).is_empty());
+    assert_eq!(rig.count("nat/no-binding"), 1);
+}
+
 #[test]
 fn exhausted_ports_are_counted_and_come_back() {
     // One address and one port for each bucket: a bucket's second connection to a remote fails.
