@@ -14,7 +14,7 @@ DPDK_TESTS = --lib --test ports --test kernel_ports
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak chaos loom check bench bench-chains bench-functions bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
+.PHONY: help deps build demo test soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -132,6 +132,13 @@ bench-functions: ## every function by itself (FUNCTIONS="acl nat --flows 10k" fo
 	@cargo bench --locked -p tailwater-nf --bench ipsec
 	@cargo bench --locked -p tailwater-nf --bench upf
 	@cargo bench --locked -p tailwater-ids --bench ids
+
+bench-changes: ## what it costs to change each function while packets pass: latency with and without changes, what is lost; CHANGES="acl-1500 --runs 9" for some
+	@tools/deps.sh build bench
+	@mkdir -p target
+	@cargo bench --locked -p tailwater-dataplane --bench changes -- --runs 5 --sizes imix $(CHANGES) > target/changes.jsonl
+	@cat target/changes.jsonl
+	@cargo bench --locked -p tailwater-dataplane --bench changes -- table $(CURDIR)/target/changes.jsonl
 
 clean: ## remove what was built
 	cargo clean

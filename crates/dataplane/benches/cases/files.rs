@@ -12,7 +12,7 @@ const OF_A_THOUSAND: usize = 24;
 const USERS: u32 = 0x6440_0000;
 
 /// Puts a file in place whole, for another process may be reading it.
-fn write(name: &str, text: &str) -> PathBuf {
+pub fn write(name: &str, text: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(name);
     let part = folder.join(format!("{name}-{}.part", std::process::id()));

@@ -188,6 +188,15 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
     let Some(functions) = functions(chain, flows) else {
         return example(chain, flows);
     };
+    let text = spec_text(chain, &functions, flows);
+    let spec = ChainSpec::parse(&text, chain, EXAMPLES.as_ref());
+    let mut spec = spec.unwrap_or_else(|error| panic!("{error}"));
+    library::add_own(chain, &mut spec);
+    spec
+}
+
+/// A spec for the traffic of a chain, of these functions.
+pub fn spec_text(chain: &str, functions: &str, flows: u32) -> String {
     let look_up = if chain == "forward-stateful" {
         "always"
     } else {
@@ -209,15 +218,11 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
         }
         _ => String::new(),
     };
-    let text = format!(
+    format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: {chain}}}\nspec:\n  \
          slo: {{latency: 200us}}\n  functions: {functions}\n  \
          flows: {{capacity: {capacity}, lookUp: {look_up}{timeout}}}\n"
-    );
-    let spec = ChainSpec::parse(&text, chain, EXAMPLES.as_ref());
-    let mut spec = spec.unwrap_or_else(|error| panic!("{error}"));
-    library::add_own(chain, &mut spec);
-    spec
+    )
 }
 
 /// The example of a function, with room for so many flows.
