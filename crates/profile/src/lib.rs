@@ -19,6 +19,7 @@
 
 mod batches;
 mod costs;
+pub mod curve;
 mod detail;
 mod identity;
 mod lab;

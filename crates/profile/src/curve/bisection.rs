@@ -1,0 +1,297 @@
+//! A curve, sampled where it bends.
+
+use super::Measured;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// When to go on between two points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BisectionRule {
+    /// How far, as a share of what was measured, a point may lie off the line between its neighbours before
+    /// both sides of it are looked at. What is within the noise of the three is no bend.
+    pub tolerance: f64,
+    /// Points that are measured at most, at least 3.
+    pub most: usize,
+    /// Of those, how many are spent on where a curve begins whose left end cannot be measured.
+    pub most_edge: usize,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Where, in steps.
+    pub at: u32,
+    /// What was measured there.
+    pub measured: Measured,
+}
+
+/// Between two points that were measured.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    left: u32,
+    right: u32,
+    /// How far the point that made it lay off the line, as a share of what was measured.
+    bend: f64,
+}
+
+/// Which point of a curve to measure next: both ends, the middle, then the middles of spans at whose ends the
+/// curve bends most.
+///
+/// A curve is over whole steps. A point may turn out not to be measurable; if that is the left end, the curve
+/// begins further to the right, and some points are spent on where.
+#[derive(Clone, Debug)]
+pub struct Bisection {
+    rule: BisectionRule,
+    ends: RangeInclusive<u32>,
+    points: BTreeMap<u32, Option<Measured>>,
+    spans: Vec<Span>,
+    edge_points: usize,
+}
+
+impl Bisection {
+    /// Nothing measured yet. `ends` are both part of the curve.
+    pub fn new(ends: RangeInclusive<u32>, rule: BisectionRule) -> Bisection {
+        Bisection {
+            rule,
+            ends,
+            points: BTreeMap::new(),
+            spans: Vec::new(),
+            edge_points: 0,
+        }
+    }
+
+    /// The point to measure next; `None` if it is enough. Never the same twice.
+    pub fn next(&self) -> Option<u32> {
+        let (left, right) = (*self.ends.start(), *self.ends.end());
+        if left > right || self.points.len() >= self.rule.most.max(3) {
+            return None;
+        }
+        match (self.points.get(&right), self.points.get(&left)) {
+            (None, _) => return Some(right),
+            // Without its right end there is no curve.
+            (Some(None), _) => return None,
+            (Some(Some(_)), None) => return Some(left),
+            (Some(Some(_)), Some(_)) => {}
+        }
+        self.edge().or_else(|| {
+            let open = self.spans.iter().filter(|span| self.is_open(span));
+            open.max_by(|a, b| a.bend.total_cmp(&b.bend))
+                .map(|span| middle(span.left, span.right))
+        })
+    }
+
+    /// What was measured at the point; `None` if it could not be.
+    pub fn tell(&mut self, at: u32, measured: Option<Measured>) {
+        if !self.ends.contains(&at) || self.points.contains_key(&at) {
+            return;
+        }
+        let beyond = self.leftmost().is_some_and(|left| at < left);
+        self.points.insert(at, measured);
+        let Some(measured) = measured else {
+            return;
+        };
+        if beyond {
+            // Whether the curve bends here is not known, so the middle tells.
+            self.edge_points += usize::from(at > *self.ends.start());
+            let mut right = self.points.range(at + 1..);
+            let right = right.find_map(|(right, there)| there.map(|_| *right));
+            self.spans.extend(right.map(|right| Span {
+                left: at,
+                right,
+                bend: f64::INFINITY,
+            }));
+            return;
+        }
+        let within = |span: &Span| span.left < at && at < span.right;
+        let Some(number) = self.spans.iter().position(within) else {
+            return;
+        };
+        let span = self.spans.swap_remove(number);
+        let (Some(left), Some(right)) = (self.measured(span.left), self.measured(span.right))
+        else {
+            return;
+        };
+        let part = f64::from(at - span.left) / f64::from(span.right - span.left);
+        let line = |left: f64, right: f64| left + part * (right - left);
+        let off = (measured.value - line(left.value, right.value)).abs();
+        let noise = measured.noise + line(left.noise, right.noise);
+        let scale = measured.value.abs().max(f64::MIN_POSITIVE);
+        if off > (self.rule.tolerance * scale).max(noise) {
+            for (left, right) in [(span.left, at), (at, span.right)] {
+                let bend = off / scale;
+                self.spans.push(Span { left, right, bend });
+            }
+        }
+    }
+
+    /// The points that were measured, from left to right.
+    pub fn points(&self) -> Vec<Point> {
+        let points = self.points.iter();
+        points
+            .filter_map(|(at, measured)| measured.map(|measured| Point { at: *at, measured }))
+            .collect()
+    }
+
+    fn measured(&self, at: u32) -> Option<Measured> {
+        self.points.get(&at).copied().flatten()
+    }
+
+    fn leftmost(&self) -> Option<u32> {
+        let mut points = self.points.iter();
+        points.find_map(|(at, measured)| measured.map(|_| *at))
+    }
+
+    /// Whether there is a point between that has not been tried.
+    fn is_open(&self, span: &Span) -> bool {
+        span.right - span.left >= 2 && !self.points.contains_key(&middle(span.left, span.right))
+    }
+
+    /// The middle between the leftmost point and those to its left that cannot be measured.
+    fn edge(&self) -> Option<u32> {
+        let right = self.leftmost()?;
+        let (left, _) = self.points.range(..right).next_back()?;
+        let at = middle(*left, right);
+        let tried = self.points.range(..right).count() - 1 + self.edge_points;
+        (right - left >= 2 && tried < self.rule.most_edge).then_some(at)
+    }
+}
+
+fn middle(left: u32, right: u32) -> u32 {
+    left + (right - left) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULE: BisectionRule = BisectionRule {
+        tolerance: 0.01,
+        most: 12,
+        most_edge: 3,
+    };
+
+    fn exact(value: f64) -> Measured {
+        Measured {
+            value,
+            noise: 0.0,
+            runs: 3,
+        }
+    }
+
+    /// Measures to the end, and checks that points are new and within the ends.
+    fn all(
+        ends: RangeInclusive<u32>,
+        rule: BisectionRule,
+        curve: impl Fn(u32) -> Option<Measured>,
+    ) -> Bisection {
+        let mut bisection = Bisection::new(ends.clone(), rule);
+        let mut seen = Vec::new();
+        while let Some(at) = bisection.next() {
+            assert!(ends.contains(&at) && !seen.contains(&at), "{at} {seen:?}");
+            seen.push(at);
+            bisection.tell(at, curve(at));
+        }
+        assert!(seen.len() <= rule.most, "{seen:?}");
+        bisection
+    }
+
+    fn interpolated(points: &[Point], at: u32) -> f64 {
+        let right = points.partition_point(|point| point.at < at);
+        let point = points[right];
+        if point.at == at {
+            return point.measured.value;
+        }
+        let left = points[right - 1];
+        let part = f64::from(at - left.at) / f64::from(point.at - left.at);
+        left.measured.value + part * (point.measured.value - left.measured.value)
+    }
+
+    #[test]
+    fn a_straight_line_takes_three_points() {
+        let bisection = all(1..=16, RULE, |at| Some(exact(f64::from(at))));
+        let at: Vec<u32> = bisection.points().iter().map(|point| point.at).collect();
+        assert_eq!(at, [1, 8, 16]);
+        // A line of one point, or of two.
+        assert_eq!(all(5..=5, RULE, |_| Some(exact(1.0))).points().len(), 1);
+        assert_eq!(all(5..=6, RULE, |_| Some(exact(1.0))).points().len(), 2);
+    }
+
+    #[test]
+    fn noise_is_no_bend() {
+        let curve = |at: u32, noise| {
+            let value = if at == 8 { 104.0 } else { 100.0 };
+            Some(Measured {
+                value,
+                noise,
+                runs: 3,
+            })
+        };
+        assert_eq!(all(1..=16, RULE, |at| curve(at, 2.5)).points().len(), 3);
+        assert!(all(1..=16, RULE, |at| curve(at, 0.5)).points().len() > 3);
+    }
+
+    #[test]
+    fn a_curve_without_its_right_end_is_none() {
+        let bisection = all(1..=16, RULE, |at| (at < 16).then_some(exact(1.0)));
+        assert!(bisection.points().is_empty());
+    }
+
+    #[test]
+    fn a_curve_begins_where_it_can_be_measured() {
+        let bisection = all(1..=64, RULE, |at| (at > 20).then_some(exact(f64::from(at))));
+        let points = bisection.points();
+        // 1 fails, 32 is measured, 16 fails, 24 is measured: then the edge has had its points.
+        assert_eq!(points[0].at, 24, "{points:?}");
+        assert!(points.iter().all(|point| point.at > 20));
+    }
+
+    proptest! {
+        /// A concave curve that rises, as throughput over cache is, and a convex one, as latency over load is:
+        /// where points are not short, lines are as close as twice the tolerance. What lies off a chord of a
+        /// concave curve beyond its middle is at most twice what the middle does.
+        #[test]
+        fn lines_between_points_are_close(
+            width in 2u32..2000,
+            bend in 0.01f64..3.0,
+            scale in 1.0f64..1e9,
+            convex in any::<bool>(),
+        ) {
+            let whole = f64::from(width);
+            let curve = |at: u32| {
+                let x = f64::from(at) / whole;
+                scale * match convex {
+                    false => 1.0 - 0.7 * (-x / bend).exp(),
+                    true => 1.0 / (1.0 + bend / 10.0 - x),
+                }
+            };
+            let rule = BisectionRule { most: 4096, ..RULE };
+            let bisection = all(0..=width, rule, |at| Some(exact(curve(at))));
+            let points = bisection.points();
+            prop_assert_eq!((points[0].at, points[points.len() - 1].at), (0, width));
+            for pair in points.windows(2) {
+                let right = pair[0].measured.value.max(pair[1].measured.value);
+                for at in pair[0].at..=pair[1].at {
+                    let off = (interpolated(&points, at) - curve(at)).abs();
+                    prop_assert!(off <= 2.0 * RULE.tolerance * right, "{} of {} at {}", off, right, at);
+                }
+            }
+        }
+
+        /// Whatever is measured, or cannot be, it ends, and the curve holds only what was measured.
+        #[test]
+        fn it_ends_whatever_is_told(
+            left in 0u32..100,
+            width in 0u32..5000,
+            most in 3usize..40,
+            told in proptest::collection::vec(proptest::option::weighted(0.8, -1e6f64..1e6), 64),
+        ) {
+            let rule = BisectionRule { most, ..RULE };
+            let curve = |at: u32| told[at as usize % 64].map(exact);
+            let bisection = all(left..=left + width, rule, curve);
+            for point in bisection.points() {
+                prop_assert_eq!(Some(point.measured), curve(point.at));
+            }
+        }
+    }
+}
