@@ -80,7 +80,7 @@ pub fn machine() -> String {
 }
 
 /// The processor's name in the kernel's description.
-fn processor(description: &str) -> &str {
+pub(crate) fn processor(description: &str) -> &str {
     let model = description.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;
         (field.trim() == "model name").then_some(value.trim())

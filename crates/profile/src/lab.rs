@@ -92,7 +92,7 @@ impl Lab<'_> {
         Ok(rate(&report))
     }
 
-    /// A run with this setting, in windows as of saturated runs.
+    /// A run with this setting.
     pub fn measured(
         &self,
         spec: &ChainSpec,
@@ -108,7 +108,7 @@ impl Lab<'_> {
             ..TraceNicConfig::default()
         };
         let scaling = setting.scaling.clone();
-        self.run(spec, trace, nic, SATURATED_WINDOW, scaling, None)
+        self.run(spec, trace, nic, setting.window, scaling, None)
     }
 
     /// The batches of cores that are given a trace at its own pace for so long, again and again with other
@@ -189,17 +189,19 @@ pub(crate) struct Setting {
     /// As where flows may be handed over.
     pub in_parts: bool,
     pub ring: usize,
+    pub window: Nanos,
     pub scaling: Option<ScalingConfig>,
 }
 
 impl Default for Setting {
-    /// Without pace, the trace once, straight through.
+    /// Without pace, the trace once, straight through, in windows as of saturated runs.
     fn default() -> Self {
         Setting {
             pacing: Pacing::Saturate,
             duration: None,
             in_parts: false,
             ring: TraceNicConfig::default().ring,
+            window: SATURATED_WINDOW,
             scaling: None,
         }
     }

@@ -10,6 +10,9 @@
 //!   more than one can with all of it;
 //! - the *service costs*, by least squares over saturated runs, or over the batches of the traffic itself.
 //!
+//! [`cache_curve`] and [`load_curve`] measure what placement goes by (ResQ, NSDI 2018, section 5.2): throughput over
+//! cache, and latency over load with the highest rates that keep promises. [`profiles`] keeps them.
+//!
 //! The machine may be shared: windows of a run in which the core was away are left out where there
 //! are others, and so are such epochs ([`training`](tailwater_policy::training)).
 //!
@@ -18,12 +21,15 @@
 #![forbid(unsafe_code)]
 
 mod batches;
+pub mod cache;
 mod costs;
 pub mod curve;
 mod detail;
 mod identity;
 mod lab;
 mod pauses;
+pub mod profiles;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -31,4 +37,5 @@ mod train;
 
 pub use batches::pace;
 pub use identity::{Fnv, fingerprint, machine};
+pub use sweep::{SweepError, SweepOptions, cache_curve, load_curve, uniform};
 pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};

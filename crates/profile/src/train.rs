@@ -197,7 +197,7 @@ pub fn train_capacity(
 
 /// The chain without the files that it would write, and without the flow state that it would leave in a store: they
 /// are the real run's.
-fn without_files(spec: &ChainSpec) -> ChainSpec {
+pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
     for function in &mut spec.functions {

@@ -1,0 +1,562 @@
+//! A thread that holds a part of the last-level cache, so that others have the rest (Eklov, Nikoleris,
+//! Black-Schaffer and Hagersten, "Cache Pirating", ICPP 2011).
+//!
+//! It goes through a buffer, line by line in an order that no prefetcher guesses, on several ways at once, so that
+//! its lines are touched more often than those of others. Now and then it takes the time of a few accesses that
+//! wait for each other: what is in the cache takes as long as in a small buffer, what is not as long as in a
+//! large one. So it knows its share of misses without any counter of the processor's.
+
+use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use memmap2::MmapMut;
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tailwater_dataplane::cores::pin_to;
+use tailwater_net::Nanos;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Ways on which the buffer is gone through at once: about as many misses as a core has under way.
+const WALKS: usize = 8;
+/// Accesses of each way between two looks at the clock.
+const STEPS: usize = 256;
+/// Accesses that are timed together, each of which waits for the one before.
+const TIMED: usize = 8;
+/// The share of misses up to which a buffer counts as held: Eklov's pirate has 3 % at most, by counters; what is
+/// told by time is not as sharp.
+const MOST_MISSES: f64 = 0.05;
+/// How much longer memory takes than the cache, at least.
+const LEAST_CONTRAST: f64 = 1.5;
+/// The unit of shares: a sixteenth of the cache, and so much at least.
+const PARTS: u64 = 16;
+const LEAST_UNIT: u64 = 256 << 10;
+/// The largest buffer.
+const MOST_BYTES: u64 = 512 << 20;
+/// No memory takes so many nanoseconds: then the core was away.
+const SLOWEST: f64 = 1000.0;
+/// How long a buffer is watched while nothing else runs.
+const WATCHED: Duration = Duration::from_millis(30);
+/// How long to wait for the pirate's thread before it counts as gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What was seen is kept by so long steps, and so many of them.
+const SLICE: Duration = Duration::from_millis(5);
+const MOST_SLICES: usize = 4096;
+/// The part of a run in which the pirate's misses count: before, the chain fills its share; after, it is being
+/// put away.
+const COUNTED: [f64; 2] = [0.7, 0.1];
+
+/// A line of the buffer: where the next one is.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line {
+    next: u64,
+    rest: [u64; 7],
+}
+
+/// What the thread is told.
+enum Order {
+    /// Hold so many lines from now on; 0: none, and sleep. Answered after two rounds.
+    Hold(usize, Sender<()>),
+    /// Tell what accesses took between two times: their number, and nanoseconds in all, each timed group at most
+    /// as long as given.
+    Tell(Instant, Instant, f64, Sender<Timed>),
+}
+
+/// Accesses that were timed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timed {
+    accesses: u64,
+    nanos: f64,
+}
+
+impl Timed {
+    fn mean(&self) -> f64 {
+        self.nanos / self.accesses.max(1) as f64
+    }
+}
+
+/// What was seen in a step of time.
+struct Slice {
+    began: Instant,
+    /// Groups, and nanoseconds of each.
+    groups: Vec<f32>,
+}
+
+/// Holds a part of the cache from another core.
+#[derive(Debug)]
+pub struct Pirate {
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    core: usize,
+    unit: u64,
+    /// What stays in the cache while nothing else runs, with the core's own.
+    usable: u64,
+    private: u64,
+    /// Nanoseconds of an access in the cache, and in memory.
+    hit: f64,
+    miss: f64,
+    /// Bytes of the buffer that is held now.
+    holding: u64,
+}
+
+impl Pirate {
+    /// A pirate beside `core`, on `beside` or else the first other core that shares its last-level cache. It finds
+    /// out what an access takes in the cache and in memory, and how much of the cache can be had at all: on a
+    /// machine that others share that may be far from all of it. Takes about a second, in which nothing should run
+    /// on `core`; once `stop` is set, it ends at once.
+    ///
+    /// # Errors
+    /// If there is no such core, or the cache cannot be told from memory.
+    pub fn new(
+        core: usize,
+        beside: Option<usize>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Pirate, CacheError> {
+        let caches = Caches::of(core).ok_or(CacheError::Unknown { core })?;
+        let others = sharing(core);
+        let own = match beside {
+            Some(beside) => others.into_iter().find(|other| *other == beside),
+            None => others.first().copied(),
+        };
+        let own = own.ok_or(CacheError::Alone { core })?;
+        let far = (4 * caches.last_bytes)
+            .min(MOST_BYTES)
+            .max(caches.last_bytes);
+        let (orders, receiver) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("pirate".to_owned())
+            .spawn({
+                let stop = Arc::clone(stop);
+                move || hold(own, far as usize / LINE, &receiver, &ready, &stop)
+            })
+            .map_err(|source| CacheError::System {
+                what: "a thread that holds the cache cannot be started",
+                source,
+            })?;
+        let mut pirate = Pirate {
+            orders: Some(orders),
+            thread: Some(thread),
+            stop: Arc::clone(stop),
+            core: own,
+            unit: (caches.last_bytes / PARTS).max(LEAST_UNIT),
+            usable: 0,
+            private: caches.private_bytes,
+            hit: 0.0,
+            miss: 0.0,
+            holding: 0,
+        };
+        pirate.wait(&started)??;
+        pirate.calibrate(&caches, far)?;
+        Ok(pirate)
+    }
+
+    /// The core it runs on.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
+    /// Nanoseconds of an access to a line in the cache, and to one in memory.
+    pub fn latencies(&self) -> [f64; 2] {
+        [self.hit, self.miss]
+    }
+
+    /// What an access takes in the cache and in memory, and what stays in the cache.
+    fn calibrate(&mut self, caches: &Caches, far: u64) -> Result<(), CacheError> {
+        self.miss = self.alone(far)?;
+        // More than the core's own, of which nothing is left after a round; little of what it shares.
+        let near = (caches.last_bytes / 4).max(2 * caches.private_bytes);
+        self.hit = self.alone(near)?;
+        if self.miss < LEAST_CONTRAST * self.hit {
+            return Err(CacheError::Blurred {
+                hit: self.hit,
+                miss: self.miss,
+                least: LEAST_CONTRAST,
+            });
+        }
+        // The most units of which nearly all stay.
+        let (mut stay, mut leave) = (0, caches.last_bytes / self.unit + 1);
+        while leave - stay > 1 {
+            let units = stay + (leave - stay) / 2;
+            let took = self.alone(units * self.unit)?;
+            match self.misses(took) <= MOST_MISSES {
+                true => stay = units,
+                false => leave = units,
+            }
+        }
+        self.usable = stay * self.unit;
+        if self.usable < self.private + 2 * self.unit {
+            let bytes = self.private + 2 * self.unit;
+            return Err(CacheError::Taken { bytes });
+        }
+        self.hold(0)
+    }
+
+    /// Nanoseconds of an access to a buffer of so many bytes while nothing else runs.
+    fn alone(&mut self, bytes: u64) -> Result<f64, CacheError> {
+        self.hold(bytes)?;
+        let began = Instant::now();
+        std::thread::sleep(WATCHED);
+        let cap = match self.miss {
+            0.0 => SLOWEST,
+            miss => miss,
+        };
+        let timed = self.tell(began, Instant::now(), cap)?;
+        Ok(timed.mean())
+    }
+
+    /// The share of accesses that missed if they took so long on average.
+    fn misses(&self, nanos: f64) -> f64 {
+        ((nanos - self.hit) / (self.miss - self.hit)).clamp(0.0, 1.0)
+    }
+
+    fn hold(&mut self, bytes: u64) -> Result<(), CacheError> {
+        let (done, held) = mpsc::channel();
+        self.order(Order::Hold(bytes as usize / LINE, done))?;
+        self.wait(&held)?;
+        self.holding = bytes;
+        Ok(())
+    }
+
+    fn tell(&self, from: Instant, to: Instant, cap: f64) -> Result<Timed, CacheError> {
+        let (reply, told) = mpsc::channel();
+        self.order(Order::Tell(from, to, cap, reply))?;
+        self.wait(&told)
+    }
+
+    fn order(&self, order: Order) -> Result<(), CacheError> {
+        let orders = self.orders.as_ref().ok_or(CacheError::Gone)?;
+        orders.send(order).map_err(|_| self.gone())
+    }
+
+    fn wait<T>(&self, answer: &Receiver<T>) -> Result<T, CacheError> {
+        answer.recv_timeout(PATIENCE).map_err(|_| self.gone())
+    }
+
+    /// Why the thread does not answer.
+    fn gone(&self) -> CacheError {
+        match self.stop.load(Ordering::Relaxed) {
+            true => CacheError::Stopped,
+            false => CacheError::Gone,
+        }
+    }
+}
+
+impl CacheControl for Pirate {
+    fn method(&self) -> Method {
+        Method::Pirate
+    }
+
+    /// What can be held at all, less what the pirate's core has of its own.
+    fn most(&self) -> u64 {
+        (self.usable - self.private) / self.unit * self.unit
+    }
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn set(&mut self, bytes: u64) -> Result<(), CacheError> {
+        let bytes = (bytes / self.unit * self.unit).clamp(self.unit, self.most());
+        match bytes == self.most() {
+            // Nothing is to be held.
+            true => self.hold(0),
+            false => self.hold(self.most() + self.private - bytes),
+        }
+    }
+
+    fn held(&mut self, run: Nanos) -> Result<Held, CacheError> {
+        if self.holding == 0 {
+            return Ok(Held {
+                held: true,
+                misses: 0.0,
+            });
+        }
+        let now = Instant::now();
+        let before = |part: f64| {
+            let time = Duration::from_nanos((run.0 as f64 * part) as u64);
+            now.checked_sub(time).unwrap_or(now)
+        };
+        let [from, to] = COUNTED.map(before);
+        let timed = self.tell(from, to, self.miss)?;
+        let misses = match timed.accesses {
+            // It did not run: it held nothing.
+            0 => 1.0,
+            _ => self.misses(timed.mean()),
+        };
+        Ok(Held {
+            held: misses <= MOST_MISSES,
+            misses,
+        })
+    }
+}
+
+/// The cache is free again.
+impl Drop for Pirate {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, the cache is free, too.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The pirate's thread, with memory for `most` lines.
+fn hold(
+    core: usize,
+    most: usize,
+    orders: &Receiver<Order>,
+    ready: &Sender<Result<(), CacheError>>,
+    stop: &AtomicBool,
+) {
+    let memory = pin_to(core).map_err(CacheError::from).and_then(|()| {
+        MmapMut::map_anon(most * LINE).map_err(|source| CacheError::System {
+            what: "no memory to hold the cache with",
+            source,
+        })
+    });
+    let mut memory = match memory {
+        Ok(memory) => memory,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    // Without huge pages it works, too, with more misses of the TLB.
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    let _ = ready.send(Ok(()));
+    let mut walk = Walk::new(bytemuck::cast_slice_mut(&mut memory));
+    let mut awaited: Option<(u64, Sender<()>)> = None;
+    while !stop.load(Ordering::Relaxed) {
+        let order = match walk.lines {
+            0 => orders.recv().map_err(|_| TryRecvError::Disconnected),
+            _ => orders.try_recv(),
+        };
+        match order {
+            Ok(Order::Hold(lines, done)) => {
+                walk.begin(lines.min(most), stop);
+                match walk.lines {
+                    0 => drop(done.send(())),
+                    _ => awaited = Some((2, done)),
+                }
+            }
+            Ok(Order::Tell(from, to, cap, reply)) => drop(reply.send(walk.told(from, to, cap))),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return,
+        }
+        if walk.lines > 0 {
+            walk.go();
+        }
+        if let Some((rounds, done)) = awaited.take() {
+            match walk.rounds >= rounds {
+                true => drop(done.send(())),
+                false => awaited = Some((rounds, done)),
+            }
+        }
+    }
+}
+
+/// Rounds through the first lines of a buffer.
+struct Walk<'a> {
+    buffer: &'a mut [Line],
+    /// Of them, those that are gone through.
+    lines: usize,
+    at: [u64; WALKS],
+    /// The way whose turn it is to be timed.
+    turn: usize,
+    steps: usize,
+    rounds: u64,
+    slices: VecDeque<Slice>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(buffer: &'a mut [Line]) -> Walk<'a> {
+        Walk {
+            buffer,
+            lines: 0,
+            at: [0; WALKS],
+            turn: 0,
+            steps: 0,
+            rounds: 0,
+            slices: VecDeque::new(),
+        }
+    }
+
+    /// Other lines from now on: `WALKS` stretches, each one cycle in random order (Sattolo).
+    fn begin(&mut self, lines: usize, stop: &AtomicBool) {
+        let each = lines / WALKS;
+        self.slices.clear();
+        (self.rounds, self.steps) = (0, 0);
+        self.lines = if each < 2 { 0 } else { each * WALKS };
+        if self.lines == 0 {
+            return;
+        }
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for walk in 0..WALKS {
+            let first = walk * each;
+            for line in first..first + each {
+                self.buffer[line].next = line as u64;
+            }
+            for line in (1..each).rev() {
+                if line % (1 << 16) == 0 && stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let other = (state % line as u64) as usize;
+                let next = self.buffer[first + line].next;
+                self.buffer[first + line].next = self.buffer[first + other].next;
+                self.buffer[first + other].next = next;
+            }
+            self.at[walk] = first as u64;
+        }
+    }
+
+    /// Some steps on all ways, and a few on one that are timed.
+    fn go(&mut self) {
+        let mut at = self.at;
+        for _ in 0..STEPS {
+            for at in &mut at {
+                *at = self.buffer[*at as usize].next;
+            }
+        }
+        // The clock waits for loads before it, and loads after it for the clock: the kernel's is read so.
+        let began = Instant::now();
+        let mut timed = black_box(at)[self.turn];
+        for _ in 0..TIMED {
+            timed = self.buffer[timed as usize].next;
+        }
+        at[self.turn] = black_box(timed);
+        let ended = Instant::now();
+        self.at = at;
+        self.turn = (self.turn + 1) % WALKS;
+        self.steps += STEPS * WALKS + TIMED;
+        if self.steps >= self.lines {
+            self.steps -= self.lines;
+            self.rounds += 1;
+        }
+        self.note(began, ended - began);
+    }
+
+    fn note(&mut self, began: Instant, took: Duration) {
+        let fresh = self.slices.back();
+        if fresh.is_none_or(|slice| began - slice.began >= SLICE) {
+            let mut slice = match self.slices.len() {
+                MOST_SLICES.. => self.slices.pop_front(),
+                _ => None,
+            }
+            .unwrap_or(Slice {
+                began,
+                groups: Vec::new(),
+            });
+            slice.began = began;
+            slice.groups.clear();
+            self.slices.push_back(slice);
+        }
+        if let Some(slice) = self.slices.back_mut() {
+            slice.groups.push(took.as_nanos() as f32);
+        }
+    }
+
+    /// What accesses took in a stretch of time. A group that took longer than if all of it had missed was
+    /// interrupted, and counts as missed.
+    fn told(&self, from: Instant, to: Instant, cap: f64) -> Timed {
+        let within = |slice: &&Slice| slice.began >= from && slice.began < to;
+        let groups = self
+            .slices
+            .iter()
+            .filter(within)
+            .flat_map(|slice| &slice.groups);
+        let most = cap * TIMED as f64;
+        groups.fold(Timed::default(), |all, nanos| Timed {
+            accesses: all.accesses + TIMED as u64,
+            nanos: all.nanos + f64::from(*nanos).min(most),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walked(lines: usize) -> Vec<u64> {
+        let mut buffer = vec![<Line as bytemuck::Zeroable>::zeroed(); 4096];
+        let mut walk = Walk::new(&mut buffer);
+        walk.begin(lines, &AtomicBool::new(false));
+        let held = walk.lines;
+        let mut seen = vec![0; 4096];
+        for mut at in walk.at {
+            for _ in 0..held / WALKS {
+                seen[at as usize] += 1;
+                at = walk.buffer[at as usize].next;
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_round_touches_each_line_once_and_no_other() {
+        for lines in [16, 17, 1000, 4096] {
+            let seen = walked(lines);
+            let held = lines / WALKS * WALKS;
+            assert!(seen[..held].iter().all(|times| *times == 1), "{lines}");
+            assert!(seen[held..].iter().all(|times| *times == 0), "{lines}");
+        }
+        assert!(walked(15).iter().all(|times| *times == 0));
+    }
+
+    #[test]
+    fn what_was_seen_is_kept_for_a_while() {
+        let mut buffer = vec![<Line as bytemuck::Zeroable>::zeroed(); 64];
+        let mut walk = Walk::new(&mut buffer);
+        let start = Instant::now();
+        let at = |slices: u32| start + SLICE * slices;
+        for slice in 0..MOST_SLICES as u32 + 10 {
+            walk.note(at(slice), Duration::from_nanos(80));
+            walk.note(at(slice) + SLICE / 2, Duration::from_nanos(1 << 30));
+        }
+        assert_eq!(walk.slices.len(), MOST_SLICES);
+        assert_eq!(walk.told(at(0), at(10), 100.0).accesses, 0);
+        let told = walk.told(at(100), at(110), 100.0);
+        assert_eq!(told.accesses, 10 * 2 * TIMED as u64);
+        // Half of them took 10 ns each, the others were interrupted and count as 100.
+        assert_eq!(told.mean(), 55.0);
+    }
+
+    #[test]
+    fn a_pirate_gives_shares_and_goes() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let core = tailwater_dataplane::cores::default_core();
+        // A busy or odd machine may not let its cache be measured: then it says why.
+        let mut pirate = match Pirate::new(core, None, &stop) {
+            Ok(pirate) => pirate,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        assert_ne!(pirate.core(), core);
+        assert!(pirate.most() >= pirate.unit() && pirate.most() % pirate.unit() == 0);
+        for bytes in [0, pirate.unit(), pirate.most(), u64::MAX] {
+            pirate.set(bytes).unwrap();
+            let held = pirate.held(Nanos::from_millis(10)).unwrap();
+            assert!((0.0..=1.0).contains(&held.misses));
+        }
+        // Nothing is held where the chain is to have all.
+        assert_eq!(pirate.holding, 0);
+        stop.store(true, Ordering::Relaxed);
+        drop(pirate);
+        let stopped = Pirate::new(core, None, &stop);
+        assert!(matches!(stopped, Err(CacheError::Stopped)), "{stopped:?}");
+    }
+
+    #[test]
+    fn another_core_is_needed() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let core = tailwater_dataplane::cores::default_core();
+        let error = Pirate::new(core, Some(core), &stop).unwrap_err();
+        let expected = matches!(error, CacheError::Alone { .. } | CacheError::Unknown { .. });
+        assert!(expected, "{error}");
+    }
+}

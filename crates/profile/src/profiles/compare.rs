@@ -1,0 +1,178 @@
+//! What differs between two files of profiles beyond their noise.
+
+use super::{ChainProfile, Profiles};
+use crate::curve::{Measured, Point};
+
+/// Differences up to this share are none, however little noise was seen: what runs of the same show one after the
+/// other.
+const LEAST: f64 = 0.01;
+
+/// One of a profile's curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// Packets per second over units of cache.
+    Cache,
+    /// Microseconds over load in percent.
+    Latency,
+    /// Packets per second at load 1.
+    Throughput,
+}
+
+/// What is different.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// In one file only: the first, or else the second.
+    Only {
+        /// Whether it is the first.
+        first: bool,
+    },
+    /// The chain's configuration, or this program's version.
+    Configuration,
+    /// The step of the cache, or how it is divided: points cannot be compared.
+    Units,
+    /// A curve that only one of the files has.
+    Missing {
+        /// The curve.
+        curve: Curve,
+        /// Whether the first file has it.
+        first: bool,
+    },
+    /// A point.
+    Point {
+        /// The curve.
+        curve: Curve,
+        /// Where: units of cache, or load in percent.
+        at: u32,
+        /// What the first file has there, or the line between two of its points.
+        was: Measured,
+        /// The same of the second.
+        is: Measured,
+    },
+}
+
+/// A difference, and of which chain and traffic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The chain.
+    pub chain: String,
+    /// The traffic.
+    pub traffic: String,
+    /// What is different.
+    pub difference: Difference,
+}
+
+/// What differs between profiles of the same chains and traffic, on the same machine.
+///
+/// # Errors
+/// The machines, if the same chain and traffic were measured on two sorts of them and on none of the same.
+pub fn compare(
+    first: &Profiles,
+    second: &Profiles,
+) -> Result<Vec<Change>, Box<[super::Machine; 2]>> {
+    let mut changes = Vec::new();
+    let named = |a: &ChainProfile, b: &ChainProfile| {
+        a.key.chain == b.key.chain && a.key.traffic == b.key.traffic
+    };
+    let same = |a: &ChainProfile, b: &ChainProfile| named(a, b) && a.key.machine.is(&b.key.machine);
+    for profile in &first.list {
+        let mut tell = |difference| {
+            changes.push(Change {
+                chain: profile.key.chain.clone(),
+                traffic: profile.key.traffic.clone(),
+                difference,
+            });
+        };
+        let mut others = second.list.iter().filter(|other| same(profile, other));
+        // The same configuration rather than another one.
+        let configuration =
+            |other: &&ChainProfile| other.key.configuration == profile.key.configuration;
+        let other = others.clone().find(configuration).or_else(|| others.next());
+        match other {
+            Some(other) => of_two(profile, other, &mut tell),
+            None => {
+                if let Some(other) = second.list.iter().find(|other| named(profile, other)) {
+                    let machines = [&profile.key.machine, &other.key.machine].map(Clone::clone);
+                    return Err(Box::new(machines));
+                }
+                tell(Difference::Only { first: true });
+            }
+        }
+    }
+    for profile in &second.list {
+        if !first.list.iter().any(|other| named(profile, other)) {
+            changes.push(Change {
+                chain: profile.key.chain.clone(),
+                traffic: profile.key.traffic.clone(),
+                difference: Difference::Only { first: false },
+            });
+        }
+    }
+    Ok(changes)
+}
+
+fn of_two(a: &ChainProfile, b: &ChainProfile, tell: &mut impl FnMut(Difference)) {
+    if a.key.configuration != b.key.configuration {
+        tell(Difference::Configuration);
+    }
+    match (&a.cache, &b.cache) {
+        (Some(a), Some(b)) => match (a.method, a.unit_kibibytes) == (b.method, b.unit_kibibytes) {
+            true => of_curves(Curve::Cache, &a.points, &b.points, tell),
+            false => tell(Difference::Units),
+        },
+        (None, None) => {}
+        (a, _) => tell(Difference::Missing {
+            curve: Curve::Cache,
+            first: a.is_some(),
+        }),
+    }
+    match (&a.latency, &b.latency) {
+        (Some(a), Some(b)) => {
+            let whole = |measured| [Point { at: 100, measured }];
+            let (was, is) = (whole(a.throughput), whole(b.throughput));
+            of_curves(Curve::Throughput, &was, &is, tell);
+            match a.percentile == b.percentile {
+                true => of_curves(Curve::Latency, &a.points, &b.points, tell),
+                false => tell(Difference::Units),
+            }
+        }
+        (None, None) => {}
+        (a, _) => tell(Difference::Missing {
+            curve: Curve::Latency,
+            first: a.is_some(),
+        }),
+    }
+}
+
+/// Each point of either, against the other's point or the line between its points.
+fn of_curves(curve: Curve, a: &[Point], b: &[Point], tell: &mut impl FnMut(Difference)) {
+    let mut places: Vec<u32> = a.iter().chain(b).map(|point| point.at).collect();
+    places.sort_unstable();
+    places.dedup();
+    for at in places {
+        let (Some(was), Some(is)) = (interpolated(a, at), interpolated(b, at)) else {
+            continue;
+        };
+        let apart = (was.value - is.value).abs();
+        let least = LEAST * was.value.max(is.value);
+        if apart > (was.noise + is.noise).max(least) {
+            tell(Difference::Point { curve, at, was, is });
+        }
+    }
+}
+
+/// What a curve has at a place: its point, or the line between two; `None` beyond its ends.
+fn interpolated(points: &[Point], at: u32) -> Option<Measured> {
+    let right = points.partition_point(|point| point.at < at);
+    let point = points.get(right)?;
+    if point.at == at {
+        return Some(point.measured);
+    }
+    let left = points.get(right.checked_sub(1)?)?;
+    let part = f64::from(at - left.at) / f64::from(point.at - left.at);
+    let line = |a: f64, b: f64| a + part * (b - a);
+    Some(Measured {
+        value: line(left.measured.value, point.measured.value),
+        noise: line(left.measured.noise, point.measured.noise),
+        runs: left.measured.runs.min(point.measured.runs),
+    })
+}

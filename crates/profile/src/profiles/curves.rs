@@ -1,0 +1,126 @@
+//! Profiles as `tailwater place` reads them.
+
+use super::file::Quoted;
+use super::{ChainProfile, Machine, Profiles};
+use std::fmt::Write as _;
+
+/// Why profiles are no curves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CurvesError {
+    /// Measured elsewhere.
+    #[error("chain {chain} was measured on another machine ({there}) than this one ({here})")]
+    Elsewhere {
+        /// The chain.
+        chain: String,
+        /// The machine that it was measured on.
+        there: Box<Machine>,
+        /// This machine.
+        here: Box<Machine>,
+    },
+    /// A curve is missing, or has no point.
+    #[error(
+        "chain {chain} with traffic \"{traffic}\" has no curve of {curve}: `tailwater profile {command}` measures it"
+    )]
+    Missing {
+        /// The chain.
+        chain: String,
+        /// The traffic.
+        traffic: String,
+        /// What is missing.
+        curve: &'static str,
+        /// What measures it.
+        command: &'static str,
+    },
+    /// The same chain was measured with several configurations or kinds of traffic.
+    #[error(
+        "there are several profiles of chain {chain} on this machine: expected one, choose with --traffic"
+    )]
+    Several {
+        /// The chain.
+        chain: String,
+    },
+}
+
+/// The `chains` of a set of SLOs (docs/placement.md), in YAML: of each chain the curves of throughput over cache and of
+/// latency over load. `here`: the machine on which all must have been measured; `label`: what it is called there.
+///
+/// Curves that placement takes rise: more cache never makes a chain slower, nor more load its packets earlier. What
+/// was measured otherwise is noise, and is taken out: of throughput downwards, of latency upwards, so that no more is
+/// promised than was seen.
+///
+/// # Errors
+/// The first profile that does not do.
+pub fn placement(
+    profiles: &Profiles,
+    here: Option<&Machine>,
+    label: &str,
+) -> Result<String, CurvesError> {
+    let mut text = String::from("chains:\n");
+    for (number, profile) in profiles.list.iter().enumerate() {
+        let key = &profile.key;
+        if let Some(here) = here
+            && !key.machine.is(here)
+        {
+            return Err(CurvesError::Elsewhere {
+                chain: key.chain.clone(),
+                there: Box::new(key.machine.clone()),
+                here: Box::new(here.clone()),
+            });
+        }
+        let earlier = &profiles.list[..number];
+        if earlier.iter().any(|other| other.key.chain == key.chain) {
+            return Err(CurvesError::Several {
+                chain: key.chain.clone(),
+            });
+        }
+        let (cache, latency) = of_chain(profile)?;
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "  # traffic: {}", Quoted(&key.traffic));
+        let _ = writeln!(text, "  - name: {}", Quoted(&key.chain));
+        let _ = writeln!(text, "    curves:\n      - machine: {}", Quoted(label));
+        let _ = writeln!(
+            text,
+            "        # KiB of cache, packets per second\n        throughput: {cache}"
+        );
+        let _ = writeln!(
+            text,
+            "        # load, microseconds\n        latency: {latency}"
+        );
+    }
+    Ok(text)
+}
+
+/// Both curves of a chain, as lists of points.
+fn of_chain(profile: &ChainProfile) -> Result<(String, String), CurvesError> {
+    let missing = |curve, command| CurvesError::Missing {
+        chain: profile.key.chain.clone(),
+        traffic: profile.key.traffic.clone(),
+        curve,
+        command,
+    };
+    let cache = profile
+        .cache
+        .as_ref()
+        .filter(|cache| !cache.points.is_empty());
+    let cache = cache.ok_or_else(|| missing("throughput over cache", "cache"))?;
+    let latency = profile.latency.as_ref();
+    let latency =
+        latency.filter(|latency| latency.points.last().is_some_and(|last| last.at == 100));
+    let latency = latency.ok_or_else(|| missing("latency over load", "latency"))?;
+    let mut least = f64::INFINITY;
+    let mut rates: Vec<String> = Vec::new();
+    for point in cache.points.iter().rev() {
+        least = least.min(point.measured.value);
+        let kibibytes = u64::from(point.at) * u64::from(cache.unit_kibibytes);
+        rates.push(format!("[{kibibytes}, {}]", least.round().max(1.0)));
+    }
+    rates.reverse();
+    let mut most: f64 = 0.001;
+    let mut latencies: Vec<String> = Vec::new();
+    for point in &latency.points {
+        most = most.max(point.measured.value);
+        latencies.push(format!("[{}, {most:.3}]", f64::from(point.at) / 100.0));
+    }
+    let list = |points: Vec<String>| format!("[{}]", points.join(", "));
+    Ok((list(rates), list(latencies)))
+}

@@ -1,0 +1,149 @@
+//! The machine that a profile was measured on.
+
+use super::MAX_TEXT;
+use crate::cache::Caches;
+use std::fmt;
+
+/// What decides how fast a chain is, as far as the kernel tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Its highest clock in MHz; 0 if that is not known.
+    pub megahertz: u32,
+    /// KiB of the last-level cache; 0 if that is not known.
+    pub cache_kibibytes: u32,
+    /// Its ways; 0 if that is not known.
+    pub cache_ways: u32,
+    /// KiB of the cache in front of it.
+    pub private_kibibytes: u32,
+}
+
+/// How far clocks of the same machine may lie apart, as a share: not every kernel tells the highest.
+const CLOCKS: f64 = 0.05;
+
+impl Machine {
+    /// This machine, as its core `core` has it.
+    pub fn of(core: usize) -> Machine {
+        let caches = Caches::of(core).unwrap_or_default();
+        let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+        let cpus = read("/proc/cpuinfo".to_owned());
+        let highest = read(format!(
+            "/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"
+        ));
+        let kibibytes = |bytes: u64| u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
+        let mut processor = crate::identity::processor(&cpus).to_owned();
+        processor.retain(|c| !c.is_control());
+        let end = (0..=processor.len().min(MAX_TEXT)).rev();
+        let end = end.into_iter().find(|end| processor.is_char_boundary(*end));
+        processor.truncate(end.unwrap_or(0));
+        Machine {
+            processor,
+            megahertz: highest
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| clock(&cpus), |kilohertz| kilohertz / 1000),
+            cache_kibibytes: kibibytes(caches.last_bytes),
+            cache_ways: caches.last_ways,
+            private_kibibytes: kibibytes(caches.private_bytes),
+        }
+    }
+
+    /// Whether it is the same sort of machine: all but the clock equal, and that within 5 %.
+    pub fn is(&self, other: &Machine) -> bool {
+        let [slow, fast] = match self.megahertz <= other.megahertz {
+            true => [self.megahertz, other.megahertz],
+            false => [other.megahertz, self.megahertz],
+        };
+        let clocks = f64::from(fast - slow) <= CLOCKS * f64::from(fast);
+        let megahertz = self.megahertz;
+        clocks
+            && *self
+                == Machine {
+                    megahertz,
+                    ..other.clone()
+                }
+    }
+
+    /// A name for it as an RFC 1123 label, such as `amd-epyc-32mib`.
+    pub fn label(&self) -> String {
+        let mut label = String::new();
+        for c in self.processor.to_ascii_lowercase().chars() {
+            match c {
+                'a'..='z' | '0'..='9' => label.push(c),
+                _ if !label.is_empty() && !label.ends_with('-') => label.push('-'),
+                _ => {}
+            }
+        }
+        label.truncate(48);
+        let name = match label.trim_end_matches('-') {
+            "" => "machine",
+            name => name,
+        };
+        format!("{name}-{}mib", self.cache_kibibytes.div_ceil(1024))
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} KiB of last-level cache in {} ways, {} MHz",
+            self.processor, self.cache_kibibytes, self.cache_ways, self.megahertz
+        )
+    }
+}
+
+/// The first core's clock in the kernel's description, in MHz; 0 if it does not tell.
+fn clock(description: &str) -> u32 {
+    let clock = description.lines().find_map(|line| {
+        let (field, value) = line.split_once(':')?;
+        (field.trim() == "cpu MHz").then_some(value.trim())
+    });
+    let clock = clock.and_then(|clock| clock.parse::<f64>().ok());
+    clock.map_or(0, |clock| clock.round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_nf::spec::document::is_label;
+
+    #[test]
+    fn machines_are_told_apart() {
+        let machine = Machine {
+            processor: "AMD EPYC".to_owned(),
+            megahertz: 2600,
+            cache_kibibytes: 32_768,
+            cache_ways: 16,
+            private_kibibytes: 1024,
+        };
+        assert!(machine.is(&machine));
+        let with = |change: fn(&mut Machine)| {
+            let mut other = machine.clone();
+            change(&mut other);
+            assert_eq!(machine.is(&other), other.is(&machine));
+            machine.is(&other)
+        };
+        assert!(with(|other| other.megahertz = 2500));
+        assert!(!with(|other| other.megahertz = 2400));
+        assert!(!with(|other| other.cache_ways = 12));
+        assert!(!with(|other| other.cache_kibibytes = 65_536));
+        assert!(!with(|other| other.processor.push('2')));
+        assert_eq!(machine.label(), "amd-epyc-32mib");
+    }
+
+    #[test]
+    fn a_label_is_one_whatever_the_processor_is_called() {
+        for processor in ["", "-", "Intel(R) Xeon(R) @ 2.6GHz", "é", &"x-".repeat(100)] {
+            let machine = Machine {
+                processor: processor.to_owned(),
+                ..Machine::default()
+            };
+            assert!(is_label(&machine.label()), "{}", machine.label());
+        }
+        assert_eq!(clock("processor: 0\ncpu MHz\t\t: 2596.118\n"), 2596);
+        assert_eq!(clock("nothing"), 0);
+        assert!(Machine::of(0).is(&Machine::of(0)));
+    }
+}

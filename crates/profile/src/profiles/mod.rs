@@ -1,0 +1,130 @@
+//! Profiles of chains: throughput over cache, latency over load, by chain, configuration, traffic and machine; and
+//! the files that they are kept in.
+
+mod compare;
+mod curves;
+mod file;
+mod machine;
+
+pub use compare::{Change, Curve, Difference, compare};
+pub use curves::{CurvesError, placement};
+pub use machine::Machine;
+
+use crate::cache::Method;
+use crate::curve::{Measured, Point};
+
+/// The version of files.
+pub const VERSION: u64 = 1;
+/// The most profiles of a file.
+pub const MAX_PROFILES: usize = 10_000;
+/// The most points of a curve.
+pub const MAX_POINTS: usize = 1024;
+/// The most bytes of a text in a file.
+pub const MAX_TEXT: usize = 256;
+
+/// What a profile is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// The chain's name, an RFC 1123 label.
+    pub chain: String,
+    /// The [fingerprint](crate::fingerprint) of its configuration.
+    pub configuration: String,
+    /// The traffic that it was measured with, such as `backbone, seed 1`.
+    pub traffic: String,
+    /// The machine that it was measured on.
+    pub machine: Machine,
+}
+
+impl Key {
+    /// Whether both are of the same: machines, too, as far as they [can be told](Machine::is).
+    pub fn is(&self, other: &Key) -> bool {
+        self.chain == other.chain
+            && self.configuration == other.configuration
+            && self.traffic == other.traffic
+            && self.machine.is(&other.machine)
+    }
+}
+
+/// What was measured of a chain. A part that was not measured is `None`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainProfile {
+    /// What it is of.
+    pub key: Key,
+    /// Throughput over cache.
+    pub cache: Option<CacheProfile>,
+    /// Latency over load.
+    pub latency: Option<LatencyProfile>,
+}
+
+/// Packets per second of a chain on one core that always has more, over the cache that it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheProfile {
+    /// How the cache was divided.
+    pub method: Method,
+    /// KiB of a step of [`points`](Self::points).
+    pub unit_kibibytes: u32,
+    /// Steps of all the cache that there was to divide: of a machine that others use, not all there is.
+    pub most_units: u32,
+    /// Packets per second over units of cache, by units.
+    pub points: Vec<Point>,
+    /// Units at which the chain did not have what it was to have: it took more from the pirate. Not part of the
+    /// curve.
+    pub not_held: Vec<NotHeld>,
+}
+
+/// A point that is none: the pirate could not hold its share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NotHeld {
+    /// Where, in units.
+    pub at: u32,
+    /// The share of the pirate's accesses that missed: the least of the runs.
+    pub misses: f64,
+    /// What the chain did with whatever it had.
+    pub measured: Measured,
+}
+
+/// Latency over load, and the highest rates that keep promises; packets come evenly spaced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyProfile {
+    /// Packets per second at load 1: what the chain takes when there are always more.
+    pub throughput: Measured,
+    /// The percentile of [`points`](Self::points).
+    pub percentile: f64,
+    /// Latency in microseconds over load in percent, by load.
+    pub points: Vec<Point>,
+    /// The objective that [`objective_rate`](Self::objective_rate) keeps, in microseconds on this server.
+    pub objective_us: f64,
+    /// The percentile of packets that must keep it.
+    pub objective_percentile: f64,
+    /// The highest rate without loss (NDR), in packets per second; `None` where the lowest that was tried had some.
+    pub ndr: Option<f64>,
+    /// The same with at most 0.5 % of loss (PDR).
+    pub pdr: Option<f64>,
+    /// The same with the objective kept.
+    pub objective_rate: Option<f64>,
+}
+
+/// Profiles of a file, each of something else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profiles {
+    /// In the order in which they were first measured.
+    pub list: Vec<ChainProfile>,
+}
+
+impl Profiles {
+    /// Adds a profile. One of the same is replaced, but for parts that were not measured anew.
+    pub fn merge(&mut self, profile: ChainProfile) {
+        let same = |other: &&mut ChainProfile| other.key.is(&profile.key);
+        match self.list.iter_mut().find(same) {
+            Some(other) => {
+                other.key = profile.key;
+                other.cache = profile.cache.or(other.cache.take());
+                other.latency = profile.latency.or(other.latency.take());
+            }
+            None => self.list.push(profile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

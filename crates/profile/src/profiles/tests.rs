@@ -1,0 +1,300 @@
+use super::*;
+use proptest::prelude::*;
+
+fn machine() -> Machine {
+    Machine {
+        processor: "AMD EPYC \"9\" \u{2028}é".to_owned(),
+        megahertz: 2600,
+        cache_kibibytes: 32_768,
+        cache_ways: 16,
+        private_kibibytes: 1024,
+    }
+}
+
+fn measured() -> impl Strategy<Value = Measured> {
+    (1e-3f64..1e12, 0.0f64..1e9, 1u32..100).prop_map(|(value, noise, runs)| Measured {
+        value,
+        noise,
+        runs,
+    })
+}
+
+fn points(most: u32) -> impl Strategy<Value = Vec<Point>> {
+    proptest::collection::btree_map(1..=most, measured(), 1..12).prop_map(|points| {
+        let points = points.into_iter();
+        points
+            .map(|(at, measured)| Point { at, measured })
+            .collect()
+    })
+}
+
+prop_compose! {
+    fn cache()(unit in 1u32..1 << 20, points in points(16), not_held in points(16), misses in 0.0f64..1.0) -> CacheProfile {
+        CacheProfile {
+            method: Method::Pirate,
+            unit_kibibytes: unit,
+            most_units: 16,
+            points,
+            not_held: not_held
+                .into_iter()
+                .map(|Point { at, measured }| NotHeld { at, misses, measured })
+                .collect(),
+        }
+    }
+}
+
+prop_compose! {
+    fn latency()(throughput in measured(), points in points(100), rates in [0.0f64..1e9, 0.0..1e9], pdr in any::<bool>()) -> LatencyProfile {
+        LatencyProfile {
+            throughput,
+            percentile: 99.9,
+            points,
+            objective_us: 160.0,
+            objective_percentile: 99.0,
+            ndr: Some(rates[0]),
+            pdr: pdr.then_some(rates[1]),
+            objective_rate: None,
+        }
+    }
+}
+
+fn profiles() -> impl Strategy<Value = Profiles> {
+    let part = || any::<bool>();
+    let each = (cache(), latency(), part(), part(), any::<String>());
+    proptest::collection::vec(each, 1..5).prop_map(|list| {
+        let mut profiles = Profiles::default();
+        for (number, (cache, latency, has_cache, is_first, text)) in list.into_iter().enumerate() {
+            let mut traffic: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
+            traffic.push_str("...");
+            profiles.list.push(ChainProfile {
+                key: Key {
+                    chain: format!("chain-{number}"),
+                    configuration: "8aeab16f0f64ef6d".to_owned(),
+                    traffic,
+                    machine: machine(),
+                },
+                cache: has_cache.then_some(cache),
+                latency: (is_first || !has_cache).then_some(latency),
+            });
+        }
+        profiles
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back_the_same(profiles in profiles()) {
+        let text = profiles.to_string();
+        let read = Profiles::parse(&text, "file");
+        prop_assert_eq!(read.as_ref(), Ok(&profiles), "{}", text);
+    }
+
+    #[test]
+    fn nothing_differs_from_itself(profiles in profiles()) {
+        prop_assert_eq!(compare(&profiles, &profiles), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_merged_twice_is_there_once(profiles in profiles()) {
+        let mut merged = Profiles::default();
+        for profile in profiles.list.iter().chain(&profiles.list) {
+            merged.merge(profile.clone());
+        }
+        prop_assert_eq!(merged, profiles);
+    }
+}
+
+fn point(at: u32, value: f64, noise: f64) -> Point {
+    Point {
+        at,
+        measured: Measured {
+            value,
+            noise,
+            runs: 3,
+        },
+    }
+}
+
+fn one(points: Vec<Point>) -> Profiles {
+    let key = Key {
+        chain: "acl-nat".to_owned(),
+        configuration: "8aeab16f0f64ef6d".to_owned(),
+        traffic: "backbone, seed 1".to_owned(),
+        machine: machine(),
+    };
+    let cache = CacheProfile {
+        method: Method::Pirate,
+        unit_kibibytes: 2048,
+        most_units: 12,
+        points,
+        not_held: Vec::new(),
+    };
+    Profiles {
+        list: vec![ChainProfile {
+            key,
+            cache: Some(cache),
+            latency: None,
+        }],
+    }
+}
+
+#[test]
+fn only_what_was_measured_anew_is_replaced() {
+    let mut profiles = one(vec![point(1, 10.0, 0.0)]);
+    let mut newer = one(vec![point(2, 20.0, 0.0)]);
+    newer.list[0].key.machine.megahertz = 2550;
+    profiles.merge(newer.list[0].clone());
+    assert_eq!(profiles, newer);
+    newer.list[0].cache = None;
+    profiles.merge(newer.list[0].clone());
+    assert!(profiles.list[0].cache.is_some());
+    newer.list[0].key.traffic = "smooth, seed 1".to_owned();
+    profiles.merge(newer.list[0].clone());
+    assert_eq!(profiles.list.len(), 2);
+}
+
+#[test]
+fn points_differ_beyond_their_noise_and_between_points_lines_do() {
+    let was = one(vec![point(1, 100.0, 3.0), point(9, 180.0, 3.0)]);
+    let within = one(vec![point(1, 105.0, 3.0), point(9, 181.0, 0.0)]);
+    assert_eq!(compare(&was, &within), Ok(Vec::new()));
+    let beyond = one(vec![
+        point(1, 100.0, 0.0),
+        point(5, 150.0, 3.0),
+        point(9, 180.0, 3.0),
+    ]);
+    let changes = compare(&was, &beyond).unwrap();
+    let expected = Difference::Point {
+        curve: Curve::Cache,
+        at: 5,
+        was: point(0, 140.0, 3.0).measured,
+        is: point(0, 150.0, 3.0).measured,
+    };
+    assert_eq!(changes.len(), 1);
+    assert_eq!(changes[0].difference, expected);
+    let mut other = was.clone();
+    other.list[0].key.configuration.push('0');
+    other.list[0].cache.as_mut().unwrap().unit_kibibytes = 1024;
+    let changes = compare(&was, &other).unwrap();
+    let found: Vec<Difference> = changes
+        .into_iter()
+        .map(|change| change.difference)
+        .collect();
+    assert_eq!(found, [Difference::Configuration, Difference::Units]);
+    other.list[0].key.machine.cache_ways = 8;
+    let machines = compare(&was, &other).unwrap_err();
+    assert_eq!(machines[0], machine());
+    other.list[0].key.chain = "nat".to_owned();
+    let found: Vec<Difference> = compare(&was, &other)
+        .unwrap()
+        .into_iter()
+        .map(|change| change.difference)
+        .collect();
+    let only = |first| Difference::Only { first };
+    assert_eq!(found, [only(true), only(false)]);
+}
+
+#[test]
+fn curves_for_placement_rise_and_are_of_one_machine() {
+    let mut profiles = one(vec![
+        point(1, 100.0, 0.0),
+        point(4, 130.0, 0.0),
+        point(8, 120.0, 0.0),
+    ]);
+    let missing = placement(&profiles, None, "here").unwrap_err();
+    assert!(missing.to_string().contains("tailwater profile latency"));
+    profiles.list[0].latency = Some(LatencyProfile {
+        throughput: point(0, 120.0, 0.0).measured,
+        percentile: 99.0,
+        points: vec![
+            point(10, 8.0, 0.0),
+            point(50, 7.5, 0.0),
+            point(100, 90.0, 0.0),
+        ],
+        objective_us: 160.0,
+        objective_percentile: 99.0,
+        ndr: None,
+        pdr: None,
+        objective_rate: None,
+    });
+    let text = placement(&profiles, Some(&machine()), "here").unwrap();
+    assert!(
+        text.contains("throughput: [[2048, 100], [8192, 120], [16384, 120]]"),
+        "{text}"
+    );
+    assert!(
+        text.contains("latency: [[0.1, 8.000], [0.5, 8.000], [1, 90.000]]"),
+        "{text}"
+    );
+    let mut elsewhere = machine();
+    elsewhere.cache_ways = 11;
+    let error = placement(&profiles, Some(&elsewhere), "here").unwrap_err();
+    assert!(matches!(error, CurvesError::Elsewhere { .. }), "{error}");
+    let mut twice = profiles.list[0].clone();
+    twice.key.traffic = "smooth, seed 1".to_owned();
+    profiles.list.push(twice);
+    let error = placement(&profiles, None, "here").unwrap_err();
+    assert!(matches!(error, CurvesError::Several { .. }), "{error}");
+}
+
+#[test]
+fn wrong_files_are_refused_with_their_place() {
+    let text = one(vec![point(1, 100.0, 3.0), point(9, 180.0, 3.0)]).to_string();
+    for (from, to, expected) in [
+        (
+            "version: 1\n",
+            "version: 2\n",
+            "f:5:12: spec.version: expected 1, the version that this program reads, found 2",
+        ),
+        ("version: 1\n", "", "spec.version: missing"),
+        (
+            "[9, 180, 3, 3]",
+            "[1, 180, 3, 3]",
+            "points[1]: expected each point to the right of the one before",
+        ),
+        (
+            "[9, 180, 3, 3]",
+            "[13, 180, 3, 3]",
+            "a whole number from 1 to 12",
+        ),
+        (
+            "[9, 180, 3, 3]",
+            "[9, 180, 3]",
+            "points[1]: expected 4 numbers, found 3",
+        ),
+        (
+            "[9, 180, 3, 3]",
+            "[9, -180, 3, 3]",
+            "expected a number from 0 up, found -180",
+        ),
+        ("[9, 180, 3, 3]", "[9, 0, 3, 3]", "expected a value above 0"),
+        (
+            "method: pirate",
+            "method: cat",
+            "expected pirate or resctrl, found \"cat\"",
+        ),
+        (
+            "chain: \"acl-nat\"",
+            "chain: \"ACL\"",
+            "profiles[0].chain: expected",
+        ),
+        (
+            "mostUnits: 12",
+            "mostUnits: many",
+            "mostUnits: expected a whole number",
+        ),
+        ("      cache:\n", "      cash:\n", "found \"cash\""),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = Profiles::parse(&text.replace(from, to), "f").unwrap_err();
+        let shown = error.alone();
+        assert!(shown.contains(expected), "{shown}, not {expected}");
+    }
+    let list = text.split_once("profiles:\n").unwrap().1;
+    let error = Profiles::parse(&(text.clone() + list), "f").unwrap_err();
+    assert!(
+        error.alone().contains("expected each profile once"),
+        "{}",
+        error.alone()
+    );
+}

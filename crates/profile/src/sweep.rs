@@ -1,0 +1,529 @@
+//! Curves of a chain: throughput over cache, latency over load.
+
+use crate::cache::{CacheControl, CacheError};
+use crate::curve::{
+    Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial,
+};
+use crate::lab::{Lab, SATURATED_WINDOW, Setting, judged};
+use crate::profiles::{CacheProfile, LatencyProfile, NotHeld};
+use crate::traffic::evenly;
+use crate::train::{Step, TrainError, without_files};
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};
+use tailwater_dataplane::trace_nic::Pacing;
+use tailwater_net::Nanos;
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
+use tailwater_traffic::{Trace, TrafficError};
+
+/// Both curves, as ResQ has them: bends of 1 %, 8 to 12 points, two of them to find where a curve over cache begins.
+const CURVE: BisectionRule = BisectionRule {
+    tolerance: 0.01,
+    most: 12,
+    most_edge: 2,
+};
+/// Throughput: until it is known to 1 %.
+const THROUGHPUT: RepeatRule = RepeatRule {
+    least: 3,
+    most: 7,
+    wanted: 0.01,
+};
+/// Latency differs more from run to run.
+const LATENCY: RepeatRule = RepeatRule {
+    least: 3,
+    most: 5,
+    wanted: 0.05,
+};
+/// Runs in which the pirate lost its share, after which a point counts as not held.
+const NOT_HELD: u32 = 2;
+/// Loads of the curve, in percent.
+const LEAST_LOAD: u32 = 10;
+const WHOLE_LOAD: u32 = 100;
+/// The lowest rate that is tried, and how well rates are found out, as shares of what the chain takes.
+const LOWEST_RATE: f64 = 0.05;
+const PRECISION: f64 = 0.01;
+/// The loss of the partial drop rate.
+const PARTIAL: f64 = 0.005;
+/// Windows in which latency and loss are measured.
+const WINDOW: Nanos = Nanos::from_millis(5);
+/// Windows that are enough to judge by.
+const ENOUGH: usize = 3;
+/// Packets of uniform traffic, at least.
+const PACKETS: u64 = 1 << 16;
+/// A run is longer than it is told to be if the traffic has so many flows that it takes long until all have come; but
+/// not longer than this.
+const LONGEST_RUN: f64 = 1.0;
+/// Rounds of the traffic in a run, if there is time.
+const ROUNDS: f64 = 2.5;
+
+/// How to measure curves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SweepOptions {
+    /// The core to run on.
+    pub core: usize,
+    /// Keys the flow table's hash.
+    pub seed: u64,
+    /// How long a run is.
+    pub run_time: Nanos,
+}
+
+/// Why there is no curve.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// A run failed, or all were stopped.
+    #[error(transparent)]
+    Run(#[from] TrainError),
+    /// The cache cannot be divided.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// No packet was processed in a run.
+    #[error("the chain processed nothing in {0}: expected longer runs")]
+    Nothing(Nanos),
+}
+
+impl From<TrafficError> for SweepError {
+    fn from(error: TrafficError) -> Self {
+        SweepError::Run(TrainError::Traffic(error))
+    }
+}
+
+/// So many flows in turn, in frames of so many bytes without check sequence: traffic to measure with where the number
+/// of flows is what matters.
+///
+/// # Errors
+/// If there cannot be so many flows, or frames so long.
+pub fn uniform(flows: u32, frame_bytes: u16, seed: u64) -> Result<Trace, TrafficError> {
+    let mut source = Uniform::new(UniformConfig {
+        seed,
+        flows,
+        size: FrameSize::Fixed(frame_bytes.saturating_add(4)),
+        transport: Transport::Tcp,
+        rate_pps: 1_000_000,
+        packets: u64::from(flows).max(PACKETS),
+    })?;
+    evenly(&mut source, 1e6)
+}
+
+/// Throughput over cache: a chain on one core that always has more packets, with `control` to say how much of the
+/// cache it has. The traffic is repeated, its flows the same; what is seen before all of them have come does not count.
+/// Points at which the pirate lost its share are [not part](CacheProfile::not_held) of the curve.
+///
+/// # Errors
+/// See [`SweepError`].
+pub fn cache_curve(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &SweepOptions,
+    control: &mut dyn CacheControl,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Step),
+) -> Result<CacheProfile, SweepError> {
+    let unit = control.unit().max(1);
+    let most_units = (control.most() / unit).clamp(1, 1 << 16) as u32;
+    let step = |done| Step {
+        name: "throughput over cache",
+        done,
+        of: CURVE.most,
+    };
+    progress(step(0));
+    let sweep = Sweep::new(spec, traffic, options, stop)?;
+    let mut curve = Bisection::new(1..=most_units, CURVE);
+    let mut not_held = Vec::new();
+    let mut done = 0;
+    while let Some(units) = curve.next() {
+        progress(step(done));
+        done += 1;
+        match sweep.with_cache(control, u64::from(units) * unit)? {
+            Share::Held(measured) => curve.tell(units, Some(measured)),
+            Share::Lost { misses, measured } => {
+                curve.tell(units, None);
+                not_held.push(NotHeld {
+                    at: units,
+                    misses,
+                    measured,
+                });
+            }
+        }
+    }
+    not_held.sort_by_key(|point| point.at);
+    Ok(CacheProfile {
+        method: control.method(),
+        unit_kibibytes: (unit / 1024).max(1) as u32,
+        most_units,
+        points: curve.points(),
+        not_held,
+    })
+}
+
+/// Latency over load, and the highest rates that keep promises, of packets that come evenly spaced. Windows in which
+/// the machine took the core away, and those after them, do not count if there are others.
+///
+/// # Errors
+/// See [`SweepError`].
+pub fn load_curve(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &SweepOptions,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Step),
+) -> Result<LatencyProfile, SweepError> {
+    let step = |name, done, of| Step { name, done, of };
+    progress(step("throughput", 0, 1));
+    let sweep = Sweep::new(spec, traffic, options, stop)?;
+    let throughput = sweep.repeated(THROUGHPUT, || sweep.throughput())?;
+    let percentile = reported(spec.slo.percentile);
+    let mut curve = Bisection::new(LEAST_LOAD..=WHOLE_LOAD, CURVE);
+    let mut done = 0;
+    while let Some(load) = curve.next() {
+        progress(step("latency over load", done, CURVE.most));
+        done += 1;
+        let rate = throughput.value * f64::from(load) / f64::from(WHOLE_LOAD);
+        let latency = sweep.repeated(LATENCY, || {
+            let report = sweep.paced(rate)?;
+            let windows = sweep.settled(&report);
+            let latencies = windows
+                .iter()
+                .map(|window| at(&window.latency_us, percentile));
+            Ok(median(latencies).unwrap_or(f64::NAN))
+        })?;
+        curve.tell(load, Some(latency));
+    }
+    let goals = [Goal::Loss(0.0), Goal::Loss(PARTIAL), Goal::Objective];
+    let lowest = LOWEST_RATE * throughput.value;
+    let mut search = RateSearch::new(lowest, throughput.value, PRECISION, &goals);
+    let mut done = 0;
+    while let Some(rate) = search.next() {
+        progress(step("rates that keep promises", done, done + 1));
+        done += 1;
+        let report = sweep.paced(rate)?;
+        search.tell(sweep.trial(&report));
+    }
+    let rates = search.rates();
+    let rate = |goal: usize| rates.get(goal).copied().flatten().map(f64::round);
+    Ok(LatencyProfile {
+        throughput: rounded(throughput),
+        percentile,
+        points: curve.points(),
+        objective_us: spec.slo.budget().as_micros_f64(),
+        objective_percentile: spec.slo.percentile,
+        ndr: rate(0),
+        pdr: rate(1),
+        objective_rate: rate(2),
+    })
+}
+
+/// What became of a share of the cache.
+enum Share {
+    Held(Measured),
+    Lost { misses: f64, measured: Measured },
+}
+
+/// A chain and its traffic.
+struct Sweep<'a> {
+    lab: Lab<'a>,
+    spec: ChainSpec,
+    /// A million packets a second, evenly spaced.
+    traffic: Trace,
+    run_time: Nanos,
+    /// How long a run without pace is.
+    saturated: Nanos,
+}
+
+const BASE_RATE: f64 = 1e6;
+
+impl<'a> Sweep<'a> {
+    fn new(
+        spec: &ChainSpec,
+        traffic: &Trace,
+        options: &SweepOptions,
+        stop: &'a AtomicBool,
+    ) -> Result<Sweep<'a>, SweepError> {
+        let lab = Lab {
+            core: options.core,
+            seed: options.seed,
+            stop,
+        };
+        let mut sweep = Sweep {
+            lab,
+            spec: without_files(spec),
+            traffic: evenly(&mut traffic.source(), BASE_RATE)?,
+            run_time: options.run_time,
+            saturated: options.run_time,
+        };
+        let rate = sweep.throughput()?;
+        sweep.saturated = sweep.length(rate);
+        Ok(sweep)
+    }
+
+    /// How long a run is in which so many packets come a second.
+    fn length(&self, rate: f64) -> Nanos {
+        let wanted = ROUNDS * self.traffic.len() as f64 / rate.max(1.0);
+        let wanted = Nanos::from_secs_f64(wanted.min(LONGEST_RUN));
+        self.run_time.max(wanted)
+    }
+
+    /// Measures until the figure is sure.
+    fn repeated(
+        &self,
+        rule: RepeatRule,
+        run: impl Fn() -> Result<f64, SweepError>,
+    ) -> Result<Measured, SweepError> {
+        let mut repeats = Repeats::new(rule);
+        // What is no figure does not count, but is not tried for ever.
+        for _ in 0..2 * rule.most {
+            repeats.tell(run()?);
+            if repeats.enough() {
+                break;
+            }
+        }
+        repeats.outcome().ok_or(SweepError::Nothing(self.run_time))
+    }
+
+    /// With a share of the cache; whether the chain had it, is asked of each run.
+    fn with_cache(&self, control: &mut dyn CacheControl, bytes: u64) -> Result<Share, SweepError> {
+        control.set(bytes)?;
+        let mut held = Repeats::new(THROUGHPUT);
+        let (mut lost, mut misses) = (Repeats::new(THROUGHPUT), f64::INFINITY);
+        while !held.enough() {
+            let (rate, length) = self.saturated()?;
+            let share = control.held(length)?;
+            if share.held {
+                held.tell(rate);
+                continue;
+            }
+            lost.tell(rate);
+            misses = misses.min(share.misses);
+            if let Some(measured) = lost.outcome()
+                && measured.runs >= NOT_HELD
+            {
+                let measured = rounded(measured);
+                return Ok(Share::Lost { misses, measured });
+            }
+        }
+        let measured = held.outcome().ok_or(SweepError::Nothing(self.saturated))?;
+        Ok(Share::Held(rounded(measured)))
+    }
+
+    /// Packets a second when there are always more.
+    fn throughput(&self) -> Result<f64, SweepError> {
+        self.saturated().map(|(rate, _)| rate)
+    }
+
+    /// The same, and how long the run was.
+    fn saturated(&self) -> Result<(f64, Nanos), SweepError> {
+        let setting = Setting {
+            duration: Some(self.saturated),
+            ..Setting::default()
+        };
+        let report = self
+            .lab
+            .measured(&self.spec, self.traffic.clone(), &setting)?;
+        let windows = self.settled(&report);
+        let packets = median(windows.iter().map(|window| window.offered as f64));
+        let rate = match packets {
+            Some(packets) if windows.len() >= ENOUGH => packets / SATURATED_WINDOW.as_secs_f64(),
+            _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
+        };
+        match rate > 0.0 {
+            true => Ok((rate, Nanos::from_secs_f64(report.duration_s))),
+            false => Err(SweepError::Nothing(self.saturated)),
+        }
+    }
+
+    /// A run in which so many packets come a second.
+    fn paced(&self, rate: f64) -> Result<RunReport, SweepError> {
+        let mut traffic = self.traffic.clone();
+        traffic.scale_rate(rate / BASE_RATE)?;
+        let setting = Setting {
+            pacing: Pacing::Arrivals,
+            duration: Some(self.length(rate)),
+            window: WINDOW,
+            ..Setting::default()
+        };
+        Ok(self.lab.measured(&self.spec, traffic, &setting)?)
+    }
+
+    /// The windows to judge by, after all of the traffic has come once, or in the second half if it has not.
+    fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
+        let mut came = 0;
+        let warm = report.windows.list.iter().find(|window| {
+            came += window.offered;
+            came >= self.traffic.len() as u64
+        });
+        let half = report.duration_s / 2.0;
+        let warm = warm.map_or(half, |window| window.start_s.min(half));
+        let all = judged(report);
+        let settled: Vec<_> = all
+            .iter()
+            .copied()
+            .filter(|window| window.start_s > warm)
+            .collect();
+        match settled.len() {
+            ENOUGH.. => settled,
+            _ => all,
+        }
+    }
+
+    fn trial(&self, report: &RunReport) -> Trial {
+        let windows = self.settled(report);
+        let sum =
+            |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
+        let kept = windows.iter().filter(|window| window.slo_met).count();
+        Trial {
+            loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
+            kept: 2 * kept > windows.len(),
+        }
+    }
+}
+
+/// The least percentile that reports have and that is at least so high, or else the highest.
+fn reported(percentile: f64) -> f64 {
+    let all = [50.0, 90.0, 99.0];
+    let found = all.into_iter().find(|reported| percentile <= *reported);
+    found.unwrap_or(99.9)
+}
+
+fn at(latency: &LatencyReport, percentile: f64) -> f64 {
+    match percentile {
+        50.0 => latency.p50,
+        90.0 => latency.p90,
+        99.0 => latency.p99,
+        _ => latency.p999,
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.filter(|figure| *figure > 0.0).collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
+/// Packets a second, of which parts mean nothing.
+fn rounded(measured: Measured) -> Measured {
+    Measured {
+        value: measured.value.round().max(1.0),
+        noise: measured.noise.round(),
+        ..measured
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Held, Method};
+    use std::path::Path;
+    use std::sync::atomic::Ordering;
+
+    /// Gives any share, and says of those below some size that they are not held.
+    struct Fake {
+        asked: Vec<u64>,
+        least: u64,
+    }
+
+    impl CacheControl for Fake {
+        fn method(&self) -> Method {
+            Method::Resctrl
+        }
+
+        fn most(&self) -> u64 {
+            8 << 20
+        }
+
+        fn unit(&self) -> u64 {
+            1 << 20
+        }
+
+        fn set(&mut self, bytes: u64) -> Result<(), CacheError> {
+            self.asked.push(bytes);
+            Ok(())
+        }
+
+        fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
+            let held = self.asked.last().is_some_and(|bytes| *bytes >= self.least);
+            let misses = if held { 0.0 } else { 0.5 };
+            Ok(Held { held, misses })
+        }
+    }
+
+    fn chain() -> ChainSpec {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\n\
+                    spec:\n  functions: [{accounting: }]\n  slo: {latency: 50ms}\n  flows: {capacity: 4096}\n";
+        ChainSpec::parse(text, "test.yaml", Path::new("")).unwrap()
+    }
+
+    fn options() -> SweepOptions {
+        SweepOptions {
+            core: tailwater_dataplane::cores::default_core(),
+            seed: 1,
+            run_time: Nanos::from_millis(20),
+        }
+    }
+
+    #[test]
+    fn what_is_not_held_is_marked_and_left_out() {
+        let traffic = uniform(64, 60, 1).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut control = Fake {
+            asked: Vec::new(),
+            least: 3 << 20,
+        };
+        let profile =
+            cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
+        assert_eq!((profile.unit_kibibytes, profile.most_units), (1024, 8));
+        assert!(profile.points.iter().all(|point| point.at >= 3));
+        assert_eq!(profile.points.last().unwrap().at, 8);
+        assert!(
+            profile
+                .not_held
+                .iter()
+                .all(|point| point.at < 3 && point.misses == 0.5)
+        );
+        assert_eq!(profile.not_held[0].at, 1);
+        assert!(control.asked.len() <= CURVE.most);
+    }
+
+    #[test]
+    fn latency_is_measured_up_to_the_whole_load() {
+        let traffic = uniform(64, 60, 1).unwrap();
+        let stop = AtomicBool::new(false);
+        let profile = load_curve(&chain(), &traffic, &options(), &stop, |_| {}).unwrap();
+        let loads: Vec<u32> = profile.points.iter().map(|point| point.at).collect();
+        assert_eq!(
+            (loads.first(), loads.last()),
+            (Some(&LEAST_LOAD), Some(&WHOLE_LOAD))
+        );
+        assert!((3..=CURVE.most).contains(&loads.len()));
+        assert_eq!((profile.percentile, profile.objective_us), (99.0, 50_000.0));
+        // Whatever a rate is, it is one that was tried.
+        let most = profile.throughput.value;
+        let all = [profile.ndr, profile.pdr, profile.objective_rate];
+        assert!(
+            all.into_iter()
+                .flatten()
+                .all(|rate| rate > 0.0 && rate <= most + 1.0)
+        );
+        stop.store(true, Ordering::Relaxed);
+        let stopped = load_curve(&chain(), &traffic, &options(), &stop, |_| {});
+        assert!(matches!(stopped, Err(SweepError::Run(TrainError::Stopped))));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_reports() {
+        let latency = LatencyReport {
+            p50: 1.0,
+            p90: 2.0,
+            p99: 3.0,
+            p999: 4.0,
+            ..LatencyReport::default()
+        };
+        for (wanted, found, value) in [
+            (50.0, 50.0, 1.0),
+            (75.0, 90.0, 2.0),
+            (99.0, 99.0, 3.0),
+            (99.99, 99.9, 4.0),
+        ] {
+            assert_eq!(reported(wanted), found);
+            assert_eq!(at(&latency, found), value);
+        }
+    }
+}
