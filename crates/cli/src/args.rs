@@ -1,5 +1,8 @@
 //! The command line.
 
+use crate::curves::{
+    CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs,
+};
 use crate::values::{self, Cores};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -278,6 +281,21 @@ pub enum ProfileCommand {
     /// Measure how much one core can do in time, for policies that hand work to others
     #[command(after_help = CAPACITY_EXAMPLES)]
     Capacity(CapacityArgs),
+    /// Measure latency over load, and the highest rates without loss and with the objective kept
+    #[command(after_help = MEASURE_EXAMPLES)]
+    Latency(MeasureArgs),
+    /// Measure throughput over the last-level cache that the chain has
+    #[command(after_help = MEASURE_EXAMPLES)]
+    Cache(MeasureArgs),
+    /// Measure both: latency over load, throughput over cache
+    #[command(after_help = MEASURE_EXAMPLES)]
+    All(MeasureArgs),
+    /// Tell what differs between two files of curves, beyond their noise
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
+    /// Print curves as `tailwater place` reads them
+    #[command(after_help = CURVES_EXAMPLES)]
+    Curves(CurvesArgs),
 }
 
 const CAPACITY_EXAMPLES: &str = "\

@@ -6,7 +6,8 @@ use tailwater_dataplane::RunError;
 use tailwater_dataplane::port::OpenError;
 use tailwater_isolation::server::IsolationError;
 use tailwater_nf::spec::SpecError;
-use tailwater_profile::TrainError;
+use tailwater_profile::cache::CacheError;
+use tailwater_profile::{SweepError, TrainError};
 use tailwater_traffic::TrafficError;
 
 /// The exit code for input that cannot be used.
@@ -34,6 +35,9 @@ pub enum CliError {
     /// Measuring what a chain can do.
     #[error("no capacity profile: {0}")]
     Train(TrainError),
+    /// Measuring a chain's curves.
+    #[error("no curves: {0}")]
+    Sweep(SweepError),
     /// The result cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
@@ -80,13 +84,19 @@ impl CliError {
                     | StateHandedOver
             )
         };
+        let train = |error: &TrainError| match error {
+            TrainError::Epoch(_) | TrainError::Traffic(_) => true,
+            TrainError::Run(error) => run(error),
+            TrainError::Stopped | TrainError::NoCapacity { .. } => false,
+        };
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,
             CliError::Run(error) => run(error),
-            CliError::Train(error) => match error {
-                TrainError::Epoch(_) | TrainError::Traffic(_) => true,
-                TrainError::Run(error) => run(error),
-                TrainError::Stopped | TrainError::NoCapacity { .. } => false,
+            CliError::Train(error) => train(error),
+            CliError::Sweep(error) => match error {
+                SweepError::Run(error) => train(error),
+                SweepError::Cache(error) => matches!(error, CacheError::Alone { .. }),
+                SweepError::Nothing(_) => false,
             },
             CliError::Output(_) | CliError::Report { .. } | CliError::System { .. } => false,
         };

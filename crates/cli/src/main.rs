@@ -1,6 +1,7 @@
 //! The `tailwater` command.
 
 mod args;
+mod curves;
 mod doctor;
 mod error;
 mod explain;
@@ -25,6 +26,7 @@ mod values;
 
 use args::{Cli, Command, ProfileCommand, TraceCommand};
 use clap::Parser;
+use curves::Part;
 use error::CliError;
 use std::io::Write;
 use std::process::ExitCode;
@@ -37,6 +39,11 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
+        Command::Profile(ProfileCommand::Latency(args)) => curves::measure(Part::Latency, &args),
+        Command::Profile(ProfileCommand::Cache(args)) => curves::measure(Part::Cache, &args),
+        Command::Profile(ProfileCommand::All(args)) => curves::measure(Part::All, &args),
+        Command::Profile(ProfileCommand::Diff(args)) => curves::diff(&args),
+        Command::Profile(ProfileCommand::Curves(args)) => curves::curves(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Place(args) => place::place(&args),
         Command::Explain(args) => explain::explain(&args),

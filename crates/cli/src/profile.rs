@@ -21,7 +21,7 @@ use tailwater_profile::{Depth, TrainOptions, train_capacity};
 use tailwater_traffic::Trace;
 
 /// How much of a preset is made to measure with.
-const GENERATED: Nanos = Nanos::from_millis(500);
+pub const GENERATED: Nanos = Nanos::from_millis(500);
 
 /// The most memory for the traffic's packets.
 const MEMORY_LIMIT: u64 = 4 << 30;
@@ -30,15 +30,7 @@ const MEMORY_LIMIT: u64 = 4 << 30;
 pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let mut spec = ChainSpec::read(&args.chain)?;
-    if let Some(slo) = args.slo {
-        if slo <= spec.slo.network {
-            return Err(CliError::Input(format!(
-                "--slo: expected more than the {} that the network takes (spec.slo.network), found {slo}",
-                spec.slo.network
-            )));
-        }
-        spec.slo.latency = slo;
-    }
+    set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     let traffic = Traffic::named(&args.traffic)?;
     let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
@@ -70,8 +62,23 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Another objective than the chain's, if there is one.
+pub fn set_objective(spec: &mut ChainSpec, slo: Option<Nanos>) -> Result<(), CliError> {
+    let Some(slo) = slo else {
+        return Ok(());
+    };
+    if slo <= spec.slo.network {
+        return Err(CliError::Input(format!(
+            "--slo: expected more than the {} that the network takes (spec.slo.network), found {slo}",
+            spec.slo.network
+        )));
+    }
+    spec.slo.latency = slo;
+    Ok(())
+}
+
 /// Traffic at its own rate.
-fn as_it_is(seed: u64) -> LoadArgs {
+pub fn as_it_is(seed: u64) -> LoadArgs {
     LoadArgs {
         rate_scale: None,
         rate: None,

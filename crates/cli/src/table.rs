@@ -2,6 +2,7 @@
 
 mod capacity;
 mod comparison;
+mod curves;
 mod explanation;
 mod found;
 
@@ -13,6 +14,7 @@ use tailwater_net::Nanos;
 
 pub use capacity::capacity;
 pub use comparison::{comparison, loss};
+pub use curves::profile;
 pub use explanation::explanation;
 pub use found::found;
 

@@ -57,6 +57,19 @@ pub fn nap(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_micros(1)..=Nanos::from_millis(10))
 }
 
+/// How long each run of a measurement is.
+pub fn run_time(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_millis(20)..=Nanos::from_secs(10))
+}
+
+/// A name as of Kubernetes' objects.
+pub fn label(text: &str) -> Result<String, String> {
+    match tailwater_nf::spec::document::is_label(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected lower-case letters, digits and dashes, at most 63".to_owned()),
+    }
+}
+
 /// How long cores are watched.
 pub fn watch(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(10)..=Nanos::from_secs(600))

@@ -1,4 +1,4 @@
-//! `tailwater run --report` and `tailwater simulate --report`: reports as pages that need nothing but
+//! `tailwater run --report`, `tailwater simulate --report` and `tailwater profile --report`: reports as pages that need nothing but
 //! themselves.
 //!
 //! Everything is drawn here; the page's script only shows figures under the pointer. Its elements are
@@ -8,6 +8,7 @@ mod burst;
 mod charts;
 mod comparison;
 mod policies;
+mod profiles;
 mod scale;
 mod svg;
 mod tables;
@@ -17,6 +18,7 @@ use crate::error::CliError;
 use crate::run::not_json;
 use charts::Figure;
 pub use comparison::page as comparison;
+pub use profiles::page as profiles;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::SystemTime;

@@ -219,7 +219,7 @@ fn numbers<const N: usize>(node: &Located<'_>) -> Result<[f64; N], SpecError> {
 }
 
 fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3]) -> Result<Measured, SpecError> {
-    let fits = value > 0.0 && runs >= 1.0 && runs <= 1e6 && runs.fract() == 0.0;
+    let fits = value > 0.0 && (1.0..=1e6).contains(&runs) && runs.fract() == 0.0;
     match fits {
         true => Ok(Measured {
             value,

@@ -72,6 +72,13 @@ pub struct CacheProfile {
     pub not_held: Vec<NotHeld>,
 }
 
+impl CacheProfile {
+    /// Bytes of so many units.
+    pub fn bytes(&self, units: u32) -> u64 {
+        u64::from(units) * u64::from(self.unit_kibibytes) * 1024
+    }
+}
+
 /// A point that is none: the pirate could not hold its share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NotHeld {

@@ -1,0 +1,112 @@
+//! What `tailwater profile latency`, `cache`, `all`, `diff` and `curves` are told.
+
+use crate::args::ReportOutput;
+use crate::values;
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tailwater_net::Nanos;
+
+/// Examples of the commands that measure.
+pub const MEASURE_EXAMPLES: &str = "\
+The chain is run on one core, again and again, for less than a minute. Curves are printed and kept beside
+the chain; a further run replaces what it measures anew. For throughput over cache another core that
+shares the last-level cache holds what the chain is not to have (docs/profiling.md).
+
+Examples:
+  tailwater profile all examples/acl-nat.yaml
+  tailwater profile cache chain.yaml --flows 1000000 --frame 60
+      Uniform traffic of a million flows, instead of a preset or a capture.
+  tailwater profile latency chain.yaml --traffic capture.pcap --report curves.html
+
+Ctrl-C ends it within a second, and nothing is written.";
+
+/// What the commands that measure are told.
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// The chain spec
+    #[arg(value_name = "CHAIN.yaml")]
+    pub chain: PathBuf,
+    /// A capture file, or a preset, such as the chain will see [default: backbone]
+    #[arg(long, value_name = "FILE|PRESET", conflicts_with = "flows")]
+    pub traffic: Option<OsString>,
+    /// Uniform traffic of so many flows instead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub flows: Option<u32>,
+    /// Bytes of its frames, without check sequence [default: 60]
+    #[arg(long, value_name = "BYTES", requires = "flows")]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub frame: Option<u16>,
+    /// The latency objective to find the highest rate for [default: the chain's]
+    #[arg(long, value_name = "TIME", value_parser = values::slo)]
+    pub slo: Option<Nanos>,
+    /// The profiles to add to [default: CHAIN.curves.yaml, beside the chain]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The core to measure on [default: the last]
+    #[arg(long, value_name = "N", value_parser = values::core)]
+    pub core: Option<usize>,
+    /// The core that holds the cache [default: the first other one that shares it]
+    #[arg(long, value_name = "N", value_parser = values::core)]
+    pub pirate_core: Option<usize>,
+    /// How long each of the runs is
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = values::run_time)]
+    pub run_time: Nanos,
+    /// Selects the traffic's packets, and keys the flow table's hash
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Leave out empty and too long packets, do not refuse them
+    #[arg(long)]
+    pub skip_bad_packets: bool,
+    /// Also draw all curves of the file as a page
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+/// Examples of `tailwater profile diff`.
+pub const DIFF_EXAMPLES: &str = "\
+Profiles of the same chain and traffic on the same machine are compared, point by point, and where one has
+no point, the line between its neighbours. What lies within both figures' noise, or within 1 %, is no difference.
+
+Example:
+  tailwater profile diff before.curves.yaml after.curves.yaml
+
+Exit codes: 0 nothing differs, 1 something does, 2 wrong input.";
+
+/// What `tailwater profile diff` is told.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The profiles before
+    #[arg(value_name = "A.yaml")]
+    pub first: PathBuf,
+    /// The profiles after
+    #[arg(value_name = "B.yaml")]
+    pub second: PathBuf,
+}
+
+/// Examples of `tailwater profile curves`.
+pub const CURVES_EXAMPLES: &str = "\
+Printed are the chains of a set of SLOs, for `tailwater place`: what is missing are the SLOs.
+
+Examples:
+  tailwater profile curves chain.curves.yaml
+  tailwater profile curves rack.curves.yaml --machine xeon-45mb --traffic 'backbone, seed 1'
+      Profiles of another machine, by the name that it has in the cluster.";
+
+/// What `tailwater profile curves` is told.
+#[derive(Debug, Args)]
+pub struct CurvesArgs {
+    /// The profiles
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What the machine is called that they were measured on [default: this one, by processor and cache]
+    #[arg(long, value_name = "NAME", value_parser = values::label)]
+    pub machine: Option<String>,
+    /// Only profiles with this traffic
+    #[arg(long, value_name = "TEXT")]
+    pub traffic: Option<String>,
+}

@@ -1,0 +1,77 @@
+//! `tailwater profile diff`.
+
+use super::DiffArgs;
+use crate::error::CliError;
+use crate::print;
+use crate::text::{one_line, percent, short};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use tailwater_profile::profiles::{Change, Curve, Difference, Profiles, compare};
+
+/// The exit code if something differs, as `diff` has it.
+const DIFFERENT: u8 = 1;
+
+/// Prints what differs between two files of profiles.
+pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
+    let first = Profiles::read(&args.first)?;
+    let second = Profiles::read(&args.second)?;
+    let changes = compare(&first, &second).map_err(|machines| {
+        let [a, b] = *machines;
+        CliError::Input(format!(
+            "{} and {} were measured on different machines, and cannot be compared: {a}; and {b}",
+            args.first.display(),
+            args.second.display()
+        ))
+    })?;
+    let mut text = String::new();
+    for change in &changes {
+        // Writing into a string cannot fail.
+        let traffic = one_line(&change.traffic);
+        let _ = writeln!(text, "{} ({traffic}): {}", change.chain, words(change));
+    }
+    print(&text)?;
+    Ok(match changes.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(DIFFERENT),
+    })
+}
+
+fn words(change: &Change) -> String {
+    let file = |first: bool| if first { "first" } else { "second" };
+    match &change.difference {
+        Difference::Only { first } => format!("only in the {} file", file(*first)),
+        Difference::Configuration => "another configuration, or version of Tailwater".to_owned(),
+        Difference::Units => {
+            "measured in another way (cache method, unit, or percentile): curves cannot be compared"
+                .to_owned()
+        }
+        Difference::Missing { curve, first } => {
+            let curve = match curve {
+                Curve::Cache => "throughput over cache",
+                Curve::Latency | Curve::Throughput => "latency over load",
+            };
+            format!("{curve} only in the {} file", file(*first))
+        }
+        Difference::Point { curve, at, was, is } => {
+            let (place, unit) = match curve {
+                Curve::Cache => (format!("throughput with {at} units of cache"), "pps"),
+                Curve::Throughput => ("throughput".to_owned(), "pps"),
+                Curve::Latency => (format!("latency at load {}", f64::from(*at) / 100.0), " us"),
+            };
+            let figure = |value: f64| match curve {
+                Curve::Latency => format!("{value:.1}"),
+                _ => short(value),
+            };
+            let more = is.value - was.value;
+            let sign = if more < 0.0 { '-' } else { '+' };
+            let share = percent((more.abs() / was.value).min(1.0));
+            format!(
+                "{place}: {}{unit} ± {}, then {}{unit} ± {} ({sign}{share})",
+                figure(was.value),
+                figure(was.noise),
+                figure(is.value),
+                figure(is.noise)
+            )
+        }
+    }
+}

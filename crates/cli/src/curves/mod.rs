@@ -1,0 +1,368 @@
+//! `tailwater profile latency`, `cache` and `all`: curves of a chain; `diff` and `curves`: what becomes of them.
+
+mod args;
+mod diff;
+
+pub use args::{
+    CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs,
+};
+pub use diff::diff;
+
+use crate::args::{LoadArgs, ReportOutput};
+use crate::error::CliError;
+use crate::html;
+use crate::input::{self, Traffic};
+use crate::profile::{GENERATED, as_it_is};
+use crate::progress::Measuring;
+use crate::run::{check_output, check_writable, json, stop_on_signals};
+use crate::table;
+use crate::{complain, print};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+use tailwater_dataplane::cores::{KeepOff, default_core};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_profile::cache::{CacheControl, CacheError, Pirate, sharing};
+use tailwater_profile::curve::{Measured, Point};
+use tailwater_profile::profiles::{
+    CacheProfile, ChainProfile, Key, LatencyProfile, MAX_TEXT, Machine, Profiles, placement,
+};
+use tailwater_profile::{
+    Fnv, SweepError, SweepOptions, cache_curve, fingerprint, load_curve, uniform,
+};
+use tailwater_traffic::Trace;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Latency over load.
+    Latency,
+    /// Throughput over cache.
+    Cache,
+    /// Both.
+    All,
+}
+
+/// Frames of uniform traffic, if nothing is said: the shortest.
+const FRAME: u16 = 60;
+
+/// Measures curves of a chain, prints them and adds them to a file.
+pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
+    // What is quick to check comes before what takes time.
+    let mut spec = ChainSpec::read(&args.chain)?;
+    crate::profile::set_objective(&mut spec, args.slo)?;
+    let traffic = match args.flows {
+        Some(_) => None,
+        None => {
+            let name = args.traffic.as_deref().unwrap_or("backbone".as_ref());
+            Some(Traffic::named(name)?)
+        }
+    };
+    let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
+    // Files that are there are added to; what is none, is refused before anything is measured.
+    let mut profiles = match fs::metadata(&file) {
+        Ok(found) if found.len() > 0 => Profiles::read(&file)?,
+        _ => Profiles::default(),
+    };
+    check_output("--file", &file, &args.chain, traffic.as_ref())?;
+    if let Some(report) = &args.report {
+        check_output("--report", report, &args.chain, traffic.as_ref())?;
+        check_writable("--report", report, std::iter::once(&*file))?;
+    }
+    let core = args.core.unwrap_or_else(default_core);
+    if part != Part::Latency {
+        pirate_core(core, args.pirate_core)?;
+    }
+    let (trace, name) = load(args, traffic, &spec)?;
+    let stop = stop_on_signals()?;
+    let options = SweepOptions {
+        core,
+        seed: args.seed,
+        run_time: args.run_time,
+    };
+    let mut profile = ChainProfile {
+        key: Key {
+            chain: spec.name.clone(),
+            configuration: fingerprint(&spec),
+            traffic: name,
+            machine: Machine::of(core),
+        },
+        cache: None,
+        latency: None,
+    };
+    {
+        let mut measuring = Measuring::new();
+        let _elsewhere = KeepOff::new(&[core]);
+        if part != Part::Cache {
+            let curve = load_curve(&spec, &trace, &options, &stop, |step| measuring.show(step));
+            profile.latency = Some(curve.map_err(CliError::Sweep)?);
+        }
+        if part != Part::Latency {
+            let pirate = Pirate::new(core, args.pirate_core, &stop);
+            let mut pirate = pirate.map_err(|error| CliError::Sweep(SweepError::Cache(error)))?;
+            let control: &mut dyn CacheControl = &mut pirate;
+            let curve = cache_curve(&spec, &trace, &options, control, &stop, |step| {
+                measuring.show(step);
+            });
+            profile.cache = Some(curve.map_err(CliError::Sweep)?);
+        }
+    }
+    profiles.merge(profile.clone());
+    write(&file, &profiles.to_string())?;
+    if let Some(report) = &args.report {
+        write(
+            report,
+            &html::profiles(&profiles, &file, SystemTime::now())?,
+        )?;
+    }
+    print(&match args.output {
+        ReportOutput::Table => table::profile(&profile, &file),
+        ReportOutput::Json => json(&Document::new(&profile, &file))?,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether there is a core for the pirate.
+fn pirate_core(core: usize, beside: Option<usize>) -> Result<(), CliError> {
+    let others = sharing(core);
+    match beside {
+        Some(beside) if !others.contains(&beside) => Err(CliError::Input(format!(
+            "--pirate-core: expected another core that shares the last-level cache of core {core}, found {beside}"
+        ))),
+        None if others.is_empty() => Err(CliError::Input(CacheError::Alone { core }.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// The traffic, and what it is called in profiles: what is called the same is the same.
+fn load(
+    args: &MeasureArgs,
+    traffic: Option<Traffic>,
+    spec: &ChainSpec,
+) -> Result<(Trace, String), CliError> {
+    let Some(traffic) = traffic else {
+        let (flows, frame) = (args.flows.unwrap_or(1), args.frame.unwrap_or(FRAME));
+        let name = format!("{flows} flows, frames of {frame} bytes, seed {}", args.seed);
+        return Ok((uniform(flows, frame, args.seed)?, name));
+    };
+    let load = LoadArgs {
+        skip_bad_packets: args.skip_bad_packets,
+        ..as_it_is(args.seed)
+    };
+    let untimed = matches!(traffic, Traffic::File(_));
+    let loaded = input::load(traffic, &load, Some(GENERATED), untimed, &spec.match_)?;
+    let told = loaded.notices.iter();
+    told.for_each(|notice| complain("notice", notice));
+    let trace = loaded.trace;
+    let name = match untimed {
+        false => format!("{}, seed {}", trace.name(), args.seed),
+        true => {
+            let mut contents = Fnv::default();
+            (0..trace.len()).for_each(|packet| contents.bytes(trace.packet(packet)));
+            let name = Path::new(trace.name()).file_name().unwrap_or_default();
+            let name = name.to_string_lossy().replace(char::is_control, "?");
+            let most = MAX_TEXT - 32;
+            let end = (0..=name.len().min(most)).rev();
+            let end = end.into_iter().find(|end| name.is_char_boundary(*end));
+            format!("{}, contents {contents}", &name[..end.unwrap_or(0)])
+        }
+    };
+    Ok((trace, name))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), CliError> {
+    fs::write(file, text).map_err(|source| CliError::Report {
+        file: file.display().to_string(),
+        source,
+    })
+}
+
+/// Where a chain's curves are if nothing else is said: `edge.curves.yaml` for `edge.yaml`.
+fn beside(chain: &Path) -> PathBuf {
+    chain.with_extension("curves.yaml")
+}
+
+/// Prints profiles as `tailwater place` reads them.
+pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
+    let mut profiles = Profiles::read(&args.file)?;
+    if let Some(traffic) = &args.traffic {
+        profiles
+            .list
+            .retain(|profile| profile.key.traffic == *traffic);
+    }
+    let file = crate::text::one_line(&args.file.display().to_string());
+    if profiles.list.is_empty() {
+        return Err(CliError::Input(format!(
+            "{file}: no profile has this traffic (--traffic)"
+        )));
+    }
+    let here = Machine::of(default_core());
+    let (machine, label) = match &args.machine {
+        Some(label) => (None, label.clone()),
+        None => (Some(&here), here.label()),
+    };
+    let text = placement(&profiles, machine, &label).map_err(|error| {
+        let hint = match error {
+            tailwater_profile::profiles::CurvesError::Elsewhere { .. } => {
+                "; --machine says what that one is called in the cluster"
+            }
+            _ => "",
+        };
+        CliError::Input(format!("{file}: {error}{hint}"))
+    })?;
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `--output json` prints. Field names are stable.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    chain: String,
+    configuration: String,
+    traffic: String,
+    machine: MachineDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<CacheDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency: Option<LatencyDocument>,
+    file: String,
+}
+
+#[derive(Debug, Serialize)]
+struct MachineDocument {
+    processor: String,
+    megahertz: u32,
+    cache_bytes: u64,
+    cache_ways: u32,
+    private_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct CacheDocument {
+    method: String,
+    usable_bytes: u64,
+    points: Vec<CachePoint>,
+    not_held: Vec<NotHeldPoint>,
+}
+
+#[derive(Debug, Serialize)]
+struct CachePoint {
+    bytes: u64,
+    pps: f64,
+    noise_pps: f64,
+    runs: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct NotHeldPoint {
+    bytes: u64,
+    misses: f64,
+    pps: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyDocument {
+    throughput_pps: f64,
+    throughput_noise_pps: f64,
+    percentile: f64,
+    points: Vec<LoadPoint>,
+    objective_us: f64,
+    objective_percentile: f64,
+    non_drop_pps: Option<f64>,
+    partial_drop_pps: Option<f64>,
+    objective_pps: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct LoadPoint {
+    load: f64,
+    us: f64,
+    noise_us: f64,
+    runs: u32,
+}
+
+impl Document {
+    /// Of a profile that is in a file.
+    pub fn new(profile: &ChainProfile, file: &Path) -> Document {
+        let key = &profile.key;
+        let machine = &key.machine;
+        let bytes = |kibibytes: u32| u64::from(kibibytes) * 1024;
+        Document {
+            chain: key.chain.clone(),
+            configuration: key.configuration.clone(),
+            traffic: key.traffic.clone(),
+            machine: MachineDocument {
+                processor: machine.processor.clone(),
+                megahertz: machine.megahertz,
+                cache_bytes: bytes(machine.cache_kibibytes),
+                cache_ways: machine.cache_ways,
+                private_bytes: bytes(machine.private_kibibytes),
+            },
+            cache: profile.cache.as_ref().map(cache_document),
+            latency: profile.latency.as_ref().map(latency_document),
+            file: file.display().to_string(),
+        }
+    }
+}
+
+fn cache_document(cache: &CacheProfile) -> CacheDocument {
+    let points = cache
+        .points
+        .iter()
+        .map(|Point { at, measured }| CachePoint {
+            bytes: cache.bytes(*at),
+            pps: measured.value,
+            noise_pps: measured.noise,
+            runs: measured.runs,
+        });
+    let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
+        bytes: cache.bytes(point.at),
+        misses: point.misses,
+        pps: point.measured.value,
+    });
+    CacheDocument {
+        method: cache.method.to_string(),
+        usable_bytes: cache.bytes(cache.most_units),
+        points: points.collect(),
+        not_held: not_held.collect(),
+    }
+}
+
+fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
+    let points = latency.points.iter().map(|point| {
+        let Measured { value, noise, runs } = point.measured;
+        LoadPoint {
+            load: f64::from(point.at) / 100.0,
+            us: value,
+            noise_us: noise,
+            runs,
+        }
+    });
+    LatencyDocument {
+        throughput_pps: latency.throughput.value,
+        throughput_noise_pps: latency.throughput.noise,
+        percentile: latency.percentile,
+        points: points.collect(),
+        objective_us: latency.objective_us,
+        objective_percentile: latency.objective_percentile,
+        non_drop_pps: latency.ndr,
+        partial_drop_pps: latency.pdr,
+        objective_pps: latency.objective_rate,
+    }
+}
+
+/// All profiles of a file, for its page.
+pub fn documents(profiles: &Profiles, file: &Path) -> Vec<Document> {
+    let all = profiles.list.iter();
+    all.map(|profile| Document::new(profile, file)).collect()
+}
+
+/// A profile's chain and traffic, for people.
+pub fn title(profile: &ChainProfile) -> String {
+    let mut title = profile.key.chain.clone();
+    let _ = write!(title, " ({})", crate::text::one_line(&profile.key.traffic));
+    title
+}

@@ -1,0 +1,267 @@
+//! The page of `tailwater profile --report`.
+
+use super::charts::Figure;
+use super::scale::Scale;
+use super::svg::{ACROSS, Chart, UP};
+use super::text::{escape, micros, significant, utc};
+use super::{begin, draw, end, json};
+use crate::curves::{documents, title};
+use crate::error::CliError;
+use crate::text::{percent, short};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::SystemTime;
+use tailwater_profile::curve::Point;
+use tailwater_profile::profiles::{ChainProfile, Profiles};
+
+/// Colours of lines; more profiles begin again.
+const COLOURS: [&str; 10] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"];
+/// The most profiles that are drawn.
+const MOST: usize = 40;
+
+/// A page with all curves of a file, which was written at `ended`.
+///
+/// # Errors
+/// If the document cannot be written as JSON.
+pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<String, CliError> {
+    let mut page = begin("Profiles of chains");
+    let names: Vec<String> = profiles.list.iter().map(title).collect();
+    let left_out = match profiles.list.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!("; the first {MOST} are drawn, {more} are not"),
+    };
+    let _ = write!(
+        page,
+        "<header>\n<p class=\"product\">Tailwater profiles</p>\n<h1>Profiles of chains</h1>\n\
+         <p class=\"about\">{}{left_out}</p>\n</header>\n<main>\n<div class=\"grid\">\n",
+        escape(&file.display().to_string())
+    );
+    let shown = || {
+        let all = profiles.list.iter().zip(&names).take(MOST).enumerate();
+        all.map(|(i, (profile, name))| (COLOURS[i % COLOURS.len()], profile, name.as_str()))
+    };
+    for figure in [cache(shown()), absolute(shown()), latency(shown())] {
+        draw(&mut page, &figure);
+    }
+    page.push_str("</div>\n");
+    rates(&mut page, shown());
+    let json = json(&documents(profiles, file))?;
+    let when = format!(" on {}", utc(ended));
+    end(&mut page, &when, "profiling.md", (&json, true));
+    Ok(page)
+}
+
+/// A line, its colour, its name, and what is shown over its points.
+struct Line<'p> {
+    colour: &'static str,
+    name: &'p str,
+    points: Vec<((f64, f64), String)>,
+}
+
+type Shown<'p> = (&'static str, &'p ChainProfile, &'p str);
+
+/// Throughput over cache as a share of the highest: chains of all speeds in one picture.
+fn cache<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
+    let lines = over_cache(shown, |value, most| value / most);
+    let whole = |_: f64| 1.0;
+    chart(
+        "cache",
+        "Throughput over cache, relative",
+        "Packets a second as a share of the chain's highest, over the cache that it has. Points that the pirate could \
+         not hold are left out.",
+        "MiB of last-level cache",
+        &lines,
+        whole,
+        |value| format!("{} %", significant(value * 100.0, 3)),
+    )
+}
+
+/// Throughput over cache in packets a second.
+fn absolute<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
+    let lines = over_cache(shown, |value, _| value);
+    chart(
+        "throughput",
+        "Throughput over cache",
+        "Packets a second of one core that always has more.",
+        "MiB of last-level cache",
+        &lines,
+        |most| most,
+        short,
+    )
+}
+
+fn over_cache<'p>(
+    shown: impl Iterator<Item = Shown<'p>>,
+    figure: fn(f64, f64) -> f64,
+) -> Vec<Line<'p>> {
+    let lines = shown.filter_map(|(colour, profile, name)| {
+        let cache = profile.cache.as_ref()?;
+        let values = cache.points.iter().map(|point| point.measured.value);
+        let most = values.fold(f64::MIN_POSITIVE, f64::max);
+        let points = cache.points.iter().map(|point| {
+            let mebibytes = cache.bytes(point.at) as f64 / f64::from(1 << 20);
+            let words = format!("{name}\n{mebibytes:.1} MiB: {}", words(point, short, "pps"));
+            ((mebibytes, figure(point.measured.value, most)), words)
+        });
+        Some(Line {
+            colour,
+            name,
+            points: points.collect(),
+        })
+    });
+    lines.collect()
+}
+
+fn latency<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
+    let lines = shown.filter_map(|(colour, profile, name)| {
+        let latency = profile.latency.as_ref()?;
+        let points = latency.points.iter().map(|point| {
+            let load = f64::from(point.at) / 100.0;
+            let words = format!(
+                "{name}\nload {load:.2}: p{} {}",
+                latency.percentile,
+                words(point, micros, "")
+            );
+            ((load * 100.0, point.measured.value), words)
+        });
+        Some(Line {
+            colour,
+            name,
+            points: points.collect(),
+        })
+    });
+    let lines: Vec<Line<'_>> = lines.collect();
+    let all = || {
+        lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .map(|point| point.0.1)
+    };
+    let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
+    let least = all().fold(f64::INFINITY, f64::min);
+    if least.is_finite() {
+        let most = all().fold(least, f64::max);
+        let y = Scale::log(least.max(0.01) * 0.9, most * 1.1, UP);
+        body = drawn(
+            Scale::linear(100.0, ACROSS),
+            y,
+            "load, %",
+            &lines,
+            micros,
+            "Latency over load",
+        );
+    }
+    Figure {
+        id: "latency".to_owned(),
+        heading: "Latency over load".to_owned(),
+        caption: "The promised percentile of latency, over the load as a share of what the chain takes; packets come \
+                  evenly spaced."
+            .to_owned(),
+        legend: legend(&lines),
+        tall: false,
+        body,
+    }
+}
+
+fn words(point: &Point, figure: impl Fn(f64) -> String, unit: &str) -> String {
+    let measured = &point.measured;
+    format!(
+        "{}{unit} ± {} ({} runs)",
+        figure(measured.value),
+        percent(measured.relative_noise().min(1.0)),
+        measured.runs
+    )
+}
+
+fn chart(
+    id: &str,
+    heading: &str,
+    caption: &str,
+    across: &str,
+    lines: &[Line<'_>],
+    top: impl Fn(f64) -> f64,
+    tick: impl Fn(f64) -> String,
+) -> Figure {
+    let all = || {
+        lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .map(|point| point.0)
+    };
+    let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
+    let most = all().map(|point| point.1).fold(0.0, f64::max);
+    if most > 0.0 {
+        let widest = all().map(|point| point.0).fold(0.0, f64::max);
+        let (x, y) = (
+            Scale::from_zero(widest, ACROSS),
+            Scale::from_zero(top(most), UP),
+        );
+        body = drawn(x, y, across, lines, tick, heading);
+    }
+    Figure {
+        id: id.to_owned(),
+        heading: heading.to_owned(),
+        caption: caption.to_owned(),
+        legend: legend(lines),
+        tall: false,
+        body,
+    }
+}
+
+fn drawn(
+    x: Scale,
+    y: Scale,
+    across: &str,
+    lines: &[Line<'_>],
+    tick: impl Fn(f64) -> String,
+    summary: &str,
+) -> String {
+    let mut chart = Chart::new(x, y);
+    chart.x_axis(7, |value| significant(value, 4), across);
+    chart.y_axis(6, tick);
+    for line in lines {
+        let points: Vec<_> = line.points.iter().map(|(point, _)| Some(*point)).collect();
+        chart.line(line.colour, &points);
+        for (point, words) in &line.points {
+            chart.dot(line.colour, *point);
+            chart.hover_dot(*point, words);
+        }
+    }
+    chart.finish(summary)
+}
+
+fn legend(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
+    lines
+        .iter()
+        .map(|line| (line.colour, line.name.to_owned()))
+        .collect()
+}
+
+/// The highest rates that keep promises.
+fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
+    let mut rows = String::new();
+    for (_, profile, name) in shown {
+        let Some(latency) = &profile.latency else {
+            continue;
+        };
+        let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), short);
+        let _ = writeln!(
+            rows,
+            "<tr><th scope=\"row\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td></tr>",
+            escape(name),
+            short(latency.throughput.value),
+            rate(latency.objective_rate),
+            rate(latency.ndr),
+            rate(latency.pdr)
+        );
+    }
+    if !rows.is_empty() {
+        let _ = write!(
+            page,
+            "<section class=\"card\" id=\"rates\">\n<h2>Rates, packets a second</h2>\n<table>\n<tr><th></th>\
+             <th>throughput</th><th>objective kept</th><th>no loss (NDR)</th><th>0.5 % lost (PDR)</th></tr>\n\
+             {rows}</table>\n</section>\n"
+        );
+    }
+}

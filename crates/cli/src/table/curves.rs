@@ -1,0 +1,91 @@
+//! Curves of a chain for a person.
+
+use super::Table;
+use crate::text::{fixed, one_line, percent, short};
+use std::path::Path;
+use tailwater_net::Nanos;
+use tailwater_profile::curve::Measured;
+use tailwater_profile::profiles::{CacheProfile, ChainProfile, LatencyProfile};
+
+/// The curves as text of at most 90 columns (machines may have longer names).
+pub fn profile(profile: &ChainProfile, file: &Path) -> String {
+    let mut table = Table(String::new());
+    table.line("chain", &profile.key.chain);
+    table.line("traffic", &one_line(&profile.key.traffic));
+    table.line("machine", &one_line(&profile.key.machine.to_string()));
+    table.line("profiles", &one_line(&file.display().to_string()));
+    if let Some(latency) = &profile.latency {
+        self::latency(&mut table, latency);
+    }
+    if let Some(cache) = &profile.cache {
+        self::cache(&mut table, cache);
+    }
+    table.0
+}
+
+fn latency(table: &mut Table, latency: &LatencyProfile) {
+    table.gap();
+    let title = format!("p{}, us", latency.percentile);
+    table.figure(&title, "", "at load; load 1 is what the chain takes");
+    for point in &latency.points {
+        let load = f64::from(point.at) / 100.0;
+        let words = format!("{load:.2} {}", noise(&point.measured));
+        table.figure("", &fixed(point.measured.value), &words);
+    }
+    table.gap();
+    table.figure("rates", "packets/s", "evenly spaced");
+    let most = format!("load 1 {}", noise(&latency.throughput));
+    table.figure("  throughput", &short(latency.throughput.value), &most);
+    let objective = Nanos((latency.objective_us * 1e3).round() as u64);
+    let kept = format!("{} % within {objective}", latency.objective_percentile);
+    for (name, rate, words) in [
+        ("  objective kept", latency.objective_rate, kept.as_str()),
+        ("  NDR", latency.ndr, "no packet lost"),
+        ("  PDR", latency.pdr, "at most 0.5 % lost"),
+    ] {
+        match rate {
+            Some(rate) => table.figure(name, &short(rate), words),
+            None => table.figure(
+                name,
+                "none",
+                &format!("{words}: not even at 5 % of the load"),
+            ),
+        }
+    }
+}
+
+fn cache(table: &mut Table, cache: &CacheProfile) {
+    table.gap();
+    let whole = cache.bytes(cache.most_units) >> 10;
+    let words = format!(
+        "with MiB of cache, of {:.1} that can be had ({})",
+        mebibytes(whole),
+        cache.method
+    );
+    table.figure("throughput", "packets/s", &words);
+    for point in &cache.points {
+        let size = mebibytes(cache.bytes(point.at) >> 10);
+        let words = format!("{size:.1} {}", noise(&point.measured));
+        table.figure("", &short(point.measured.value), &words);
+    }
+    for point in &cache.not_held {
+        let size = mebibytes(cache.bytes(point.at) >> 10);
+        let words = format!(
+            "{size:.1} not held: {} of the pirate's accesses missed",
+            percent(point.misses)
+        );
+        table.figure("", &short(point.measured.value), &words);
+    }
+}
+
+fn mebibytes(kibibytes: u64) -> f64 {
+    kibibytes as f64 / 1024.0
+}
+
+fn noise(measured: &Measured) -> String {
+    format!(
+        "(± {:.1} %, {} runs)",
+        measured.relative_noise() * 100.0,
+        measured.runs
+    )
+}
