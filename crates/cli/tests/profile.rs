@@ -362,6 +362,10 @@ fn every_flag_is_documented_and_every_documented_flag_is_there() {
             &["profile", "capacity"],
             include_str!("../../../docs/profile.md"),
         ),
+        (
+            &["profile", "all"],
+            include_str!("../../../docs/profiling.md"),
+        ),
     ] {
         let output = tailwater().arg("help").args(command).output().unwrap();
         assert!(output.status.success());
