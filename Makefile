@@ -117,7 +117,7 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
 	@tools/deps.sh build milp
-	@cargo bench --locked -p tailwater-placement --features milp --bench placement
+	@cargo bench --locked -p tailwater-placement --features milp --bench placement --bench on_demand
 
 bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
 	@tools/deps.sh build bench

@@ -13,6 +13,8 @@
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
 //! - [`admit`](mod@admit): answers to SLOs: admitted, or why not and what would fit; changes, lost servers;
 //! - [`migrate`]: from one plan to another without breaking a promise on the way;
+//! - [`on_demand`]: a server's cache, divided among on-demand instances while their load changes; [`lease`]: what the
+//!   controller lets a server divide by itself, and for how long;
 //! - [`bound`]: fewer servers than this cannot do;
 //! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
@@ -28,9 +30,11 @@ pub mod cluster;
 pub mod curve;
 pub mod demand;
 pub mod greedy;
+pub mod lease;
 pub mod migrate;
 #[cfg(feature = "milp")]
 pub mod milp;
+pub mod on_demand;
 pub mod plan;
 pub mod published;
 pub mod reconcile;

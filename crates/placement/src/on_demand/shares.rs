@@ -1,0 +1,132 @@
+//! Max-min fair shares: nobody gets more than it has a use for, and nobody could get more without taking from one
+//! that has no more than it does.
+
+/// A class that wants ways.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// What each of its instances has a use for, in ways.
+    pub demands: Vec<f64>,
+    /// Ways that it has now: of classes that are otherwise equal the one that has a way keeps it.
+    pub has: u16,
+}
+
+impl Claim {
+    /// The most ways that it has a use for, rounded up.
+    pub fn most(&self) -> u16 {
+        let all: f64 = self.demands.iter().sum();
+        (all - ROUNDING).ceil().max(0.0) as u16
+    }
+}
+
+/// Less than this of a way is rounding.
+const ROUNDING: f64 = 1e-6;
+
+/// The level up to which demands are met: `sum(min(demand, level))` is what there is, or all demands.
+pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
+    let mut demands: Vec<f64> = demands.into_iter().collect();
+    demands.sort_by(f64::total_cmp);
+    let (mut left, mut count) = (available.max(0.0), demands.len());
+    for demand in demands {
+        let part = left / count as f64;
+        if demand > part {
+            return part;
+        }
+        left -= demand;
+        count -= 1;
+    }
+    f64::INFINITY
+}
+
+/// Whole ways for classes, of so many; each gets `least` at least, for which there must be enough. Instances are
+/// filled to one [`level`]; what is lost by rounding down goes, a way at a time, to the class whose
+/// instances are filled least, of those that have a use for it.
+pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
+    let level = level(
+        claims
+            .iter()
+            .flat_map(|claim| claim.demands.iter().copied()),
+        f64::from(available),
+    );
+    let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(level)).sum() };
+    let whole = |claim: &Claim| ((filled(claim) + ROUNDING).floor() as u16).max(least);
+    let mut ways: Vec<u16> = claims.iter().map(whole).collect();
+    // Up to where its instances are filled.
+    let each = |ways: u16, claim: &Claim| level(claim.demands.iter().copied(), f64::from(ways));
+    let sum = |ways: &[u16]| ways.iter().map(|&w| u32::from(w)).sum::<u32>();
+    while sum(&ways) > u32::from(available) {
+        let rich = (0..claims.len()).filter(|&i| ways[i] > least);
+        let rich =
+            rich.max_by(|&i, &j| each(ways[i], &claims[i]).total_cmp(&each(ways[j], &claims[j])));
+        match rich {
+            Some(i) => ways[i] -= 1,
+            None => return ways,
+        }
+    }
+    while sum(&ways) < u32::from(available) {
+        let poor = (0..claims.len()).filter(|&i| ways[i] < claims[i].most());
+        let poor = poor.min_by(|&i, &j| {
+            let by_share = each(ways[i], &claims[i]).total_cmp(&each(ways[j], &claims[j]));
+            by_share.then((claims[i].has <= ways[i]).cmp(&(claims[j].has <= ways[j])))
+        });
+        match poor {
+            Some(i) => ways[i] += 1,
+            None => break,
+        }
+    }
+    ways
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn claim(demands: &[f64], has: u16) -> Claim {
+        Claim {
+            demands: demands.to_vec(),
+            has,
+        }
+    }
+
+    #[test]
+    fn small_demands_are_met_and_large_ones_share_the_rest() {
+        let claims = [claim(&[2.0], 0), claim(&[9.0], 0), claim(&[20.0], 0)];
+        assert_eq!(shares(&claims, 18, 1), [2, 8, 8]);
+        assert_eq!(shares(&claims, 40, 1), [2, 9, 20]);
+        // A class counts for as many as are in it.
+        let claims = [claim(&[4.0, 4.0, 0.5], 0), claim(&[9.0], 0)];
+        assert_eq!(shares(&claims, 10, 1), [7, 3]);
+    }
+
+    #[test]
+    fn who_has_the_odd_way_keeps_it() {
+        let claims = |has: [u16; 3]| has.map(|has| claim(&[9.0], has));
+        assert_eq!(shares(&claims([3, 4, 3]), 10, 1), [3, 4, 3]);
+        assert_eq!(shares(&claims([3, 3, 4]), 10, 1), [3, 3, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_can_get_more_from_one_that_has_no_more(
+            demands in prop::collection::vec(1u16..20, 1..12),
+            available in 12u16..32,
+            has in prop::collection::vec(0u16..8, 12),
+        ) {
+            let claims: Vec<Claim> = demands.iter().zip(&has)
+                .map(|(&d, &has)| claim(&[f64::from(d)], has)).collect();
+            let ways = shares(&claims, available, 1);
+            let (sum, all): (u16, u16) = (ways.iter().sum(), demands.iter().sum());
+            prop_assert_eq!(sum, all.min(available));
+            for i in 0..ways.len() {
+                prop_assert!(ways[i] >= 1 && ways[i] <= demands[i]);
+                for j in 0..ways.len() {
+                    prop_assert!(ways[i] == demands[i] || ways[j] <= ways[i] + 1, "{:?} of {:?}", ways, demands);
+                }
+            }
+            // What is settled stays: the same shares again, with them as what each has.
+            let again: Vec<Claim> = claims.iter().zip(&ways)
+                .map(|(c, &has)| Claim { has, ..c.clone() }).collect();
+            prop_assert_eq!(shares(&again, available, 1), ways);
+        }
+    }
+}
