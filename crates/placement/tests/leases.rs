@@ -11,7 +11,7 @@ const ONE: Amount = Amount { cores: 0, ways: 1 };
 const SLOW: u64 = 3;
 const FAST: u64 = 5;
 /// Steps of real time, requests and grants under way, restarts.
-const STEPS: u64 = 4;
+const STEPS: u64 = 3;
 const MESSAGES: usize = 2;
 
 /// A lease of two steps; clocks go at three quarters to five quarters of real time.

@@ -278,7 +278,10 @@ impl OnDemand {
         let patience = self.config.patience.max(1);
         let calm =
             |want: &Want| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
-        self.isolated.retain(|name| !calm(&self.wants[name]));
+        // While ways are short, one that holds more than its share would be taken out again at once.
+        let short = self.short;
+        self.isolated
+            .retain(|name| short || !calm(&self.wants[name]));
         let lateness = |seen: &Observed| {
             let latency = seen.latency.map_or(0.0, |latency| latency.0 as f64);
             latency / seen.objective.0.max(1) as f64

@@ -41,13 +41,13 @@ pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
 /// filled to one [`level`]; what is lost by rounding down goes, a way at a time, to the class whose
 /// instances are filled least, of those that have a use for it.
 pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
-    let level = level(
+    let most = level(
         claims
             .iter()
             .flat_map(|claim| claim.demands.iter().copied()),
         f64::from(available),
     );
-    let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(level)).sum() };
+    let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(most)).sum() };
     let whole = |claim: &Claim| ((filled(claim) + ROUNDING).floor() as u16).max(least);
     let mut ways: Vec<u16> = claims.iter().map(whole).collect();
     // Up to where its instances are filled.
