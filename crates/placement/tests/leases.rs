@@ -88,9 +88,7 @@ impl World {
                 .expect("it is allowed");
         });
         if self.requests.len() < MESSAGES {
-            for wants in [ALL] {
-                add(&|world| world.requests.push(world.holder.request(now, wants)));
-            }
+            add(&|world| world.requests.push(world.holder.request(now, ALL)));
         }
         for request in &self.requests {
             if self.grants.len() < MESSAGES {

@@ -370,7 +370,7 @@ impl OnDemand {
                         && class.instances == [&*seen[group.members[0]].name]
                 }
             };
-            if let Some(at) = left.iter().position(|class| same(&class)) {
+            if let Some(at) = left.iter().position(same) {
                 let class = left.remove(at);
                 (group.class, group.has) = (Some(class.name.clone()), class.mask.ways());
             }
@@ -382,7 +382,7 @@ impl OnDemand {
                     .iter()
                     .any(|&i| class.instances.contains(&seen[i].name))
             };
-            let at = left.iter().position(|class| mine(&class)).unwrap_or(0);
+            let at = left.iter().position(mine).unwrap_or(0);
             if at < left.len() {
                 let class = left.remove(at);
                 (group.class, group.has) = (Some(class.name.clone()), class.mask.ways());
@@ -397,7 +397,7 @@ impl OnDemand {
             let brought: u16 = left
                 .iter()
                 .copied()
-                .filter(|class| names(&class))
+                .filter(names)
                 .map(|c| c.mask.ways())
                 .sum();
             shared.has += brought;

@@ -133,11 +133,11 @@ pub fn arrange(usable: u32, pieces: &[Piece]) -> Option<Vec<WayMask>> {
     let (order, masks) = found.or_else(|| {
         let jumps = (0..order.len()).flat_map(|from| {
             let order = &order;
-            (0..order.len()).filter_map(move |to| {
+            (0..order.len()).map(move |to| {
                 let mut order = order.clone();
                 let piece = order.remove(from);
                 order.insert(to, piece);
-                Some(order)
+                order
             })
         });
         let jumps =
