@@ -67,6 +67,7 @@ check: ## formatting, lints, documentation
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	@tools/with-dpdk.sh cargo clippy --locked --all-targets $(WITH_DPDK) -- -D warnings
+	@tools/milp.sh clippy
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
@@ -118,6 +119,9 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
 	@tools/deps.sh build milp
 	@cargo bench --locked -p tailwater-placement --features milp --bench placement --bench on_demand
+	@if tools/with-milp.sh; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
+	else echo "without HiGHS (see \`tools/with-milp.sh true\`), its rows are left out" >&2; \
+	cargo bench --locked -p tailwater-placement --bench placement; fi
 
 bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
 	@tools/deps.sh build bench

@@ -133,11 +133,12 @@ ports() {
     optional curl iperf3 openssl tcpreplay ethtool
 }
 
-# libclang has no program that it could be known by.
+# What is there of it, tools/with-milp.sh knows.
 milp() {
-    local missing=()
+    tools/with-milp.sh && return
+    local missing=(libclang-dev)
     have cmake || missing+=(cmake)
-    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=(libclang-dev)
+    have c++ || missing+=(g++)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
         say "going on without ${missing[*]}: what needs it is skipped"
 }

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs a command where HiGHS can be built; elsewhere says what is missing, and that it is skipped.
+# Without a command: whether it can (0 or 1), and nothing is said.
+#
+# usage: tools/with-milp.sh [COMMAND...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# libclang has no program that it could be known by. Its C++ library, libclang-cpp, is another one.
+libclang() {
+    local folder name
+    [ -f "${LIBCLANG_PATH:-}" ] && return
+    for folder in "${LIBCLANG_PATH:-/usr/lib}" /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib /usr/local/lib; do
+        for name in libclang.so "libclang.so.*" "libclang-[0-9]*.so" "libclang-[0-9]*.so.*"; do
+            compgen -G "$folder/$name" >/dev/null && return
+        done
+    done
+    return 1
+}
+
+missing=()
+command -v cmake >/dev/null 2>&1 || missing+=(cmake)
+command -v c++ >/dev/null 2>&1 || missing+=("a C++ compiler")
+libclang || missing+=(libclang)
+if [ ${#missing[@]} -eq 0 ]; then
+    [ $# -eq 0 ] || exec "$@"
+    exit 0
+fi
+[ $# -gt 0 ] || exit 1
+names=$(printf ' and %s' "${missing[@]}")
+echo "skipped, for want of ${names# and } (\`make deps\` installs it): $*"
