@@ -118,7 +118,7 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
 	@tools/deps.sh build milp
-	@cargo bench --locked -p tailwater-placement --features milp --bench placement --bench on_demand
+	@cargo bench --locked -p tailwater-placement --bench on_demand
 	@if tools/with-milp.sh; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
 	else echo "without HiGHS (see \`tools/with-milp.sh true\`), its rows are left out" >&2; \
 	cargo bench --locked -p tailwater-placement --bench placement; fi

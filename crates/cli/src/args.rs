@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::PortName;
+use tailwater_placement::improve::Saving;
 use tailwater_policy::catalog::Policy;
 use tailwater_traffic::convert::MOST_COPIES;
 
@@ -421,6 +422,9 @@ Examples:
   tailwater place examples/place/slos.yaml --cluster examples/place/cluster.yaml
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json
       Only what is new or changed is placed; SLOs that are no longer in the file leave.
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json --optimal --saving 5%
+      Also the plan with the fewest servers, and the moves to it, if it saves enough; --apply puts it in
+      the state. Only in builds with the feature `milp`.
 Exits with 3 if an SLO was denied.";
 
 /// What `tailwater place` is told.
@@ -443,6 +447,20 @@ pub struct PlaceArgs {
     )]
     #[arg(hide_possible_values = true)]
     pub scheduler: PlaceScheduler,
+    /// Look for the plan with the fewest servers, too, and for the moves to it (feature `milp`)
+    #[arg(long)]
+    pub optimal: bool,
+    /// How long to look for it
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::search)]
+    #[arg(requires = "optimal")]
+    pub time: Nanos,
+    /// What it must save to be proposed: servers, or a part of those in use
+    #[arg(long, value_name = "N|P%", default_value = "1", value_parser = values::saving)]
+    #[arg(requires = "optimal")]
+    pub saving: Saving,
+    /// Put the proposed plan into the state
+    #[arg(long, requires = "optimal", requires = "state")]
+    pub apply: bool,
     /// A table for people, or JSON for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]

@@ -1,10 +1,13 @@
 //! `tailwater place`: whether SLOs fit on a cluster, and where their instances go.
 
+mod optimal;
+
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
 use crate::print;
 use crate::run::{check_writable, json};
 use crate::text::{fixed, one_line, short};
+use optimal::{Optimal, available, optimal};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
@@ -17,6 +20,7 @@ use tailwater_placement::check::check;
 use tailwater_placement::demand::Unfit;
 use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::{Plan, Resource};
+use tailwater_placement::policing::{Policed, policed};
 use tailwater_placement::reconcile::{Answered, Course, Reconciled, reconcile};
 use tailwater_placement::schedule::Scheduler;
 use tailwater_placement::spec::{ClusterSpec, SloSet, StateSpec};
@@ -45,6 +49,9 @@ struct Document {
     removed: Vec<String>,
     /// Servers that had instances and are no longer there.
     lost_servers: Vec<String>,
+    /// What `--optimal` found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    optimal: Option<Optimal>,
 }
 
 /// An SLO.
@@ -76,10 +83,37 @@ struct Placed {
     node: u16,
     cores: u16,
     ways: u16,
+    /// What stands in front of its chain, of an SLO with a cap: the configuration of the function `policer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policer: Option<Policer>,
+}
+
+/// The configuration of `policer`: all packets together at one rate.
+#[derive(Debug, Serialize)]
+struct Policer {
+    limits: [Limit; 1],
+}
+
+#[derive(Debug, Serialize)]
+struct Limit {
+    rate: String,
+    burst: u64,
+}
+
+impl From<Policed> for Policer {
+    fn from(Policed { rate, burst }: Policed) -> Self {
+        let rate = format!("{rate}pps");
+        Policer {
+            limits: [Limit { rate, burst }],
+        }
+    }
 }
 
 /// Places SLOs, prints where, and keeps the state.
 pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
+    if args.optimal {
+        available()?;
+    }
     let set = SloSet::read(&args.slos)?;
     let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster)?;
     let mut earlier = Vec::new();
@@ -109,7 +143,7 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         crate::args::PlaceScheduler::Tailwater => &Tailwater,
         crate::args::PlaceScheduler::ResqGreedy => &ResqGreedy,
     };
-    let outcome = reconcile(&cluster, &earlier, &set.slos, scheduler);
+    let mut outcome = reconcile(&cluster, &earlier, &set.slos, &set.chains, scheduler);
     // Nothing is promised, or kept, that the curves do not bear out.
     if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
         return Err(CliError::System {
@@ -117,7 +151,19 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
             source: std::io::Error::other(violation.to_string()),
         });
     }
-    let document = document(&outcome, &name, scheduler.name());
+    let mut better = match args.optimal {
+        true => Some(optimal(&outcome.plan, args)?),
+        false => None,
+    };
+    if args.apply
+        && let Some(plan) = better.as_mut().and_then(|better| better.plan.take())
+    {
+        outcome.plan = plan;
+    }
+    let document = Document {
+        optimal: better,
+        ..document(&outcome, &name, scheduler.name())
+    };
     if let Some(path) = &args.state {
         write_state(path, &json(&StateSpec::new(&outcome.plan, &name))?)?;
     }
@@ -174,13 +220,16 @@ fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Doc
         slos,
         removed: outcome.removed.clone(),
         lost_servers: outcome.lost.clone(),
+        optimal: None,
     }
 }
 
 fn row(answered: &Answered, plan: &Plan) -> Row {
     let placed = plan.get(&answered.name);
     let instances = placed.into_iter().flat_map(|placed| {
-        placed.instances.iter().map(|instance| Placed {
+        let mut policed = policed(placed, plan.cluster()).into_iter();
+        placed.instances.iter().map(move |instance| Placed {
+            policer: policed.next().map(Policer::from),
             server: plan.cluster().servers()[instance.server].name.clone(),
             node: instance.node,
             cores: plan.cores(&placed.slo, instance.server).unwrap_or(0),
@@ -247,6 +296,7 @@ fn reason(denial: &Denial) -> String {
                 names.collect::<Vec<_>>().join(", or ")
             )
         }
+        Reason::Unkept => "its curves do not bear out any place that was found for it".to_owned(),
         Reason::Twice => "another SLO has its name".to_owned(),
     }
 }
@@ -310,6 +360,9 @@ fn table(document: &Document) -> String {
         fixed(above),
         document.least_servers,
     );
+    if let Some(optimal) = &document.optimal {
+        text.push_str(&optimal.table());
+    }
     text
 }
 
@@ -319,8 +372,13 @@ fn instance(instance: &Placed) -> String {
         node,
         cores,
         ways,
+        policer,
     } = instance;
     let plural = |n: u16| if n == 1 { "" } else { "s" };
     let (c, w) = (plural(*cores), plural(*ways));
-    format!("{server}/{node} ({cores} core{c}, {ways} way{w})")
+    let policer = policer.as_ref().map_or(String::new(), |policer| {
+        let [Limit { rate, burst }] = &policer.limits;
+        format!(", policer {{limits: [{{rate: {rate}, burst: {burst}}}]}}")
+    });
+    format!("{server}/{node} ({cores} core{c}, {ways} way{w}{policer})")
 }

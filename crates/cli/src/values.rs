@@ -6,6 +6,7 @@ use std::time::Duration;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::PortName;
+use tailwater_placement::improve::Saving;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
 
@@ -73,6 +74,25 @@ pub fn label(text: &str) -> Result<String, String> {
 /// How long cores are watched.
 pub fn watch(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(10)..=Nanos::from_secs(600))
+}
+
+/// How long a search takes at most.
+pub fn search(text: &str) -> Result<Nanos, String> {
+    duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(86_400))
+}
+
+/// What a plan must save: `2` servers, or `5%` of those in use.
+pub fn saving(text: &str) -> Result<Saving, String> {
+    const WHAT: &str = "expected servers, such as 2, or a part of those in use, such as 5%";
+    let found = match text.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().map(Saving::Percent),
+        None => text.parse().ok().map(Saving::Servers),
+    };
+    match found {
+        Some(Saving::Percent(percent)) if !(percent > 0.0 && percent <= 100.0) => Err(WHAT.into()),
+        Some(Saving::Servers(0)) | None => Err(WHAT.into()),
+        Some(saving) => Ok(saving),
+    }
 }
 
 /// Packets a second: `200000`, `200kpps`, `1.5Mpps`.

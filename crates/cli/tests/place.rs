@@ -102,7 +102,7 @@ fn slos_leave_and_servers_vanish() {
     let fewer = changed(
         &folder,
         "slos.yaml",
-        "    - {name: lab, chain: snort, onDemand: {mostInstances: 4}, latency: 120us}\n",
+        "    - {name: lab, chain: snort, onDemand: {mostInstances: 4}, latency: 120us, cap: 2Mpps}\n",
         "",
     );
     let (status, second) = document(&fewer, &left, &state);
@@ -162,6 +162,30 @@ fn wrong_files_are_told_in_one_line_and_leave_the_state_alone() {
             "[1.0, 27.1]",
             "[0.95, 27.1]",
             "expected loads up to 1, the last of them 1",
+        ),
+        (
+            "slos.yaml",
+            "chain: lpm, throughput: 12Mpps",
+            "chain: lpm, traffic: imix, throughput: 12Mpps",
+            "slos[1].traffic: expected the traffic of chain \"lpm\"'s curves, \"backbone\", found \"imix\"",
+        ),
+        (
+            "slos.yaml",
+            "chain: lpm, throughput: 12Mpps",
+            "chain: lpm, percentile: 99, throughput: 12Mpps",
+            "slos[1].percentile: expected the percentile of chain \"lpm\"'s curves, \"95\", found \"99\"",
+        ),
+        (
+            "slos.yaml",
+            "throughput: 12Mpps",
+            "throughput: 12Mpps, cap: 11Mpps",
+            "slos[1].cap: expected a cap of at least the throughput, 12000000pps, found 11000000pps",
+        ),
+        (
+            "cluster.yaml",
+            "name: server,",
+            "name: a-name-of-sixty-two-characters-which-is-a-label-but-not-with-01,",
+            "spec.servers[0].name: expected a name of which",
         ),
         (
             "cluster.yaml",
@@ -224,4 +248,202 @@ fn a_state_is_a_file_or_a_link_to_one_and_nothing_else_is_replaced() {
     assert_eq!(status, Some(0));
     assert!(link.is_symlink());
     assert!(!std::fs::read(&state).expect("the state").is_empty());
+}
+
+#[test]
+fn curves_of_one_chain_are_of_one_traffic_and_percentile() {
+    let folder = Folder::new();
+    let other = "        - machine: other\n          traffic: imix\n          percentile: 99\n          \
+                 throughput: [[2250, 1]]\n          latency: [[1.0, 1]]\n    - name: lpm";
+    let slos = changed(&folder, "slos.yaml", "    - name: lpm", other);
+    let (status, _, stderr) = place(&slos, &example("cluster.yaml"), &[]);
+    assert_eq!(status, Some(2));
+    assert!(
+        stderr.contains("found curves of traffic \"imix\", percentile 99"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_cap_is_told_as_the_policers_that_keep_it() {
+    let folder = Folder::new();
+    let slos = changed(
+        &folder,
+        "slos.yaml",
+        "throughput: 12Mpps",
+        "throughput: 12Mpps, cap: 13Mpps",
+    );
+    let cluster = example("cluster.yaml");
+    let (status, stdout, _) = place(&slos, &cluster, &["--output", "json"]);
+    assert_eq!(status, Some(0), "{stdout}");
+    let found: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    let mut sum = 0;
+    for instance in found["slos"][1]["instances"].as_array().expect("instances") {
+        // It is what a chain's spec takes.
+        let policer = &instance["policer"];
+        let spec = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: c}}\nspec:\n  functions:\n    - policer: {policer}\n  slo: {{latency: 20us}}\n"
+        );
+        tailwater_nf::spec::ChainSpec::parse(&spec, "chain.yaml", Path::new(""))
+            .unwrap_or_else(|error| panic!("{error}: {spec}"));
+        let rate = policer["limits"][0]["rate"].as_str().expect("a rate");
+        sum += rate
+            .trim_end_matches("pps")
+            .parse::<u64>()
+            .expect("a number");
+    }
+    assert_eq!(sum, 13_000_000);
+    // Others have none.
+    assert!(found["slos"][0]["instances"][0].get("policer").is_none());
+    let (_, stdout, _) = place(&slos, &cluster, &[]);
+    let mut lines = stdout.lines();
+    let row = lines.find(|line| line.starts_with("border"));
+    assert!(
+        row.is_some_and(|row| row.contains("policer {limits: [{rate: ")),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn all_terms_outlive_a_denied_change() {
+    let folder = Folder::new();
+    let (slos, cluster) = (example("slos.yaml"), example("cluster.yaml"));
+    let state = folder.0.join("state.json");
+    document(&slos, &cluster, &state);
+    let kept = std::fs::read(&state).expect("the state");
+    // Other terms that do not fit.
+    let changed = changed(
+        &folder,
+        "slos.yaml",
+        "chain: lpm, throughput: 12Mpps, latency: 20us, spread: true",
+        "chain: snort, throughput: 90Mpps, latency: 150us, apart: intrusion",
+    );
+    let (status, found) = document(&changed, &cluster, &state);
+    assert_eq!(status, Some(3), "{found}");
+    assert_eq!(std::fs::read(&state).expect("the state"), kept);
+    assert_eq!(found["slos"][1]["course"], "changed");
+    // Back to what it was, all of it is as before.
+    let (status, found) = document(&slos, &cluster, &state);
+    assert_eq!(status, Some(0));
+    assert_eq!(found["slos"][1]["course"], "kept");
+}
+
+#[cfg(not(feature = "milp"))]
+#[test]
+fn without_a_solver_optimal_is_refused_before_anything_is_written() {
+    let folder = Folder::new();
+    let state = folder.0.join("state.json");
+    let name = state.to_str().expect("a name in UTF-8");
+    let more = ["--state", name, "--optimal"];
+    let (status, stdout, stderr) = place(&example("slos.yaml"), &example("cluster.yaml"), &more);
+    assert_eq!((status, &*stdout), (Some(2), ""));
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("built without a solver"), "{stderr}");
+    assert!(stderr.contains("--features milp"), "{stderr}");
+    assert!(!state.exists());
+}
+
+#[test]
+fn what_only_a_search_takes_is_refused_without_one() {
+    let (slos, cluster) = (example("slos.yaml"), example("cluster.yaml"));
+    for (more, expected) in [
+        (&["--apply"][..], "--optimal"),
+        (&["--saving", "2"], "--optimal"),
+        (&["--time", "1s"], "--optimal"),
+        (&["--optimal", "--apply"], "--state"),
+        (&["--optimal", "--saving", "0"], "expected servers"),
+        (&["--optimal", "--saving", "101%"], "expected servers"),
+        (&["--optimal", "--saving", "NaN%"], "expected servers"),
+        (&["--optimal", "--time", "25h"], "expected a duration"),
+    ] {
+        let (status, stdout, stderr) = place(&slos, &cluster, more);
+        assert_eq!((status, &*stdout), (Some(2), ""), "{more:?}");
+        assert!(stderr.contains(expected), "{more:?}: {stderr}");
+    }
+}
+
+/// SLOs that ResQ's greedy needs more servers for than there must be.
+#[cfg(feature = "milp")]
+fn many(folder: &Folder) -> (PathBuf, PathBuf) {
+    let spec = std::fs::read_to_string(example("slos.yaml")).expect("an example");
+    let (chains, _) = spec.split_once("  slos:\n").expect("SLOs");
+    let mut text = format!("{chains}  slos:\n");
+    for i in 0..60 {
+        let (chain, rate) = [
+            ("stats", "3.3Mpps"),
+            ("lpm", "4.9Mpps"),
+            ("snort", "600kpps"),
+        ][i % 3];
+        text += &format!(
+            "    - {{name: {chain}-{i}, chain: {chain}, throughput: {rate}, latency: 150us}}\n"
+        );
+    }
+    let cluster = changed(folder, "cluster.yaml", "count: 4", "count: 40");
+    (folder.write("slos.yaml", text), cluster)
+}
+
+#[cfg(feature = "milp")]
+#[test]
+fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
+    let folder = Folder::new();
+    let (slos, cluster) = many(&folder);
+    let state = folder.0.join("state.json");
+    let name = state.to_str().expect("a name in UTF-8");
+    let (status, _, stderr) = place(
+        &slos,
+        &cluster,
+        &["--state", name, "--scheduler", "resq-greedy"],
+    );
+    assert_eq!((status, &*stderr), (Some(0), ""));
+    let before = std::fs::read(&state).expect("the state");
+    let optimal = |more: &[&str]| {
+        let all = ["--state", name, "--optimal", "--output", "json"];
+        let (status, stdout, stderr) = place(&slos, &cluster, &[&all, more].concat());
+        assert_eq!((status, &*stderr), (Some(0), ""));
+        serde_json::from_str::<serde_json::Value>(&stdout).expect("JSON")
+    };
+    // Told only.
+    let told = optimal(&[]);
+    let found = &told["optimal"];
+    assert_eq!(
+        (&found["proposed"], &found["applied"]),
+        (&true.into(), &false.into()),
+        "{found}"
+    );
+    assert_eq!(found["servers"], found["least_servers"]);
+    assert_eq!(found["gap"], 0.0);
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    assert_eq!(
+        number(&found["servers_before"]),
+        number(&found["servers"]) + number(&found["saved"])
+    );
+    assert_eq!(told["servers_used"], found["servers_before"]);
+    let steps = found["steps"].as_array().expect("steps");
+    assert!(number(&found["moved"]) > 0 && !steps.is_empty());
+    assert_eq!(std::fs::read(&state).expect("the state"), before);
+    // Too little for this threshold, even if it is to be applied.
+    let little = optimal(&["--saving", "90%", "--apply"]);
+    assert_eq!(little["optimal"]["proposed"], false);
+    assert!(
+        little["optimal"]["why_not"]
+            .as_str()
+            .is_some_and(|why| why.contains("--saving"))
+    );
+    assert_eq!(std::fs::read(&state).expect("the state"), before);
+    // In text.
+    let (_, text, _) = place(&slos, &cluster, &["--state", name, "--optimal"]);
+    assert!(text.contains("optimal: "), "{text}");
+    assert!(text.contains(" above the bound of "), "{text}");
+    assert!(text.contains("   1. "), "{text}");
+    assert!(text.contains("not applied: --apply"), "{text}");
+    let applied = optimal(&["--apply"]);
+    assert_eq!(applied["optimal"]["applied"], true);
+    assert_eq!(applied["servers_used"], found["servers"]);
+    assert_ne!(std::fs::read(&state).expect("the state"), before);
+    // From there nothing is left to save.
+    let again = optimal(&[]);
+    assert_eq!(again["servers_used"], found["servers"]);
+    assert_eq!(again["optimal"]["proposed"], false);
+    let kept = again["slos"].as_array().expect("rows").iter();
+    assert!(kept.clone().all(|row| row["course"] == "kept"));
 }

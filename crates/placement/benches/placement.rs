@@ -13,7 +13,7 @@ use tailwater_placement::cluster::Cluster;
 use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::Plan;
 use tailwater_placement::published::{ALL_WAYS, MIXES, Mix, TARGET, WAY_BYTES, server, slos};
-use tailwater_placement::schedule::{Request, Scheduler};
+use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
@@ -33,6 +33,11 @@ impl Printer {
     fn wants(&self, name: &str) -> bool {
         let wanted = self.wanted.as_deref();
         wanted.is_none_or(|part| name.contains(part))
+    }
+
+    /// Whether any of these names that begin alike is wanted: what it takes need not be worked out otherwise.
+    fn wants_any(&self, start: &str, ends: &[&str]) -> bool {
+        ends.iter().any(|end| self.wants(&format!("{start}/{end}")))
     }
 
     fn print(&self, name: &str, value: f64, unit: &str, more: &str) {
@@ -70,10 +75,7 @@ fn requests(mix: Mix, cluster: &Cluster) -> Vec<Request> {
 /// Admits all requests one after the other; the plan is checked by the curves.
 fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) -> Plan {
     let mut plan = Plan::new(cluster.clone());
-    for request in requests {
-        let instances = scheduler.place(&plan, request).expect("room");
-        plan.put(request, instances).expect("room");
-    }
+    place_all(scheduler, &mut plan, requests).expect("room");
     assert_eq!(check(cluster, plan.placed()), []);
     plan
 }
@@ -86,8 +88,11 @@ fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
         (&ResqGreedy as &dyn Scheduler, Some(published[1])),
         (&Tailwater, None),
     ] {
-        let plan = placed(scheduler, &cluster, &requests);
         let name = format!("placement/{}/{}/machines", mix.0, scheduler.name());
+        if !printer.wants(&name) {
+            continue;
+        }
+        let plan = placed(scheduler, &cluster, &requests);
         let bound = whole(plan.cheapest().servers());
         let published = published.map_or(String::new(), |p| format!(r#", "published": {p}"#));
         let more = format!(r#", "bound": {bound}{published}, "violations": 0"#);
@@ -99,6 +104,17 @@ fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
 
 /// Schedulers whose instances share caches, by the model of contention.
 fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2]) {
+    let ends = [
+        "agnostic/machines",
+        "agnostic/violations",
+        "even-cat/machines",
+        "even-cat/violations",
+        "elastic/machines",
+        "predictor/machines",
+    ];
+    if !printer.wants_any(&format!("placement/{}", mix.0), &ends) {
+        return;
+    }
     let slos = slos(mix).expect("published curves");
     let tenants: Vec<Tenant<'_>> = slos
         .iter()
@@ -172,7 +188,7 @@ fn different(count: usize, cluster: &Cluster) -> Vec<Request> {
 /// The time of an admission into 1,000 servers, most of which are in use.
 fn admission(printer: &Printer) {
     let name = "placement/admission/1000-servers";
-    if !printer.wants(name) {
+    if !printer.wants_any(name, &["p50", "p99", "most"]) {
         return;
     }
     let cluster = Cluster::uniform(server(), 1000).expect("servers");
@@ -229,7 +245,7 @@ mod milp {
     /// How long the program takes where all targets are different.
     pub fn speed(printer: &Printer) {
         for (count, servers, seconds, part) in [(200, 200, 60, 1000), (5000, 2500, 10, 500)] {
-            let name = format!("placement/different-{count}/milp");
+            let name = format!("placement/different-{count}/milp/machines");
             if !printer.wants(&name) {
                 continue;
             }
@@ -245,7 +261,7 @@ mod milp {
             let optimised = optimise(&cluster, &requests, effort).expect("a plan");
             let took = began.elapsed().as_secs_f64();
             let more = format!(r#", "tailwater": {greedy}, "seconds": {took:.1}"#);
-            print(printer, &format!("{name}/machines"), &optimised, &more);
+            print(printer, &name, &optimised, &more);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Admission: whether SLOs fit, where their instances go, and if not, why, and what would fit.
 
+use crate::check::check;
 use crate::demand::Unfit;
 use crate::plan::{Instance, Placed, Plan, PlanError, Resource};
-use crate::schedule::{Request, Scheduler};
+use crate::schedule::{MAX_INSTANCES, Request, Scheduler};
 use crate::slo::{Slo, Target};
 use tailwater_net::Nanos;
 
@@ -38,6 +39,8 @@ pub enum Reason {
     Room(Vec<Resource>),
     /// Another SLO has the name.
     Twice,
+    /// Where it was placed, its curves do not bear it out.
+    Unkept,
 }
 
 /// An SLO that would be admitted.
@@ -54,10 +57,7 @@ pub fn admit(plan: &mut Plan, slo: Slo, scheduler: &dyn Scheduler) -> Answer {
     match try_admit(plan, &slo, scheduler) {
         Ok(instances) => Answer::Admitted(instances),
         Err(reason) => Answer::Denied(Denial {
-            nearest: match reason {
-                Reason::Twice => Vec::new(),
-                _ => nearest(plan, &slo, scheduler),
-            },
+            nearest: nearest(plan, &slo, scheduler),
             reason,
         }),
     }
@@ -84,34 +84,38 @@ pub fn try_admit(
         return Err(room(plan));
     };
     match plan.put(&request, instances) {
-        Ok(()) => Ok(plan
-            .get(&slo.name)
-            .map(|placed| placed.instances.clone())
-            .unwrap_or_default()),
+        Ok(()) => kept(plan, slo).ok_or(Reason::Unkept),
         Err(PlanError::Twice(_)) => Err(Reason::Twice),
         Err(_) => Err(room(plan)),
     }
 }
 
-/// Gives an SLO that was admitted other terms. If they do not fit, the old ones stay.
-pub fn change(plan: &mut Plan, slo: Slo, scheduler: &dyn Scheduler) -> Answer {
-    let before = plan.remove(&slo.name);
-    let answer = admit(plan, slo, scheduler);
-    if let (Answer::Denied(_), Some(before)) = (&answer, before) {
-        // Its place is free: it just left it.
-        let _ = plan.put_again(before);
+/// The instances of an SLO that was just put into a plan, if they keep it by its curves; or it is taken out again.
+pub(crate) fn kept(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
+    let placed = plan.get(&slo.name)?;
+    if check(plan.cluster(), [placed]).is_empty() {
+        return Some(placed.instances.clone());
     }
-    answer
+    plan.remove(&slo.name);
+    None
 }
 
-/// What becomes of SLOs that were admitted, some of whose instances are gone: those that are left stay where they
-/// are, and others are added. Where that is not possible all of its instances are placed anew.
-pub fn repair(plan: &mut Plan, lost: Placed, scheduler: &dyn Scheduler) -> Answer {
+/// What becomes of SLOs that were admitted, some of whose instances are gone: those that are left and still do
+/// something stay where they are, and others are added. Where that is not possible all of its instances are placed
+/// anew.
+///
+/// # Errors
+/// Why that is not possible either; it is not in the plan then.
+pub fn repair(
+    plan: &mut Plan,
+    lost: Placed,
+    scheduler: &dyn Scheduler,
+) -> Result<Vec<Instance>, Reason> {
     let Placed { slo, instances, .. } = lost;
-    if let Some(instances) = completed(plan, &slo, &instances, scheduler) {
-        return Answer::Admitted(instances);
+    match completed(plan, &slo, &instances, scheduler) {
+        Some(instances) => Ok(instances),
+        None => try_admit(plan, &slo, scheduler),
     }
-    admit(plan, slo, scheduler)
 }
 
 /// Instances that are left, and what they lack.
@@ -121,35 +125,42 @@ fn completed(
     instances: &[Instance],
     scheduler: &dyn Scheduler,
 ) -> Option<Vec<Instance>> {
-    let Target::Reserved { throughput } = slo.target else {
-        return None;
-    };
-    if instances.is_empty() {
-        return None;
-    }
-    let mut request = Request::new(slo.clone(), plan.cluster()).ok()?;
-    let rate: f64 = instances
-        .iter()
-        .map(|instance| {
-            let kind = plan.cluster().servers()[instance.server].kind;
-            request.demand.rate(kind, instance.ways)
-        })
-        .sum();
-    let mut all = instances.to_vec();
-    if !request.demand.is_met(rate) {
-        // What is left is in its place while the rest is looked for.
-        plan.put(&request, all.clone()).ok()?;
-        request.slo.target = Target::Reserved {
-            throughput: throughput - rate,
-        };
-        let more = Request::new(request.slo.clone(), plan.cluster()).ok();
-        let found = more.and_then(|more| scheduler.place(plan, &more));
-        plan.remove(&slo.name);
-        all.extend(found?);
-    }
     let request = Request::new(slo.clone(), plan.cluster()).ok()?;
+    let rate_of = |instance: &Instance| {
+        let kind = plan.cluster().servers()[instance.server].kind;
+        request.demand.rate(kind, instance.ways)
+    };
+    // By new curves an instance may be too slow, or have too little cache, to count.
+    let mut all = instances.to_vec();
+    all.retain(|instance| rate_of(instance) > 0.0);
+    let rate: f64 = all.iter().map(rate_of).sum();
+    if all.is_empty() {
+        return None;
+    }
+    match slo.target {
+        Target::OnDemand { most } => all.truncate(most.into()),
+        Target::Reserved { .. } if request.demand.is_met(rate) => {}
+        Target::Reserved { throughput } => {
+            // What is left is in its place while the rest is looked for.
+            plan.put(&request, all.clone()).ok()?;
+            let rest = Target::Reserved {
+                throughput: throughput - rate,
+            };
+            let more = Slo {
+                target: rest,
+                ..slo.clone()
+            };
+            let more = Request::new(more, plan.cluster()).ok();
+            let found = more.and_then(|more| scheduler.place(plan, &more));
+            plan.remove(&slo.name);
+            all.extend(found?);
+        }
+    }
+    if all.len() > MAX_INSTANCES {
+        return None;
+    }
     plan.put(&request, all).ok()?;
-    plan.get(&slo.name).map(|placed| placed.instances.clone())
+    kept(plan, slo)
 }
 
 /// What there must be more of for an SLO to fit.
@@ -173,8 +184,11 @@ fn binding(plan: &Plan, request: &Request, scheduler: &dyn Scheduler) -> Vec<Res
     all.into_iter().filter(fits).collect()
 }
 
-/// The same SLO with less throughput, or with more latency.
-fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest> {
+/// The same SLO with less throughput, or with more latency, that a plan has room for now; none if it has the SLO.
+pub fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest> {
+    if plan.get(&slo.name).is_some() {
+        return Vec::new();
+    }
     let fits = |slo: &Slo| {
         Request::new(slo.clone(), plan.cluster())
             .is_ok_and(|request| scheduler.place(plan, &request).is_some())

@@ -1,4 +1,6 @@
-//! Whether a plan keeps what it promises, by the curves alone: nothing of what made the plan is believed.
+//! Whether a plan keeps what it promises, added up anew from its curves. With what made the plan it shares only how
+//! a curve is read between its points ([`curve`](crate::curve)) and the discount for isolation; what is left on
+//! servers, what instances do and who is where is not believed but counted.
 
 use crate::cluster::Cluster;
 use crate::plan::Placed;
@@ -133,7 +135,17 @@ pub fn check<'a>(
                 }
                 usize::MAX
             }
-            Target::OnDemand { most } => usize::from(most),
+            Target::OnDemand { most } => {
+                // However little is promised, it is more than nothing.
+                if rate <= 0.0 && !instances.is_empty() {
+                    violations.push(Violation::Throughput {
+                        slo: slo.name.clone(),
+                        rate,
+                        target: 1.0,
+                    });
+                }
+                usize::from(most)
+            }
         };
         if instances.is_empty() || instances.len() > most {
             violations.push(Violation::Instances {

@@ -6,6 +6,8 @@ use crate::demand::{Demand, Slot};
 const MOST_STEPS: usize = 20_000;
 /// Choices before the search makes do with even ones.
 const MOST_CHOICES: usize = 1000;
+/// Instances of all choices together, likewise: what bounds their memory.
+const MOST_SLOTS: usize = 1 << 16;
 /// Numbers of instances that are tried where there are too many choices.
 const MOST_EVEN: usize = 64;
 
@@ -45,6 +47,7 @@ pub fn choices(demand: &Demand, most: usize) -> Choices {
         most,
         chosen: Vec::new(),
         steps: 0,
+        slots: 0,
         found: Vec::new(),
     };
     if search.from(0, 0.0) {
@@ -72,6 +75,8 @@ struct Search<'a> {
     most: usize,
     chosen: Vec<usize>,
     steps: usize,
+    /// Instances of what was found.
+    slots: usize,
     found: Vec<Vec<Slot>>,
 }
 
@@ -80,7 +85,8 @@ impl Search<'_> {
     fn from(&mut self, first: usize, rate: f64) -> bool {
         for i in first..self.sizes.len() {
             self.steps += 1;
-            if self.steps > MOST_STEPS || self.found.len() > MOST_CHOICES {
+            let found = self.found.len();
+            if self.steps > MOST_STEPS || found > MOST_CHOICES || self.slots > MOST_SLOTS {
                 return false;
             }
             let left = self.most - self.chosen.len();
@@ -92,6 +98,7 @@ impl Search<'_> {
             let sum = rate + self.sizes[i].rate;
             let all = if self.demand.is_met(sum) {
                 if self.is_least(sum) {
+                    self.slots += self.chosen.len();
                     let slots = self.chosen.iter().map(|&i| self.sizes[i].slot);
                     self.found.push(slots.collect());
                 }

@@ -15,6 +15,8 @@
 //! - [`migrate`]: from one plan to another without breaking a promise on the way;
 //! - [`on_demand`]: a server's cache, divided among on-demand instances while their load changes; [`lease`]: what the
 //!   controller lets a server divide by itself, and for how long;
+//! - [`improve`]: whether another plan is worth its moves;
+//! - [`policing`]: which rates instances are policed at, of an SLO with a cap;
 //! - [`bound`]: fewer servers than this cannot do;
 //! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
@@ -30,12 +32,14 @@ pub mod cluster;
 pub mod curve;
 pub mod demand;
 pub mod greedy;
+pub mod improve;
 pub mod lease;
 pub mod migrate;
 #[cfg(feature = "milp")]
 pub mod milp;
 pub mod on_demand;
 pub mod plan;
+pub mod policing;
 pub mod published;
 pub mod reconcile;
 pub mod schedule;

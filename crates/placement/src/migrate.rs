@@ -6,7 +6,7 @@
 
 use crate::demand::Demand;
 use crate::plan::{Instance, Plan, Room};
-use crate::slo::Slo;
+use crate::slo::{Slo, Target};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -215,6 +215,15 @@ pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
     }
 }
 
+/// Whether an SLO may have an instance more than run now. On demand there are never more than its most, not
+/// while one moves either: with a single one it stays where it is.
+fn may_have_more(open: &Open<'_>) -> bool {
+    match open.slo.target {
+        Target::Reserved { .. } => true,
+        Target::OnDemand { most } => open.running.len() < usize::from(most),
+    }
+}
+
 /// What runs while the steps are taken.
 struct State<'a> {
     plan: &'a Plan,
@@ -279,7 +288,8 @@ impl<'a> State<'a> {
             let cores = self.plan.cores(open.slo, i.server);
             let room = self.plan.room(i.server, i.node);
             let held = cores.zip(room);
-            held.is_some_and(|(cores, room)| self.rooms[room].holds(cores, i.ways))
+            may_have_more(open)
+                && held.is_some_and(|(cores, room)| self.rooms[room].holds(cores, i.ways))
                 && !(open.slo.spread && open.running.iter().any(|r| r.server == i.server))
                 && !self.has_others(open.slo, i.server)
         };
@@ -297,6 +307,9 @@ impl<'a> State<'a> {
         let Some(number) = open.drains.iter().position(|(_, aside)| !aside) else {
             return false;
         };
+        if !may_have_more(open) {
+            return false;
+        }
         let (old, _) = open.drains[number];
         let kind = self.plan.cluster().servers()[old.server].kind;
         let cores = self.plan.cores(open.slo, old.server).unwrap_or(0);

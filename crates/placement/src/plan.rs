@@ -208,6 +208,19 @@ impl Plan {
             .is_some_and(|servers| servers.contains_key(&server))
     }
 
+    /// Whether a server has instances of a group that are not this SLO's own.
+    pub(crate) fn has_others(&self, group: &str, slo: &str, server: usize) -> bool {
+        let there = self.groups.get(group).and_then(|g| g.get(&server)).copied();
+        let own = self.get(slo).map_or(0, |placed| {
+            let own = placed.instances.iter().filter(|i| i.server == server);
+            match placed.slo.apart.as_deref() == Some(group) {
+                true => own.count(),
+                false => 0,
+            }
+        });
+        there.unwrap_or(0) as usize > own
+    }
+
     /// What all SLOs together cost at least, and what cores and cache are worth to them.
     pub fn cheapest(&self) -> &Cheapest {
         &self.cheapest

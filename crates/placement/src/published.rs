@@ -193,6 +193,9 @@ impl Function {
         let load = LATENESS.map(|(load, times)| (load, Nanos((times * packet) as u64)));
         Ok(ChainProfile {
             name: self.name.to_owned(),
+            traffic: None,
+            // What ResQ measures of latencies.
+            percentile: Some(95.0),
             curves: vec![Curves {
                 machine: MACHINE.to_owned(),
                 cores: 1,
@@ -224,6 +227,7 @@ pub fn slos((_, functions, count): Mix) -> Result<Vec<Slo>, CurveError> {
             target: Target::Reserved {
                 throughput: function.rate() * TARGET,
             },
+            cap: None,
             spread: false,
             apart: None,
         }

@@ -1,28 +1,91 @@
 //! From what was placed and what is wanted now to a plan: SLOs that left, came and changed, servers that are gone.
 
-use crate::admit::{Answer, admit, change, repair};
+use crate::admit::{Answer, Denial, Reason, kept, nearest, repair, try_admit};
 use crate::check::check;
 use crate::cluster::Cluster;
+use crate::demand::Slot;
 use crate::plan::{Instance, Placed, Plan};
 use crate::schedule::{Request, Scheduler};
-use crate::slo::{Slo, Target};
+use crate::slo::{ChainProfile, Slo, Target};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// What an earlier plan kept of an SLO.
+/// What an earlier plan kept of an SLO: its terms, and where it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Earlier {
     /// Its name.
     pub name: String,
     /// Its chain's name.
     pub chain: String,
+    /// The traffic that its chain was measured with.
+    pub traffic: Option<String>,
+    /// The percentile of packets that keep the latency.
+    pub percentile: Option<f64>,
     /// What was promised of its throughput.
     pub target: Target,
     /// The latency that was promised.
     pub latency: Nanos,
+    /// Packets per second beyond which its packets are dropped.
+    pub cap: Option<u64>,
+    /// All instances are on different servers.
+    pub spread: bool,
+    /// No two SLOs of one group are on one server.
+    pub apart: Option<String>,
     /// Its instances: names of servers, NUMA nodes, ways.
     pub instances: Vec<(String, u16, u16)>,
+}
+
+impl Earlier {
+    /// What is to be kept of an SLO of a plan.
+    pub fn new(placed: &Placed, cluster: &Cluster) -> Self {
+        let Placed { slo, instances, .. } = placed;
+        let name = |server: usize| cluster.servers()[server].name.clone();
+        let instances = instances.iter();
+        Earlier {
+            name: slo.name.clone(),
+            chain: slo.chain.name.clone(),
+            traffic: slo.chain.traffic.clone(),
+            percentile: slo.chain.percentile,
+            target: slo.target,
+            latency: slo.latency,
+            cap: slo.cap,
+            spread: slo.spread,
+            apart: slo.apart.clone(),
+            instances: instances
+                .map(|i| (name(i.server), i.node, i.ways))
+                .collect(),
+        }
+    }
+
+    /// What is to be kept of a plan.
+    pub fn all(plan: &Plan) -> Vec<Self> {
+        let placed = plan.placed();
+        placed
+            .map(|placed| Earlier::new(placed, plan.cluster()))
+            .collect()
+    }
+
+    /// Its terms with a chain.
+    fn terms(&self, chain: &Arc<ChainProfile>) -> Slo {
+        Slo {
+            name: self.name.clone(),
+            chain: chain.clone(),
+            target: self.target,
+            latency: self.latency,
+            cap: self.cap,
+            spread: self.spread,
+            apart: self.apart.clone(),
+        }
+    }
+
+    /// Whether a chain is the one that it was promised of.
+    fn is_of(&self, chain: &ChainProfile) -> bool {
+        chain.name == self.chain
+            && chain.traffic == self.traffic
+            && chain.percentile == self.percentile
+    }
 }
 
 /// What happened to an SLO that is wanted.
@@ -46,10 +109,10 @@ pub struct Answered {
     pub name: String,
     /// What happened to it.
     pub course: Course,
-    /// Where it runs, or why not. Denied as [changed](Course::Changed), it still runs as before, if all of its
-    /// servers are there.
+    /// Where it runs, or why not, and what would fit beside all that is in the plan. Denied as
+    /// [changed](Course::Changed), it still runs as before, on all of its old terms, if those are still kept.
     pub answer: Answer,
-    /// Instances that are elsewhere than before.
+    /// Instances that run elsewhere than before, those in place of lost ones among them.
     pub moved: usize,
 }
 
@@ -66,28 +129,46 @@ pub struct Reconciled {
     pub lost: Vec<String>,
 }
 
+/// Where an SLO runs, or why not.
+type Decided = Result<Vec<Instance>, Reason>;
+
+/// An SLO that was placed and is still wanted.
+struct Standing {
+    course: Course,
+    /// Its instances on servers that are there, if they could keep their places.
+    left: Vec<Instance>,
+    /// Its old terms are known, and its curves bear them out where it is.
+    sound: bool,
+    /// Servers, by name, and nodes that its instances were on.
+    before: Vec<(String, u16)>,
+}
+
 /// Brings a plan to what is wanted. What can stay stays: an instance moves only if its server is gone, or
-/// its SLO changed.
+/// its SLO changed. `chains` are those that old terms may be about: a change that is denied leaves them in force only
+/// if what was measured of their chain is still known.
 pub fn reconcile(
     cluster: &Cluster,
     earlier: &[Earlier],
     wanted: &[Slo],
+    chains: &[Arc<ChainProfile>],
     scheduler: &dyn Scheduler,
 ) -> Reconciled {
     let mut plan = Plan::new(cluster.clone());
     let names: BTreeMap<&str, &Slo> = wanted.iter().map(|slo| (&*slo.name, slo)).collect();
+    let known: HashMap<&str, &Arc<ChainProfile>> = chains.iter().map(|c| (&*c.name, c)).collect();
     let servers = cluster.servers().iter().enumerate();
-    let servers: BTreeMap<&str, usize> = servers.map(|(i, s)| (&*s.name, i)).collect();
+    let servers: HashMap<&str, usize> = servers.map(|(i, s)| (&*s.name, i)).collect();
     let mut removed = Vec::new();
     let mut lost = BTreeSet::new();
-    let mut courses: BTreeMap<&str, (Course, Vec<Instance>)> = BTreeMap::new();
+    let mut standing: BTreeMap<&str, Standing> = BTreeMap::new();
     for old in earlier {
         let Some(slo) = names.get(&*old.name) else {
             removed.push(old.name.clone());
             continue;
         };
-        let mut left = Vec::new();
+        let (mut left, mut before) = (Vec::new(), Vec::new());
         for (server, node, ways) in &old.instances {
+            before.push((server.clone(), *node));
             match servers.get(&**server) {
                 Some(&server) => left.push(Instance {
                     server,
@@ -99,18 +180,16 @@ pub fn reconcile(
                 }
             }
         }
-        let same =
-            slo.chain.name == old.chain && slo.target == old.target && slo.latency == old.latency;
-        let terms = Slo {
-            target: old.target,
-            latency: old.latency,
-            ..(*slo).clone()
-        };
+        let here = [Some(&slo.chain), known.get(&*old.chain).copied()];
+        let chain = here.into_iter().flatten().find(|chain| old.is_of(chain));
+        // Of a chain that is no longer known only the place is kept, for the SLO as it is wanted.
+        let terms = old.terms(chain.unwrap_or(&slo.chain));
+        let same = terms == **slo;
         // All of what is left keeps its place before anything is looked for.
-        let placed = Request::new(terms.clone(), cluster)
+        let placed = Request::new(terms, cluster)
             .is_ok_and(|request| plan.put(&request, left.clone()).is_ok());
-        let whole = placed && check(cluster, plan.get(&old.name)).is_empty();
-        let course = match (same, whole) {
+        let sound = chain.is_some() && placed && check(cluster, plan.get(&old.name)).is_empty();
+        let course = match (same, sound) {
             (true, true) => Course::Kept,
             (true, false) => Course::Repaired,
             (false, _) => Course::Changed,
@@ -118,62 +197,69 @@ pub fn reconcile(
         if !placed {
             left.clear();
         }
-        courses.insert(&slo.name, (course, left));
+        let standing_now = Standing {
+            course,
+            left,
+            sound,
+            before,
+        };
+        standing.insert(&slo.name, standing_now);
     }
     // What is broken comes before what is changed, and that before what is new.
-    let mut answers: BTreeMap<&str, Answer> = BTreeMap::new();
-    for course in [Course::Repaired, Course::Changed] {
-        for slo in wanted {
-            let Some((found, left)) = courses.get(&*slo.name) else {
-                continue;
-            };
-            if *found != course {
+    let mut results: Vec<Option<Decided>> = vec![None; wanted.len()];
+    for course in [Course::Repaired, Course::Changed, Course::New] {
+        for (slo, result) in wanted.iter().zip(&mut results) {
+            let old = standing.get(&*slo.name);
+            if old.map_or(Course::New, |old| old.course) != course {
                 continue;
             }
-            let answer = match (course, plan.get(&slo.name)) {
-                (Course::Changed, Some(_)) => changed(&mut plan, slo, left, scheduler),
-                (Course::Repaired, Some(_)) => match plan.remove(&slo.name) {
-                    Some(placed) => repair(
-                        &mut plan,
-                        Placed {
-                            slo: slo.clone(),
-                            ..placed
-                        },
-                        scheduler,
-                    ),
-                    None => admit(&mut plan, slo.clone(), scheduler),
-                },
-                _ => admit(&mut plan, slo.clone(), scheduler),
-            };
-            // The old terms stay only where they are still kept.
-            if !check(cluster, plan.get(&slo.name)).is_empty() {
-                plan.remove(&slo.name);
-            }
-            answers.insert(&slo.name, answer);
+            let held = old.and_then(|_| plan.remove(&slo.name));
+            *result = Some(match (old, held) {
+                (Some(old), Some(held)) if course == Course::Changed => {
+                    changed(&mut plan, slo, old, held, scheduler)
+                }
+                (Some(_), Some(held)) => {
+                    let slo = slo.clone();
+                    repair(&mut plan, Placed { slo, ..held }, scheduler)
+                }
+                _ => try_admit(&mut plan, slo, scheduler),
+            });
         }
     }
-    let answered = |slo: &Slo| {
-        let (course, before) = match courses.get(&*slo.name) {
-            Some((course, before)) => (*course, before.clone()),
-            None => (Course::New, Vec::new()),
-        };
-        let answer = match (answers.remove(&*slo.name), plan.get(&slo.name)) {
-            (Some(answer), _) => answer,
-            (None, Some(placed)) => Answer::Admitted(placed.instances.clone()),
-            (None, None) => admit(&mut plan, slo.clone(), scheduler),
-        };
-        let moved = match (&answer, course) {
-            (_, Course::New) | (Answer::Denied(_), _) => 0,
-            (Answer::Admitted(now), _) => moved(&before, now),
+    let answered = |(slo, result): (&Slo, Option<Decided>)| {
+        let old = standing.get(&*slo.name);
+        let (moved, answer) = match result {
+            Some(Ok(instances)) => {
+                let before = old.map_or(&[][..], |old| &old.before[..]);
+                let moved = moved(before, &instances, cluster);
+                (moved, Answer::Admitted(instances))
+            }
+            Some(Err(reason)) => {
+                // Only now is known what room all others leave; its own old place would be free for it.
+                let held = match reason {
+                    Reason::Twice => None,
+                    _ => plan.remove(&slo.name),
+                };
+                let nearest = nearest(&plan, slo, scheduler);
+                if let Some(held) = held {
+                    let _ = plan.put_again(held);
+                }
+                (0, Answer::Denied(Denial { reason, nearest }))
+            }
+            None => {
+                let placed = plan.get(&slo.name);
+                let instances = placed.map(|placed| placed.instances.clone());
+                (0, Answer::Admitted(instances.unwrap_or_default()))
+            }
         };
         Answered {
             name: slo.name.clone(),
-            course,
+            course: old.map_or(Course::New, |old| old.course),
             answer,
             moved,
         }
     };
-    let answers = wanted.iter().map(answered).collect();
+    let answers = wanted.iter().zip(results).map(answered).collect();
     Reconciled {
         answers,
         plan,
@@ -182,35 +268,42 @@ pub fn reconcile(
     }
 }
 
-/// Other terms for an SLO. Where its instances are enough for them, they stay.
-fn changed(plan: &mut Plan, slo: &Slo, left: &[Instance], scheduler: &dyn Scheduler) -> Answer {
-    if let Some(before) = plan.remove(&slo.name) {
-        let kept = Request::new(slo.clone(), plan.cluster())
-            .is_ok_and(|request| plan.put(&request, left.to_vec()).is_ok());
-        if kept {
-            let least = Request::new(slo.clone(), plan.cluster()).map(|r| r.choices.list);
-            let ways = |choice: &Vec<crate::demand::Slot>| choice.len() == left.len();
-            let enough = check(plan.cluster(), plan.get(&slo.name)).is_empty();
-            if enough && least.is_ok_and(|list| list.iter().any(ways)) {
-                return Answer::Admitted(left.to_vec());
-            }
-            plan.remove(&slo.name);
+/// Other terms for an SLO, which `held` its place until now. Where its instances are enough for them, they stay; if the
+/// new terms do not fit, the old ones stay where they are still kept.
+fn changed(
+    plan: &mut Plan,
+    slo: &Slo,
+    old: &Standing,
+    held: Placed,
+    scheduler: &dyn Scheduler,
+) -> Result<Vec<Instance>, Reason> {
+    if let Ok(request) = Request::new(slo.clone(), plan.cluster()) {
+        let as_many = |choice: &Vec<Slot>| choice.len() == old.left.len();
+        if request.choices.list.iter().any(as_many)
+            && plan.put(&request, old.left.clone()).is_ok()
+            && let Some(instances) = kept(plan, slo)
+        {
+            return Ok(instances);
         }
-        // It fits where it was.
-        let _ = plan.put_again(before);
     }
-    change(plan, slo.clone(), scheduler)
+    let result = try_admit(plan, slo, scheduler);
+    if result.is_err() && old.sound {
+        // Its place is free: it just left it.
+        let _ = plan.put_again(held);
+    }
+    result
 }
 
 /// Instances that are on other nodes than before.
-fn moved(before: &[Instance], now: &[Instance]) -> usize {
-    let mut before: Vec<_> = before.iter().map(|i| (i.server, i.node)).collect();
-    let stays = |instance: &&Instance| {
-        let place = (instance.server, instance.node);
-        let found = before.iter().position(|other| *other == place);
+fn moved(before: &[(String, u16)], now: &[Instance], cluster: &Cluster) -> usize {
+    let mut before: Vec<(&str, u16)> = before.iter().map(|(s, n)| (&**s, *n)).collect();
+    let is_new = |instance: &&Instance| {
+        let server = &*cluster.servers()[instance.server].name;
+        let mut places = before.iter();
+        let found = places.position(|other| *other == (server, instance.node));
         found.map(|i| before.swap_remove(i)).is_none()
     };
-    let new = now.iter().filter(stays).count();
+    let new = now.iter().filter(is_new).count();
     // What is new in number has not moved.
     new.min(before.len())
 }

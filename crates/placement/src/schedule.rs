@@ -54,6 +54,22 @@ pub trait Scheduler {
     fn place(&self, plan: &Plan, request: &Request) -> Option<Vec<Instance>>;
 }
 
+/// Puts SLOs into a plan, one after the other.
+///
+/// # Errors
+/// The first that finds no room; those before it are in the plan.
+pub fn place_all<'a>(
+    scheduler: &dyn Scheduler,
+    plan: &mut Plan,
+    requests: impl IntoIterator<Item = &'a Request>,
+) -> Result<(), &'a Request> {
+    for request in requests {
+        let instances = scheduler.place(plan, request).ok_or(request)?;
+        plan.put(request, instances).map_err(|_| request)?;
+    }
+    Ok(())
+}
+
 /// The rooms of a plan while an SLO's instances are tried out in them.
 pub(crate) struct Trial<'a> {
     slo: &'a Slo,
@@ -72,7 +88,7 @@ impl<'a> Trial<'a> {
             rooms.retain(|room| !has(room.server as usize));
         }
         if let Some(group) = &slo.apart {
-            rooms.retain(|room| !plan.has_group(group, room.server as usize));
+            rooms.retain(|room| !plan.has_others(group, &slo.name, room.server as usize));
         }
         Trial {
             slo,

@@ -25,7 +25,11 @@ pub struct Curves {
 pub struct ChainProfile {
     /// Its name.
     pub name: String,
-    /// What was measured, on different machines.
+    /// The name of the traffic that it was measured with, where it is told.
+    pub traffic: Option<String>,
+    /// The percentile of packets that its latencies are of, where it is told: above 0, below 100.
+    pub percentile: Option<f64>,
+    /// What was measured, on different machines, with the same traffic.
     pub curves: Vec<Curves>,
 }
 
@@ -62,6 +66,8 @@ pub struct Slo {
     pub target: Target,
     /// The latency percentile of the chain's curve is no more than this.
     pub latency: Nanos,
+    /// Packets per second beyond which its packets are dropped, and that it is not less than what is reserved.
+    pub cap: Option<u64>,
     /// All instances are on different servers.
     pub spread: bool,
     /// No two SLOs of one group are on one server.

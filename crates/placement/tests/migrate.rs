@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::Cluster;
 use tailwater_placement::greedy::ResqGreedy;
+use tailwater_placement::improve::{Proposal, Saving, proposal};
 use tailwater_placement::migrate::{Migration, MigrationError, Step, aligned, migration};
 use tailwater_placement::plan::{Instance, Placed, Plan};
 use tailwater_placement::published::{LPM, MIXES, server, slos};
-use tailwater_placement::schedule::{Request, Scheduler};
+use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
 fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, slos: &[Slo]) -> Plan {
     let mut plan = Plan::new(cluster.clone());
-    for slo in slos {
-        let request = Request::new(slo.clone(), cluster).expect("a server holds it");
-        let instances = scheduler.place(&plan, &request).expect("room");
-        plan.put(&request, instances).expect("room");
-    }
+    let slos = slos.iter().cloned();
+    let requests: Vec<Request> = slos
+        .map(|slo| Request::new(slo, cluster).expect("a server holds it"))
+        .collect();
+    place_all(scheduler, &mut plan, &requests).expect("room");
     plan
 }
 
@@ -124,4 +125,94 @@ fn what_waits_for_each_other_stops_at_an_empty_server() {
 fn without_any_room_there_is_no_way() {
     let (from, to) = exchanged(2);
     assert_eq!(migration(&from, &to), Err(MigrationError::Stuck(2)));
+}
+
+#[test]
+fn a_better_plan_is_proposed_only_if_it_saves_enough() {
+    let cluster = Cluster::uniform(server(), 50).expect("servers");
+    let slos = slos(MIXES[1]).expect("curves");
+    let from = placed(&ResqGreedy, &cluster, &slos);
+    let to = placed(&Tailwater, &cluster, &slos);
+    assert_eq!((from.active(), to.active()), (35, 29));
+    // Six of 35 servers are 17.1 per cent.
+    for least in [
+        Saving::Servers(1),
+        Saving::Servers(6),
+        Saving::Percent(17.0),
+    ] {
+        let Proposal::Worth {
+            plan,
+            migration,
+            saved,
+        } = proposal(&from, &to, least)
+        else {
+            panic!("{least:?}");
+        };
+        assert_eq!((saved, plan.active()), (6, 29));
+        taken(&from, &plan, &migration);
+    }
+    for least in [Saving::Servers(7), Saving::Percent(18.0)] {
+        let found = proposal(&from, &to, least);
+        assert_eq!(found, Proposal::TooLittle { saved: 6 }, "{least:?}");
+    }
+    // Nothing saved is never enough.
+    let none = proposal(&to, &from, Saving::Percent(0.0));
+    assert_eq!(none, Proposal::TooLittle { saved: 0 });
+    let (from, to) = exchanged(2);
+    assert!(matches!(
+        proposal(&from, &to, Saving::Servers(1)),
+        Proposal::TooLittle { saved: 0 }
+    ));
+}
+
+#[test]
+fn an_on_demand_slo_never_has_more_than_its_most() {
+    let cluster = Cluster::uniform(server(), 3).expect("servers");
+    for (most, moves) in [(1, false), (2, true)] {
+        let mut slo = slos(("one", &[LPM], 1)).expect("curves").remove(0);
+        slo.target = Target::OnDemand { most };
+        let at = |server| {
+            let mut plan = Plan::new(cluster.clone());
+            let request = Request::new(slo.clone(), &cluster).expect("a server holds it");
+            let ways = 2;
+            let node = 0;
+            plan.put(&request, vec![Instance { server, node, ways }])
+                .expect("room");
+            plan
+        };
+        let (from, to) = (at(0), at(1));
+        match migration(&from, &to) {
+            Ok(way) => taken(&from, &to, &way),
+            Err(error) => assert_eq!(error, MigrationError::Stuck(1)),
+        }
+        assert_eq!(migration(&from, &to).is_ok(), moves);
+    }
+}
+
+#[test]
+fn on_demand_slos_at_their_most_stay_while_others_save_servers() {
+    let cluster = Cluster::uniform(server(), 50).expect("servers");
+    let mut slos = slos(MIXES[1]).expect("curves");
+    for slo in slos.iter_mut().step_by(40) {
+        slo.target = Target::OnDemand { most: 1 };
+    }
+    let from = placed(&ResqGreedy, &cluster, &slos);
+    slos.reverse();
+    let to = placed(&Tailwater, &cluster, &slos);
+    match proposal(&from, &to, Saving::Servers(1)) {
+        Proposal::Worth {
+            plan, migration, ..
+        } => {
+            taken(&from, &plan, &migration);
+            for old in from.placed() {
+                if matches!(old.slo.target, Target::OnDemand { .. }) {
+                    let new = plan.get(&old.slo.name).expect("the same SLOs");
+                    assert_eq!(new.instances, old.instances);
+                }
+            }
+        }
+        // Full servers may leave no room to stay; then nothing is proposed that would break a promise.
+        Proposal::NoWay { why, .. } => assert!(matches!(why, MigrationError::Stuck(_)), "{why}"),
+        Proposal::TooLittle { saved } => panic!("{saved}"),
+    }
 }

@@ -13,7 +13,7 @@ use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::milp::{Effort, SolveError, optimise};
 use tailwater_placement::plan::Plan;
 use tailwater_placement::published::{MIXES, server, slos};
-use tailwater_placement::schedule::{Request, Scheduler};
+use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{ChainProfile, Curves, Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
@@ -31,6 +31,27 @@ fn the_mixes_of_the_paper_need_no_more_than_the_bound() {
         let servers = (optimised.least(), optimised.plan.active());
         assert_eq!(servers, (least, least), "{}", mix.0);
     }
+}
+
+#[test]
+fn without_time_slos_are_placed_all_the_same_and_the_plan_says_so() {
+    let cluster = Cluster::uniform(server(), 60).expect("servers");
+    let slos = slos(MIXES[1]).expect("curves").into_iter();
+    let requests: Vec<Request> = slos
+        .map(|slo| Request::new(slo, &cluster).expect("a server holds it"))
+        .collect();
+    let effort = Effort {
+        time: std::time::Duration::ZERO,
+        part: 50,
+        ..Effort::default()
+    };
+    let optimised = optimise(&cluster, &requests, effort).expect("a plan");
+    assert!(optimised.out_of_time);
+    assert_eq!(optimised.parts, 4);
+    assert_eq!(check(&cluster, optimised.plan.placed()), []);
+    assert_eq!(optimised.plan.placed().len(), requests.len());
+    // The bound needs no solver.
+    assert_eq!(optimised.least(), 28);
 }
 
 #[test]
@@ -109,6 +130,8 @@ fn chain(cores: u16, steps: &[u16]) -> ChainProfile {
     });
     ChainProfile {
         name: "chain".into(),
+        traffic: None,
+        percentile: None,
         curves: vec![Curves {
             machine: "m".into(),
             cores,
@@ -142,6 +165,7 @@ proptest! {
                 chain: Arc::new(chain(*cores, steps)),
                 target: Target::Reserved { throughput: f64::from(*need) },
                 latency: Nanos(1),
+                cap: None,
                 spread: false,
                 apart: None,
             };
@@ -158,10 +182,7 @@ proptest! {
         prop_assert!(optimised.least() <= optimised.plan.active());
         for scheduler in [&ResqGreedy as &dyn Scheduler, &Tailwater] {
             let mut plan = Plan::new(cluster.clone());
-            for request in &requests {
-                let instances = scheduler.place(&plan, request).expect("room");
-                plan.put(request, instances).expect("what it said");
-            }
+            prop_assert!(place_all(scheduler, &mut plan, &requests).is_ok());
             prop_assert!(plan.active() >= optimised.plan.active());
         }
     }

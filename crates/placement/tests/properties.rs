@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_placement::admit::{Answer, Nearest, Reason, admit, try_admit};
+use tailwater_placement::admit::{Answer, Denial, Nearest, Reason, admit, try_admit};
 use tailwater_placement::bound::whole;
 use tailwater_placement::check::{Violation, check};
 use tailwater_placement::choices::choices;
@@ -57,6 +57,8 @@ fn chain(steps: &[u16], cores: u16, on_both: bool) -> Arc<ChainProfile> {
     all.extend(on_both.then(|| curves("b", 1.3)));
     Arc::new(ChainProfile {
         name: "chain".into(),
+        traffic: None,
+        percentile: None,
         curves: all,
     })
 }
@@ -80,6 +82,7 @@ prop_compose! {
                 false => Target::Reserved { throughput: f64::from(need) },
             },
             latency: Nanos(latency),
+            cap: None,
             spread,
             apart: apart.map(|group| format!("group-{group}")),
         }
@@ -88,33 +91,49 @@ prop_compose! {
 
 fn named(slos: Vec<Slo>) -> Vec<Slo> {
     let named = slos.into_iter().enumerate();
-    let name = |(i, slo)| Slo {
+    let name = |(i, slo): (usize, Slo)| Slo {
         name: format!("slo-{i}"),
+        chain: Arc::new(ChainProfile {
+            name: format!("chain-{i}"),
+            ..(*slo.chain).clone()
+        }),
         ..slo
     };
     named.map(name).collect()
 }
 
-/// What a state keeps of a plan.
-fn kept(plan: &Plan) -> Vec<Earlier> {
-    let earlier = plan.placed().map(|placed| Earlier {
-        name: placed.slo.name.clone(),
-        chain: placed.slo.chain.name.clone(),
-        target: placed.slo.target,
-        latency: placed.slo.latency,
-        instances: placed
-            .instances
-            .iter()
-            .map(|i| {
-                (
-                    plan.cluster().servers()[i.server].name.clone(),
-                    i.node,
-                    i.ways,
-                )
-            })
-            .collect(),
-    });
-    earlier.collect()
+/// An answer without what would fit: that depends on what came later.
+fn decided(answer: Answer) -> Answer {
+    match answer {
+        Answer::Denied(denial) => Answer::Denied(Denial {
+            nearest: Vec::new(),
+            ..denial
+        }),
+        admitted => admitted,
+    }
+}
+
+/// The chains of SLOs, each under a name of its own.
+fn chains(slos: &[Slo]) -> Vec<Arc<ChainProfile>> {
+    slos.iter().map(|slo| slo.chain.clone()).collect()
+}
+
+/// What would be admitted beside a plan, in place of what it has of this SLO.
+fn is_admitted(plan: &Plan, slo: &Slo, nearest: &Nearest) -> bool {
+    let slo = match *nearest {
+        Nearest::Throughput(throughput) => Slo {
+            target: Target::Reserved { throughput },
+            ..slo.clone()
+        },
+        Nearest::Latency(latency) => Slo {
+            latency,
+            ..slo.clone()
+        },
+    };
+    let mut plan = plan.clone();
+    plan.remove(&slo.name);
+    try_admit(&mut plan, &slo, &Tailwater).is_ok()
+        && check(plan.cluster(), plan.placed()).is_empty()
 }
 
 proptest! {
@@ -166,16 +185,16 @@ proptest! {
         (small, large) in (1usize..6, 0usize..4),
     ) {
         let (cluster, slos) = (cluster(small, large), named(slos));
-        let all = reconcile(&cluster, &[], &slos, &Tailwater);
+        let all = reconcile(&cluster, &[], &slos, &[], &Tailwater);
         let mut state = Vec::new();
         let mut answers = Vec::new();
         for count in 1..=slos.len() {
-            let now = reconcile(&cluster, &state, &slos[..count], &Tailwater);
-            answers.extend(now.answers.into_iter().next_back().map(|a| a.answer));
-            state = kept(&now.plan);
+            let now = reconcile(&cluster, &state, &slos[..count], &[], &Tailwater);
+            answers.extend(now.answers.into_iter().next_back().map(|a| decided(a.answer)));
+            state = Earlier::all(&now.plan);
         }
-        prop_assert_eq!(kept(&all.plan), state);
-        let at_once: Vec<Answer> = all.answers.into_iter().map(|a| a.answer).collect();
+        prop_assert_eq!(Earlier::all(&all.plan), state);
+        let at_once: Vec<Answer> = all.answers.into_iter().map(|a| decided(a.answer)).collect();
         prop_assert_eq!(at_once, answers);
     }
 
@@ -188,8 +207,8 @@ proptest! {
         (gone_small, gone_large) in (0usize..3, 0usize..3),
     ) {
         let slos = named(slos);
-        let before = reconcile(&cluster(small, large), &[], &slos, &Tailwater);
-        let state = kept(&before.plan);
+        let before = reconcile(&cluster(small, large), &[], &slos, &[], &Tailwater);
+        let state = Earlier::all(&before.plan);
         // Of four SLOs one leaves, one changes.
         let mut wanted = Vec::new();
         for (slo, (other, what)) in slos.iter().zip(changed.iter().zip(&what)) {
@@ -200,7 +219,7 @@ proptest! {
             }
         }
         let left = cluster(small.saturating_sub(gone_small).max(1), large.saturating_sub(gone_large));
-        let after = reconcile(&left, &state, &wanted, &Tailwater);
+        let after = reconcile(&left, &state, &wanted, &chains(&slos), &Tailwater);
         prop_assert_eq!(check(&left, after.plan.placed()), vec![]);
         prop_assert_eq!(after.answers.len(), wanted.len());
         for (answered, slo) in after.answers.iter().zip(&wanted) {
@@ -214,12 +233,32 @@ proptest! {
                     if course == Course::Kept {
                         prop_assert_eq!(answered.moved, 0);
                         let old = state.iter().find(|old| old.name == slo.name);
-                        let now = kept(&after.plan);
+                        let now = Earlier::all(&after.plan);
                         prop_assert_eq!(old, now.iter().find(|now| now.name == slo.name));
                     }
                 }
-                (Answer::Denied(_), Course::Changed) => {}
-                (Answer::Denied(_), _) => prop_assert!(placed.is_none()),
+                (Answer::Denied(denial), course) => {
+                    let old = state.iter().find(|old| old.name == slo.name);
+                    prop_assert_eq!(answered.moved, 0);
+                    match placed {
+                        // On its old terms, all of them, where it was.
+                        Some(placed) => {
+                            prop_assert_eq!(course, Course::Changed);
+                            prop_assert_eq!(Some(&Earlier::new(placed, &left)), old);
+                        }
+                        None => {
+                            // Only what lost an instance loses its place.
+                            let stands = |(name, ..): &(String, u16, u16)| {
+                                left.servers().iter().any(|server| server.name == *name)
+                            };
+                            let broken = old.is_none_or(|old| !old.instances.iter().all(stands));
+                            prop_assert!(broken, "{course:?}: {denial:?}");
+                        }
+                    }
+                    for nearest in &denial.nearest {
+                        prop_assert!(is_admitted(&after.plan, slo, nearest), "{nearest:?}");
+                    }
+                }
             }
         }
     }
@@ -286,6 +325,7 @@ fn the_checker_finds_what_is_wrong() {
         chain: chain(&[50, 50], 1, true),
         target: Target::Reserved { throughput: 110.0 },
         latency: Nanos(9000),
+        cap: None,
         spread: true,
         apart: None,
     };
@@ -341,11 +381,18 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
         chain: chain(&[50, 0, 0, 0, 0, 0], 1, false),
         target: Target::Reserved { throughput: 190.0 },
         latency: Nanos(9000),
+        cap: None,
         spread: true,
         apart: None,
     };
-    let before = reconcile(&cluster(4, 0), &[], std::slice::from_ref(&slo), &Tailwater);
-    let state = kept(&before.plan);
+    let before = reconcile(
+        &cluster(4, 0),
+        &[],
+        std::slice::from_ref(&slo),
+        &[],
+        &Tailwater,
+    );
+    let state = Earlier::all(&before.plan);
     let names: Vec<&str> = state[0]
         .instances
         .iter()
@@ -359,13 +406,14 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
         kind: 0,
     });
     let left = Cluster::new(kinds, servers.to_vec()).expect("a cluster");
-    let after = reconcile(&left, &state, &[slo], &Tailwater);
+    let after = reconcile(&left, &state, &[slo], &[], &Tailwater);
     assert_eq!(after.lost, ["kind-0-0"]);
+    // What runs in place of the lost one has moved.
     assert_eq!(
         (after.answers[0].course, after.answers[0].moved),
-        (Course::Repaired, 0)
+        (Course::Repaired, 1)
     );
-    let mut now: Vec<String> = kept(&after.plan)[0]
+    let mut now: Vec<String> = Earlier::all(&after.plan)[0]
         .instances
         .iter()
         .map(|i| i.0.clone())
@@ -381,6 +429,7 @@ fn an_slo_beyond_all_instances_is_denied_and_leaves_nothing() {
         chain: chain(&[50], 1, false),
         target: Target::Reserved { throughput: 1e11 },
         latency: Nanos(9000),
+        cap: None,
         spread: false,
         apart: None,
     };
@@ -388,11 +437,16 @@ fn an_slo_beyond_all_instances_is_denied_and_leaves_nothing() {
     let earlier = Earlier {
         name: slo.name.clone(),
         chain: slo.chain.name.clone(),
+        traffic: None,
+        percentile: None,
         target: slo.target,
         latency: slo.latency,
+        cap: None,
+        spread: false,
+        apart: None,
         instances: vec![("kind-0-0".into(), 0, 1)],
     };
-    let after = reconcile(&cluster(2, 0), &[earlier], &[slo], &Tailwater);
+    let after = reconcile(&cluster(2, 0), &[earlier], &[slo], &[], &Tailwater);
     assert!(matches!(&after.answers[0].answer, Answer::Denied(d) if d.reason == Reason::Instances));
     assert_eq!(after.plan, Plan::new(cluster(2, 0)));
     assert_eq!(after.plan.cheapest(), Plan::new(cluster(2, 0)).cheapest());
@@ -405,18 +459,19 @@ fn denied_terms_bring_no_broken_promise_back() {
         chain: chain(&[50, 0, 0, 0, 0, 0], 1, false),
         target: Target::Reserved { throughput },
         latency: Nanos(9000),
+        cap: None,
         spread: true,
         apart: None,
     };
-    let before = reconcile(&cluster(3, 0), &[], &[slo(190.0)], &Tailwater);
-    let state = kept(&before.plan);
+    let before = reconcile(&cluster(3, 0), &[], &[slo(190.0)], &[], &Tailwater);
+    let state = Earlier::all(&before.plan);
     // More than two servers can do, when the third of its servers is gone.
-    let after = reconcile(&cluster(2, 0), &state, &[slo(200.0)], &Tailwater);
+    let after = reconcile(&cluster(2, 0), &state, &[slo(200.0)], &[], &Tailwater);
     assert_eq!(after.answers[0].course, Course::Changed);
     assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
     assert_eq!(after.plan, Plan::new(cluster(2, 0)));
     // With all servers there, the old terms stay.
-    let after = reconcile(&cluster(3, 0), &state, &[slo(400.0)], &Tailwater);
+    let after = reconcile(&cluster(3, 0), &state, &[slo(400.0)], &[], &Tailwater);
     assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
-    assert_eq!(kept(&after.plan), state);
+    assert_eq!(Earlier::all(&after.plan), state);
 }

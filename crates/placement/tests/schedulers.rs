@@ -6,18 +6,18 @@ use tailwater_placement::cluster::Cluster;
 use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::Plan;
 use tailwater_placement::published::{MIXES, server, slos};
-use tailwater_placement::schedule::{Request, Scheduler};
+use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::tailwater::Tailwater;
 
 /// All SLOs of a mix placed one after the other; none may be violated.
 fn placed(scheduler: &dyn Scheduler, mix: usize) -> Plan {
     let cluster = Cluster::uniform(server(), 100).expect("servers");
     let mut plan = Plan::new(cluster);
-    for slo in slos(MIXES[mix]).expect("curves") {
-        let request = Request::new(slo, plan.cluster()).expect("a server holds it");
-        let instances = scheduler.place(&plan, &request).expect("room");
-        plan.put(&request, instances).expect("room");
-    }
+    let slos = slos(MIXES[mix]).expect("curves").into_iter();
+    let requests: Vec<Request> = slos
+        .map(|slo| Request::new(slo, plan.cluster()).expect("a server holds it"))
+        .collect();
+    place_all(scheduler, &mut plan, &requests).expect("room");
     assert_eq!(check(plan.cluster(), plan.placed()), []);
     plan
 }

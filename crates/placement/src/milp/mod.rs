@@ -20,17 +20,19 @@ mod rounding;
 
 use crate::bound::{Cheapest, whole};
 use crate::cluster::Cluster;
-use crate::plan::{Plan, PlanError};
-use crate::schedule::{Request, Scheduler};
+use crate::plan::Plan;
+use crate::schedule::{Request, place_all};
 use crate::tailwater::Tailwater;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use model::SolveError;
 
 /// How long and how exactly to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// No longer than this, for each part.
+    /// After this, for all parts together, the solver is not called again, and told to stop where it is: it looks at
+    /// its clock between its own steps, which it may exceed by. What is not solved by then is placed as
+    /// [`Tailwater`] does; counting choices and placing takes time of its own, milliseconds for thousands of SLOs.
     pub time: Duration,
     /// Threads of the solver.
     pub threads: u32,
@@ -57,7 +59,7 @@ impl Default for Effort {
 pub struct Optimised {
     /// The plan.
     pub plan: Plan,
-    /// The bound on servers, before rounding up.
+    /// The bound on servers, before rounding up; that of [`bound`](crate::bound) alone, where the time was too short.
     pub bound: f64,
     /// Whether the solver was stopped by its time.
     pub out_of_time: bool,
@@ -86,6 +88,7 @@ pub fn optimise(
     requests: &[Request],
     effort: Effort,
 ) -> Result<Optimised, SolveError> {
+    let began = Instant::now();
     let mut plan = Plan::new(cluster.clone());
     let mut cheapest = Cheapest::default();
     requests.iter().for_each(|r| cheapest.add(&r.cheapest));
@@ -93,10 +96,17 @@ pub fn optimise(
     let mut bound = cheapest.servers();
     let mut out_of_time = false;
     let mut left = Vec::new();
-    for part in 0..parts {
+    for number in 0..parts {
         // Every so-manyth SLO: each part has the same mix.
-        let part: Vec<&Request> = requests.iter().skip(part).step_by(parts).collect();
-        let solution = model::solve(cluster, &part, &plan, effort)?;
+        let part: Vec<&Request> = requests.iter().skip(number).step_by(parts).collect();
+        // An even part of the time that is left.
+        let spent = began.elapsed();
+        let time = effort.time.saturating_sub(spent) / (parts - number) as u32;
+        let Some(solution) = model::solve(cluster, &part, &plan, Effort { time, ..effort })? else {
+            out_of_time = true;
+            left.extend(part);
+            continue;
+        };
         out_of_time |= solution.out_of_time;
         let prices = |slot| solution.prices.of(slot);
         let all = requests.iter();
@@ -104,11 +114,7 @@ pub fn optimise(
         bound = bound.max(by_prices.sum());
         left.extend(rounding::assign(&mut plan, &part, &solution));
     }
-    for request in left {
-        let instances = Tailwater.place(&plan, request).ok_or(SolveError::NoPlan)?;
-        let put: Result<(), PlanError> = plan.put(request, instances);
-        put.map_err(|_| SolveError::NoPlan)?;
-    }
+    place_all(&Tailwater, &mut plan, left).map_err(|_| SolveError::NoPlan)?;
     Ok(Optimised {
         plan,
         bound,

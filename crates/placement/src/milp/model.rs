@@ -83,14 +83,15 @@ struct Program<'a> {
     servers: Vec<usize>,
 }
 
-/// Solves the program for these SLOs on the servers that a plan does not use.
+/// Solves the program for these SLOs on the servers that a plan does not use; `None` if its time is over before there
+/// is a solution.
 pub(super) fn solve<'a>(
     cluster: &'a Cluster,
     requests: &[&'a Request],
     plan: &Plan,
     effort: Effort,
-) -> Result<Solution<'a>, SolveError> {
-    let began = Instant::now();
+) -> Result<Option<Solution<'a>>, SolveError> {
+    let deadline = Instant::now() + effort.time;
     let program = Program::new(cluster, requests, plan);
     let greedy = Greedy::new(&program, cluster, requests, plan);
     let mut patterns: Vec<(usize, Pattern)> = greedy.nodes.iter().map(|(p, _)| p.clone()).collect();
@@ -107,7 +108,9 @@ pub(super) fn solve<'a>(
     }
     let mut seen = std::collections::HashSet::new();
     patterns.retain(|pattern| seen.insert(pattern.clone()));
-    let prices = program.relaxed(&mut patterns, effort, all)?;
+    let Some(prices) = program.relaxed(&mut patterns, effort, deadline, all)? else {
+        return Ok(None);
+    };
     let bound: f64 = requests
         .iter()
         .map(|r| cheapest(&r.demand, &r.choices, |slot| prices.of(slot)))
@@ -118,10 +121,9 @@ pub(super) fn solve<'a>(
         let factors = rows.of_pattern(pattern);
         problem.add_integer_column(0.0, 0.., factors);
     }
-    let mut model = quiet(problem, effort)?;
-    let spent = began.elapsed();
-    let left = effort.time.saturating_sub(spent).as_secs_f64().max(1.0);
-    model.set_option("time_limit", left);
+    let Some(mut model) = quiet(problem, effort, deadline)? else {
+        return Ok(None);
+    };
     model.set_option("mip_rel_gap", effort.gap);
     // No fewer servers than the bound: what reaches it need not be improved.
     let least = crate::bound::whole(bound) as f64;
@@ -133,9 +135,8 @@ pub(super) fn solve<'a>(
     let solved = model.try_solve().map_err(failed)?;
     if solved.primal_solution_status() != HighsSolutionStatus::Feasible {
         return match solved.status() {
-            HighsModelStatus::Infeasible | HighsModelStatus::ReachedTimeLimit => {
-                Err(SolveError::NoPlan)
-            }
+            HighsModelStatus::ReachedTimeLimit => Ok(None),
+            HighsModelStatus::Infeasible => Err(SolveError::NoPlan),
             status => Err(SolveError::Solver(format!("{status:?}"))),
         };
     }
@@ -155,7 +156,7 @@ pub(super) fn solve<'a>(
         .map(|v| v.round() as usize)
         .collect();
     let nodes = patterns.into_iter().zip(counts);
-    Ok(Solution {
+    Ok(Some(Solution {
         nodes: nodes
             .filter(|&(_, count)| count > 0)
             .map(|((kind, pattern), count)| (kind, pattern, count))
@@ -165,7 +166,7 @@ pub(super) fn solve<'a>(
         out_of_time: solved.status() == HighsModelStatus::ReachedTimeLimit,
         sorts: program.sorts,
         sizes: program.sizes,
-    })
+    }))
 }
 
 impl<'a> Program<'a> {
@@ -260,20 +261,26 @@ impl<'a> Program<'a> {
     }
 
     /// Solves the linear program, with new patterns until none is worth more than a server; what instances are
-    /// worth then.
+    /// worth then. `None` if its time is over before.
     fn relaxed(
         &self,
         patterns: &mut Vec<(usize, Pattern)>,
         effort: Effort,
+        deadline: Instant,
         all: bool,
-    ) -> Result<Prices, SolveError> {
+    ) -> Result<Option<Prices>, SolveError> {
         let (mut problem, rows) = self.columns(false);
         for pattern in patterns.iter() {
             problem.add_column(0.0, 0.., rows.of_pattern(pattern));
         }
-        let mut model = quiet(problem, effort)?;
+        let Some(mut model) = quiet(problem, effort, deadline)? else {
+            return Ok(None);
+        };
         for _ in 0..MOST_ROUNDS {
             let solved = model.try_solve().map_err(failed)?;
+            if solved.status() == HighsModelStatus::ReachedTimeLimit || Instant::now() >= deadline {
+                return Ok(None);
+            }
             if solved.status() != HighsModelStatus::Optimal {
                 return Err(SolveError::Solver(format!("{:?}", solved.status())));
             }
@@ -301,7 +308,7 @@ impl<'a> Program<'a> {
                 let scale = if scale.is_finite() { scale } else { 0.0 };
                 let priced = self.sizes.iter().zip(worth);
                 let prices = priced.map(|(&slot, worth)| (slot, worth * scale)).collect();
-                return Ok(Prices { prices });
+                return Ok(Some(Prices { prices }));
             }
             model = Model::from(solved);
             for pattern in found {
@@ -415,13 +422,24 @@ impl Greedy {
     }
 }
 
-fn quiet(problem: ColProblem, effort: Effort) -> Result<Model, SolveError> {
+/// A model that says nothing, and stops at the deadline; `None` if that is over.
+fn quiet(
+    problem: ColProblem,
+    effort: Effort,
+    deadline: Instant,
+) -> Result<Option<Model>, SolveError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Ok(None);
+    }
     let mut model = problem.try_optimise(Sense::Minimise).map_err(failed)?;
     model.make_quiet();
     if let Some(threads) = std::num::NonZeroU32::new(effort.threads) {
         model.set_threads(threads);
     }
-    Ok(model)
+    // Counted since the model was made, over all times that it is solved.
+    model.set_option("time_limit", left.as_secs_f64());
+    Ok(Some(model))
 }
 
 fn failed(status: highs::HighsStatus) -> SolveError {

@@ -5,7 +5,7 @@ use crate::cluster::{
 };
 use std::path::Path;
 use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Located, label};
+use tailwater_nf::spec::document::{Document, Located, is_label, label};
 
 /// The `kind` of cluster specs.
 const KIND: &str = "Cluster";
@@ -78,7 +78,8 @@ fn group(node: &Located<'_>) -> Result<(ServerKind, Vec<String>), SpecError> {
         "wayKibibytes",
         "classes",
     ])?;
-    let name = label(&fields.required("name", "a name for the server, or its group")?)?;
+    let named = fields.required("name", "a name for the server, or its group")?;
+    let name = label(&named)?;
     let whole = |name, most: u16| {
         let node = fields.required(name, "a whole number")?;
         Ok::<_, SpecError>(node.whole(1..=most.into())? as u16)
@@ -100,6 +101,11 @@ fn group(node: &Located<'_>) -> Result<(ServerKind, Vec<String>), SpecError> {
         None => vec![name],
         Some(count) => {
             let count = count.whole(1..=MAX_SERVERS as u64)?;
+            let last = format!("{name}-{}", count - 1);
+            if !is_label(&last) {
+                let what = format!("a name of which \"{last}\" has at most 63 characters, too");
+                return Err(named.expected(&what));
+            }
             (0..count).map(|i| format!("{name}-{i}")).collect()
         }
     };

@@ -1,5 +1,6 @@
 //! Specs of SLOs and of the chains that they are about.
 
+use super::percentile;
 use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
 use crate::schedule::MAX_INSTANCES;
 use crate::slo::{ChainProfile, Curves, Slo, Target};
@@ -29,6 +30,8 @@ const MAX_CACHE: f64 = (1u64 << 30) as f64;
 pub struct SloSet {
     /// The set's name, an RFC 1123 label.
     pub name: String,
+    /// The chains, by name.
+    pub chains: Vec<Arc<ChainProfile>>,
     /// The SLOs; names are all different.
     pub slos: Vec<Slo>,
 }
@@ -75,8 +78,11 @@ fn set(document: &Document) -> Result<SloSet, SpecError> {
             slos.push(slo);
         }
     }
+    let mut chains: Vec<Arc<ChainProfile>> = chains.into_values().collect();
+    chains.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SloSet {
         name: metadata.name,
+        chains,
         slos,
     })
 }
@@ -92,18 +98,72 @@ fn chain(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
     let name = label(&fields.required("name", "the chain's name")?)?;
     let nodes = fields.required("curves", "a list of curves, by machine")?;
     let mut all: Vec<Curves> = Vec::new();
+    let mut measured: Option<Measured> = None;
     for node in nodes.list("curves", crate::cluster::MAX_KINDS)? {
-        let curves = curves(&node)?;
+        let (curves, here) = curves(&node)?;
+        // What is promised is one thing, whichever machine an instance is on.
+        let first = measured.get_or_insert_with(|| here.clone());
+        if *first != here {
+            let message = format!(
+                "expected curves {first}, as of the chain's first machine, found curves {here}"
+            );
+            return Err(node.error(message));
+        }
         if all.iter().any(|other| other.machine == curves.machine) {
             return Err(twice(&node, "machine", &curves.machine));
         }
         all.push(curves);
     }
-    Ok(ChainProfile { name, curves: all })
+    let measured = measured.unwrap_or_default();
+    Ok(ChainProfile {
+        name,
+        traffic: measured.traffic,
+        percentile: measured.percentile,
+        curves: all,
+    })
 }
 
-fn curves(node: &Located<'_>) -> Result<Curves, SpecError> {
-    let fields = node.fields(&["machine", "cores", "throughput", "latency"])?;
+/// What curves are of.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Measured {
+    traffic: Option<String>,
+    percentile: Option<f64>,
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.traffic {
+            Some(traffic) => write!(f, "of traffic \"{traffic}\"")?,
+            None => write!(f, "of no named traffic")?,
+        }
+        match self.percentile {
+            Some(percentile) => write!(f, ", percentile {percentile}"),
+            None => write!(f, ", no percentile named"),
+        }
+    }
+}
+
+impl Measured {
+    fn read(fields: &Fields<'_>) -> Result<Self, SpecError> {
+        let traffic = fields.optional("traffic");
+        let of = fields.optional("percentile");
+        Ok(Measured {
+            traffic: traffic.map(|node| label(&node)).transpose()?,
+            percentile: of.map(|node| percentile(&node)).transpose()?,
+        })
+    }
+}
+
+fn curves(node: &Located<'_>) -> Result<(Curves, Measured), SpecError> {
+    let known = [
+        "machine",
+        "cores",
+        "traffic",
+        "percentile",
+        "throughput",
+        "latency",
+    ];
+    let fields = node.fields(&known)?;
     let machine = label(&fields.required("machine", "the machine that was measured on")?)?;
     let cores = match fields.optional("cores") {
         None => 1,
@@ -121,12 +181,13 @@ fn curves(node: &Located<'_>) -> Result<Curves, SpecError> {
         .into_iter()
         .map(|[load, micros]| (load, Nanos((micros * 1e3).round() as u64)));
     let load = LoadCurve::new(load.collect()).map_err(|error| of_curve(&node, error))?;
-    Ok(Curves {
+    let curves = Curves {
         machine,
         cores,
         cache,
         load,
-    })
+    };
+    Ok((curves, Measured::read(&fields)?))
 }
 
 fn of_curve(node: &Located<'_>, error: CurveError) -> SpecError {
@@ -167,6 +228,9 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
         "throughput",
         "onDemand",
         "latency",
+        "traffic",
+        "percentile",
+        "cap",
         "spread",
         "apart",
     ])?;
@@ -177,12 +241,10 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
         let error = node.expected("the name of a chain of this file");
         return Err(error.suggest(nearest(text, chains.keys().map(String::as_str))));
     };
+    promised_as_measured(&fields, chain)?;
     let target = match (fields.optional("throughput"), fields.optional("onDemand")) {
-        (Some(node), None) => match throughput(&node)? {
-            Throughput::PacketsPerSecond(rate) if rate > 0 => Target::Reserved {
-                throughput: rate as f64,
-            },
-            _ => return Err(node.expected("packets per second, such as 2Mpps")),
+        (Some(node), None) => Target::Reserved {
+            throughput: packets(&node)? as f64,
         },
         (None, Some(node)) => {
             let fields = node.fields(&["mostInstances"])?;
@@ -198,7 +260,23 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
             return Err(fields.error("expected throughput or onDemand, found neither"));
         }
     };
+    let cap = fields.optional("cap");
+    let cap = match (cap, target) {
+        (None, _) => None,
+        (Some(node), target) => {
+            let cap = packets(&node)?;
+            if let Target::Reserved { throughput } = target
+                && (cap as f64) < throughput
+            {
+                return Err(node.error(format!(
+                    "expected a cap of at least the throughput, {throughput}pps, found {cap}pps"
+                )));
+            }
+            Some(cap)
+        }
+    };
     Ok(Slo {
+        cap,
         name,
         chain: chain.clone(),
         target,
@@ -215,4 +293,38 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
             .map(|node| label(&node))
             .transpose()?,
     })
+}
+
+/// A rate in packets.
+fn packets(node: &Located<'_>) -> Result<u64, SpecError> {
+    match throughput(node)? {
+        Throughput::PacketsPerSecond(rate) if rate > 0 => Ok(rate),
+        _ => Err(node.expected("packets per second, such as 2Mpps")),
+    }
+}
+
+/// What an SLO names of its traffic and percentile is what its chain was measured with.
+fn promised_as_measured(fields: &Fields<'_>, chain: &ChainProfile) -> Result<(), SpecError> {
+    let Measured {
+        traffic,
+        percentile,
+    } = Measured::read(fields)?;
+    let percentile = percentile.map(|p| p.to_string());
+    let measured = chain.percentile.map(|p| p.to_string());
+    for (field, promised, measured) in [
+        ("traffic", traffic, chain.traffic.clone()),
+        ("percentile", percentile, measured),
+    ] {
+        let (Some(node), Some(promised)) = (fields.optional(field), promised) else {
+            continue;
+        };
+        if measured.as_ref() != Some(&promised) {
+            let measured = measured.map_or("none".to_owned(), |m| format!("\"{m}\""));
+            return Err(node.error(format!(
+                "expected the {field} of chain \"{}\"'s curves, {measured}, found \"{promised}\"",
+                chain.name
+            )));
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The state of a placement: what was admitted, and where it runs. Written as JSON, which is YAML, too.
 
+use super::percentile;
 use crate::cluster::{MAX_NODES, MAX_SERVERS, MAX_WAYS};
 use crate::curve::MAX_RATE;
 use crate::plan::Plan;
@@ -44,10 +45,20 @@ struct Kept {
     name: String,
     chain: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    traffic: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percentile: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     packets_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     most_instances: Option<u16>,
     latency_nanoseconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cap_packets_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    spread: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<String>,
     instances: Vec<KeptInstance>,
 }
 
@@ -58,31 +69,37 @@ struct KeptInstance {
     ways: u16,
 }
 
-impl StateSpec {
-    /// The state of a plan. `name` is the cluster's.
-    pub fn new(plan: &Plan, name: &str) -> Self {
-        let slos = plan.placed().map(|placed| Kept {
-            name: placed.slo.name.clone(),
-            chain: placed.slo.chain.name.clone(),
-            packets_per_second: match placed.slo.target {
+impl From<Earlier> for Kept {
+    fn from(slo: Earlier) -> Self {
+        let instances = slo.instances.into_iter();
+        Kept {
+            name: slo.name,
+            chain: slo.chain,
+            traffic: slo.traffic,
+            percentile: slo.percentile,
+            packets_per_second: match slo.target {
                 Target::Reserved { throughput } => Some(throughput),
                 Target::OnDemand { .. } => None,
             },
-            most_instances: match placed.slo.target {
+            most_instances: match slo.target {
                 Target::Reserved { .. } => None,
                 Target::OnDemand { most } => Some(most),
             },
-            latency_nanoseconds: placed.slo.latency.0,
-            instances: placed
-                .instances
-                .iter()
-                .map(|instance| KeptInstance {
-                    server: plan.cluster().servers()[instance.server].name.clone(),
-                    node: instance.node,
-                    ways: instance.ways,
-                })
+            latency_nanoseconds: slo.latency.0,
+            cap_packets_per_second: slo.cap,
+            spread: slo.spread,
+            apart: slo.apart,
+            instances: instances
+                .map(|(server, node, ways)| KeptInstance { server, node, ways })
                 .collect(),
-        });
+        }
+    }
+}
+
+impl StateSpec {
+    /// The state of a plan. `name` is the cluster's.
+    pub fn new(plan: &Plan, name: &str) -> Self {
+        let slos = Earlier::all(plan).into_iter().map(Kept::from);
         StateSpec {
             api_version: API_VERSION,
             kind: KIND,
@@ -134,9 +151,14 @@ fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
     let fields = node.fields(&[
         "name",
         "chain",
+        "traffic",
+        "percentile",
         "packetsPerSecond",
         "mostInstances",
         "latencyNanoseconds",
+        "capPacketsPerSecond",
+        "spread",
+        "apart",
         "instances",
     ])?;
     let rate = fields.optional("packetsPerSecond");
@@ -175,7 +197,27 @@ fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
     Ok(Earlier {
         name: label(&fields.required("name", "the SLO's name")?)?,
         chain: label(&fields.required("chain", "its chain's name")?)?,
+        traffic: fields
+            .optional("traffic")
+            .map(|node| label(&node))
+            .transpose()?,
+        percentile: fields
+            .optional("percentile")
+            .map(|node| percentile(&node))
+            .transpose()?,
         target,
+        cap: fields
+            .optional("capPacketsPerSecond")
+            .map(|node| node.whole(1..=MAX_RATE as u64))
+            .transpose()?,
+        spread: match fields.optional("spread") {
+            None => false,
+            Some(node) => node.word(&[("true", true), ("false", false)])?,
+        },
+        apart: fields
+            .optional("apart")
+            .map(|node| label(&node))
+            .transpose()?,
         latency: Nanos(latency.whole(1..=10_000_000_000)?),
         instances,
     })
