@@ -119,6 +119,9 @@ fn tuned() -> Written {
             "/proc/mounts",
             "hugetlbfs /dev/hugepages hugetlbfs rw 0 0\nresctrl /sys/fs/resctrl resctrl rw 0 0\n",
         )
+        .file("/sys/fs/resctrl/info/L3/cbm_mask", "fffff\n")
+        .file("/sys/fs/resctrl/info/L3/shareable_bits", "c0000\n")
+        .file("/sys/fs/resctrl/info/L3/num_closids", "16\n")
         .file("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
         .file(&format!("{CPU}/online"), "0-3\n")
         .file(&format!("{CPU}/isolated"), "2-3\n")
@@ -220,6 +223,11 @@ fn a_tuned_machine_has_nothing_wrong() {
     );
     assert_eq!(good("huge-pages"), "4000 of 4096 MiB are free");
     assert_eq!(good("isolated-cores"), "2-3, without a tick");
+    let cache = good("cache-partitions");
+    assert!(
+        cache.ends_with("; 20 ways, devices write into 2 of them, 16 classes"),
+        "{cache}"
+    );
     assert_eq!(
         good("sleep-states"),
         "down to C1, from which waking takes 2 us"

@@ -1,0 +1,525 @@
+//! A part of the cache for some tasks and cores.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::changes::Changes;
+use crate::error::Error;
+use crate::info::Level;
+use crate::mask::Mask;
+use crate::owner::{Name, Part};
+use crate::text::Schemata;
+use crate::watch::{CacheUse, Watch, usage};
+use crate::{Inner, Resctrl};
+
+/// Which ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// So many, wherever they are free, but never where hardware writes, too.
+    Ways(u32),
+    /// These.
+    Exactly(Mask),
+}
+
+/// What a partition is to have.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// Of which caches.
+    pub level: Level,
+    /// Their numbers ([`Resctrl::cache_of_core`]); all, if empty.
+    pub caches: Vec<u32>,
+    /// Which ways of each.
+    pub place: Place,
+    /// Whether nobody else may have them: everything else on the machine goes without.
+    pub alone: bool,
+    /// The limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
+    pub bandwidth: Option<u32>,
+    /// Tasks (threads) that are in it.
+    pub tasks: Vec<i32>,
+    /// Cores on which tasks that are in no other group are in it.
+    pub cores: Vec<u32>,
+}
+
+impl Ask {
+    /// `ways` ways of every last-level cache, for its tasks alone.
+    pub fn alone(ways: u32) -> Ask {
+        Ask {
+            level: Level::L3,
+            caches: Vec::new(),
+            place: Place::Ways(ways),
+            alone: true,
+            bandwidth: None,
+            tasks: Vec::new(),
+            cores: Vec::new(),
+        }
+    }
+
+    /// At most `ways` ways of every last-level cache, which others use, too.
+    pub fn shared(ways: u32) -> Ask {
+        Ask {
+            alone: false,
+            ..Ask::alone(ways)
+        }
+    }
+}
+
+/// Whether the kernel lets another group have the same ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    Shareable,
+    /// It refuses. All ways of the group, of all its caches, must be its own.
+    Exclusive,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Shareable => "shareable",
+            Mode::Exclusive => "exclusive",
+        })
+    }
+}
+
+/// A part of the cache, with tasks and cores. When dropped, it is gone: its ways, tasks and cores are the default
+/// group's again.
+#[derive(Debug)]
+pub struct Partition {
+    inner: Arc<Inner>,
+    name: String,
+    level: Level,
+    caches: Vec<u32>,
+    alone: bool,
+}
+
+impl Resctrl {
+    /// Makes a partition. Hardware's ways (DDIO) are left out, unless asked for; nobody's tasks, cores or ways are taken
+    /// but the default group's.
+    ///
+    /// # Errors
+    /// If it cannot be had; then everything is as it was.
+    pub fn partition(&self, ask: &Ask) -> Result<Partition, Error> {
+        let inner = &self.inner;
+        let _locks = inner.lock()?;
+        let plan = inner.plan(ask.level)?;
+        let groups: Vec<String> = plan.groups.iter().map(|group| group.name.clone()).collect();
+        let limit = inner.info.closids();
+        if groups.len() as u32 + 1 >= limit {
+            return Err(Error::OutOfClosids { limit, groups });
+        }
+        let level = ask.level.name();
+        let resource = &plan.level.resources(plan.info)[0];
+        let known: Vec<u32> = plan
+            .default
+            .resources
+            .get(resource)
+            .into_iter()
+            .flatten()
+            .map(|(id, _)| *id)
+            .collect();
+        let caches = match ask.caches.is_empty() {
+            true => known.clone(),
+            false => ask.caches.clone(),
+        };
+        let mut masks = BTreeMap::new();
+        for &id in &caches {
+            if !known.contains(&id) {
+                return Err(Error::NoCache {
+                    resource: level.to_owned(),
+                    id,
+                    known,
+                });
+            }
+            masks.insert(id, plan.choose(id, ask.place, ask.alone, &[], 0)?.bits());
+        }
+        let mut lines = plan.lines(&masks);
+        if let Some(limit) = ask.bandwidth {
+            if inner.info.bandwidth.is_none() {
+                return Err(Error::Unsupported {
+                    what: "memory bandwidth (MBA)".to_owned(),
+                });
+            }
+            caches.iter().for_each(|id| lines.set("MB", *id, limit));
+        }
+        for &task in &ask.tasks {
+            inner.owner(Member::Task(task))?;
+        }
+        for &core in &ask.cores {
+            inner.owner(Member::Core(core))?;
+        }
+        let part = Part {
+            alone: ask.alone,
+            level: level.to_owned(),
+            caches: caches.clone(),
+        };
+        let name = Name::ours(Some(part))?.to_string();
+        let partition = Partition {
+            inner: inner.clone(),
+            name,
+            level: ask.level,
+            caches,
+            alone: ask.alone,
+        };
+        let made = inner.all_or_nothing(|changes| {
+            let path = partition.path();
+            changes.make(&path)?;
+            if ask.alone {
+                changes.settle(&[(partition.name.clone(), masks)].into())?;
+            }
+            changes.write_new(&path.join("schemata"), &lines.to_text())?;
+            for &task in &ask.tasks {
+                inner.add_task(changes, &path, task)?;
+            }
+            match ask.cores.is_empty() {
+                true => Ok(()),
+                false => inner.add_cores(changes, &path, &ask.cores),
+            }
+        });
+        match made {
+            Ok(()) => Ok(partition),
+            Err(error) => {
+                // Everything is taken back already, and locked still.
+                partition.forget();
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives partitions other ways, all at once: neighbours are shifted to make room. Where one goes by number, all
+    /// of these count as free, the largest is placed first.
+    ///
+    /// # Errors
+    /// If they do not all fit, or the kernel refuses; then everything is as it was.
+    pub fn assign(&self, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
+        let inner = &self.inner;
+        let _locks = inner.lock()?;
+        let size = |place: &Place| match place {
+            Place::Ways(ways) => (1, *ways),
+            Place::Exactly(mask) => (2, mask.ways()),
+        };
+        let mut wanted = wanted.to_vec();
+        wanted.sort_by_key(|(_, place)| std::cmp::Reverse(size(place)));
+        let moving: Vec<&str> = wanted
+            .iter()
+            .map(|(partition, _)| partition.name.as_str())
+            .collect();
+        let mut instead = crate::default::Instead::new();
+        let mut lines = Vec::new();
+        for level in [Level::L2, Level::L3] {
+            let of_level = || {
+                wanted
+                    .iter()
+                    .filter(|(partition, _)| partition.level == level)
+            };
+            if of_level().next().is_none() {
+                continue;
+            }
+            let plan = inner.plan(level)?;
+            let mut alone_now = BTreeMap::<u32, u32>::new();
+            for (partition, place) in of_level() {
+                let mut masks = BTreeMap::new();
+                for &id in &partition.caches {
+                    let new = alone_now.entry(id).or_default();
+                    let mask = plan
+                        .choose(id, *place, partition.alone, &moving, *new)?
+                        .bits();
+                    *new |= if partition.alone { mask } else { 0 };
+                    masks.insert(id, mask);
+                }
+                let old = plan
+                    .groups
+                    .iter()
+                    .find(|group| group.name == partition.name);
+                let old = old.ok_or_else(|| Error::Vanished {
+                    group: partition.name.clone(),
+                })?;
+                let new = plan.lines(&masks);
+                lines.push((
+                    partition,
+                    new.to_text(),
+                    old.schemata.within(&new).to_text(),
+                    old.exclusive,
+                ));
+                if partition.alone {
+                    instead.insert(partition.name.clone(), masks);
+                }
+            }
+        }
+        let [shareable, exclusive] =
+            [Mode::Shareable, Mode::Exclusive].map(|mode| format!("{mode}\n"));
+        inner.all_or_nothing(|changes| {
+            // Those that the kernel keeps apart would be in each other's way for a moment.
+            let apart = || lines.iter().filter(|(.., exclusive)| *exclusive);
+            for (partition, ..) in apart() {
+                let mode = partition.path().join("mode");
+                changes.write(&mode, &shareable, &mode, &exclusive)?;
+            }
+            changes.settle(&instead)?;
+            for (partition, new, old, _) in &lines {
+                let path = partition.path().join("schemata");
+                changes.write(&path, new, &path, old)?;
+            }
+            apart().try_for_each(|(partition, ..)| {
+                let mode = partition.path().join("mode");
+                changes.write(&mode, &exclusive, &mode, &shareable)
+            })
+        })
+    }
+}
+
+/// What can be in a group.
+#[derive(Clone, Copy)]
+enum Member {
+    Task(i32),
+    Core(u32),
+}
+
+impl Inner {
+    /// Which group of this process has it; `None` for the default group.
+    ///
+    /// # Errors
+    /// [`Error::Taken`] if it is somebody else's.
+    fn owner(&self, member: Member) -> Result<Option<String>, Error> {
+        let is_in = |path: &PathBuf| match member {
+            Member::Task(task) => Ok::<bool, Error>(self.tree.tasks(path)?.contains(&task)),
+            Member::Core(core) => Ok(self.tree.cores(path)?.contains(&core)),
+        };
+        let taken = |group: String| Error::Taken {
+            what: match member {
+                Member::Task(task) => format!("task {task}"),
+                Member::Core(core) => format!("core {core}"),
+            },
+            group,
+        };
+        for group in self.tree.groups()? {
+            let found = match is_in(&self.tree.group(&group)) {
+                // Somebody removed it meanwhile.
+                Err(Error::Vanished { .. }) => false,
+                found => found?,
+            };
+            if found {
+                return match Name::parse(&group).is_some_and(|name| name.is_ours()) {
+                    true => Ok(Some(group)),
+                    false => Err(taken(group)),
+                };
+            }
+        }
+        for watch in self.tree.watches("")? {
+            let path = self.tree.root.join("mon_groups").join(&watch);
+            if path.is_dir()
+                && is_in(&path)?
+                && !Name::parse(&watch).is_some_and(|name| name.is_ours())
+            {
+                return Err(taken(format!("mon_groups/{watch}")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn add_task(
+        &self,
+        changes: &mut Changes,
+        group: &std::path::Path,
+        task: i32,
+    ) -> Result<(), Error> {
+        let before = self.owner(Member::Task(task))?.unwrap_or_default();
+        let text = format!("{task}\n");
+        changes.write(
+            &group.join("tasks"),
+            &text,
+            &self.tree.group(&before).join("tasks"),
+            &text,
+        )
+    }
+
+    fn add_cores(
+        &self,
+        changes: &mut Changes,
+        group: &std::path::Path,
+        cores: &[u32],
+    ) -> Result<(), Error> {
+        for &core in cores {
+            // Cores of another partition of this process would have to be given back to it.
+            if let Some(owner) = self
+                .owner(Member::Core(core))?
+                .filter(|owner| self.tree.group(owner) != group)
+            {
+                return Err(Error::Taken {
+                    what: format!("core {core}"),
+                    group: owner,
+                });
+            }
+        }
+        let list = |cores: &[u32]| {
+            let cores = cores.iter().map(u32::to_string).collect::<Vec<_>>();
+            format!("{}\n", cores.join(","))
+        };
+        let old = self.tree.cores(group)?;
+        let mut new = [&old, cores].concat();
+        new.sort_unstable();
+        new.dedup();
+        let path = group.join("cpus_list");
+        changes.write(&path, &list(&new), &path, &list(&old))
+    }
+}
+
+impl Partition {
+    fn path(&self) -> PathBuf {
+        self.inner.tree.group(&self.name)
+    }
+
+    /// Nothing is to be removed.
+    fn forget(mut self) {
+        self.name.clear();
+    }
+
+    /// The name of its group.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which ways it has, of each of its caches: of code and data together.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn ways(&self) -> Result<BTreeMap<u32, u32>, Error> {
+        let schemata = self.inner.tree.schemata(&self.name)?;
+        let ways = |id: &u32| (*id, schemata.ways(self.level.name(), *id));
+        Ok(self.caches.iter().map(ways).collect())
+    }
+
+    /// Everything that it may use.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn schemata(&self) -> Result<Schemata, Error> {
+        self.inner.tree.schemata(&self.name)
+    }
+
+    /// Gives it as many ways, or these: [`Resctrl::assign`] for one.
+    ///
+    /// # Errors
+    /// If they cannot be had; then it keeps those that it has.
+    pub fn resize(&self, place: Place) -> Result<(), Error> {
+        let resctrl = Resctrl {
+            inner: self.inner.clone(),
+        };
+        resctrl.assign(&[(self, place)])
+    }
+
+    /// Limits the memory bandwidth of one cache's tasks, in per cent (in MiB/s if mounted with `mba_MBps`).
+    ///
+    /// # Errors
+    /// If the kernel refuses; then the limit is as it was.
+    pub fn limit_bandwidth(&self, cache: u32, limit: u32) -> Result<(), Error> {
+        let _locks = self.inner.lock()?;
+        if self.inner.info.bandwidth.is_none() {
+            return Err(Error::Unsupported {
+                what: "memory bandwidth (MBA)".to_owned(),
+            });
+        }
+        let mut lines = Schemata::default();
+        lines.set("MB", cache, limit);
+        self.inner
+            .tree
+            .write(&self.path().join("schemata"), &lines.to_text())
+    }
+
+    /// Adds tasks (threads): the default group's, or those of other partitions of this process. Threads that they
+    /// start later are in it, too; lines that they have in the cache already stay where they are.
+    ///
+    /// # Errors
+    /// If one of them cannot be added; then none is.
+    pub fn add_tasks(&self, tasks: &[i32]) -> Result<(), Error> {
+        let _locks = self.inner.lock()?;
+        let path = self.path();
+        self.inner.all_or_nothing(|changes| {
+            tasks
+                .iter()
+                .try_for_each(|task| self.inner.add_task(changes, &path, *task))
+        })
+    }
+
+    /// Adds cores: what runs there and is in no other group is in this one.
+    ///
+    /// # Errors
+    /// If one of them cannot be added; then none is.
+    pub fn add_cores(&self, cores: &[u32]) -> Result<(), Error> {
+        let _locks = self.inner.lock()?;
+        let path = self.path();
+        self.inner
+            .all_or_nothing(|changes| self.inner.add_cores(changes, &path, cores))
+    }
+
+    /// Tasks that are in it.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn tasks(&self) -> Result<Vec<i32>, Error> {
+        self.inner.tree.tasks(&self.path())
+    }
+
+    /// Cores that are in it.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn cores(&self) -> Result<Vec<u32>, Error> {
+        self.inner.tree.cores(&self.path())
+    }
+
+    /// Has the kernel keep others out of its ways, or no longer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if others have some of them now, in whichever cache: an exclusive group must have all ways of all
+    /// its caches alone.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
+        let _locks = self.inner.lock()?;
+        self.inner
+            .tree
+            .write(&self.path().join("mode"), &format!("{mode}\n"))
+    }
+
+    /// How much of each cache its tasks and cores have, and how much memory traffic they made; by cache.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
+        usage(&self.inner.tree, &self.path())
+    }
+
+    /// Watches some of its tasks by themselves.
+    ///
+    /// # Errors
+    /// If the processor cannot watch (so many), or one of them is not in this partition.
+    pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
+        Watch::new(&self.inner, &self.name, tasks)
+    }
+
+    /// Removes it, and tells whether that worked: dropping it does not.
+    ///
+    /// # Errors
+    /// If something could not be given back; the next process that starts tries again when this one has ended.
+    pub fn release(mut self) -> Result<(), Error> {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        if self.name.is_empty() {
+            return Ok(());
+        }
+        let path = self.path();
+        let _locks = self.inner.lock()?;
+        self.name.clear();
+        self.inner.tree.remove(&path)?;
+        self.inner.settle()
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        // What stays is removed by whoever starts next.
+        let _ = self.remove();
+    }
+}

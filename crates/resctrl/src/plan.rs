@@ -1,0 +1,144 @@
+//! Which ways of a cache are chosen, given who has which.
+
+use std::collections::BTreeMap;
+
+use crate::Inner;
+use crate::error::Error;
+use crate::info::{CacheInfo, Level};
+use crate::mask::{Mask, longest, place};
+use crate::owner::Name;
+use crate::partition::Place;
+use crate::text::Schemata;
+
+/// A group as it is now.
+pub(crate) struct Group {
+    pub name: String,
+    pub schemata: Schemata,
+    pub exclusive: bool,
+}
+
+impl Inner {
+    fn groups(&self) -> Result<Vec<Group>, Error> {
+        let groups = self.tree.groups()?.into_iter();
+        groups
+            .map(|name| {
+                let mode = self
+                    .tree
+                    .read_if_there(&self.tree.group(&name).join("mode"))?;
+                Ok(Group {
+                    schemata: self.tree.schemata(&name)?,
+                    exclusive: mode.is_some_and(|mode| mode.trim() != "shareable"),
+                    name,
+                })
+            })
+            .collect()
+    }
+
+    fn cache_info(&self, level: Level) -> Result<&CacheInfo, Error> {
+        let what = || format!("ways of {} caches (CAT)", level.name());
+        self.info
+            .cache(level)
+            .ok_or_else(|| Error::Unsupported { what: what() })
+    }
+
+    pub(crate) fn plan(&self, level: Level) -> Result<Plan<'_>, Error> {
+        Ok(Plan {
+            level,
+            info: self.cache_info(level)?,
+            groups: self.groups()?,
+            default: self.tree.schemata("")?,
+        })
+    }
+}
+
+/// What is given out of one level: who has what, as changes are planned.
+pub(crate) struct Plan<'a> {
+    level: Level,
+    pub info: &'a CacheInfo,
+    pub groups: Vec<Group>,
+    pub default: Schemata,
+}
+
+impl Plan<'_> {
+    /// Chooses ways of one cache; those of the groups in `moving` count as free.
+    pub(crate) fn choose(
+        &self,
+        id: u32,
+        want: Place,
+        alone: bool,
+        moving: &[&str],
+        new: u32,
+    ) -> Result<Mask, Error> {
+        let level = self.level.name();
+        let (mut held, mut holders) = (new, Vec::new());
+        for group in self
+            .groups
+            .iter()
+            .filter(|group| !moving.contains(&group.name.as_str()))
+        {
+            let part = Name::parse(&group.name).and_then(|name| name.part);
+            // A partition of other caches has nothing to say of this one.
+            if part.as_ref().is_some_and(|part| !part.is_of(level, id)) {
+                continue;
+            }
+            let ways = group.schemata.ways(level, id);
+            let apart = group.exclusive || part.is_some_and(|part| part.alone);
+            if ways != 0 && (alone || apart) {
+                held |= ways;
+                holders.push(group.name.clone());
+            }
+        }
+        let (min, all) = (self.info.min_ways.max(1), self.info.mask);
+        let bad = |mask: u32, why: String| Error::BadMask {
+            resource: level.to_owned(),
+            mask,
+            why,
+        };
+        let default = self.default.ways(level, id) & !new;
+        // The default group must be left with something that it can have.
+        let leaves = |mask: Mask| {
+            let touched = alone && default & mask.bits() != 0;
+            !touched || longest(default & !mask.bits()).is_some_and(|left| left.ways() >= min)
+        };
+        let free = all & !held & !self.info.shareable;
+        let find = |ways| place(free, ways, default).filter(|mask| leaves(*mask));
+        let no_room = |asked| Error::NoRoom {
+            resource: level.to_owned(),
+            id,
+            asked,
+            free: (1..=32)
+                .rev()
+                .find(|ways| find(*ways).is_some())
+                .unwrap_or(0),
+            holders: holders.clone(),
+        };
+        match want {
+            Place::Ways(ways) if ways < min => {
+                let mask = Mask::new(0, ways).map_or(0, Mask::bits);
+                Err(bad(mask, format!("a group has at least {min} ways")))
+            }
+            Place::Ways(ways) => find(ways).ok_or_else(|| no_room(ways)),
+            Place::Exactly(mask) if mask.bits() & !all != 0 => {
+                Err(bad(mask.bits(), format!("the cache has the ways {all:x}")))
+            }
+            Place::Exactly(mask) if mask.ways() < min => {
+                Err(bad(mask.bits(), format!("a group has at least {min} ways")))
+            }
+            Place::Exactly(mask) if mask.bits() & held != 0 || !leaves(mask) => {
+                Err(no_room(mask.ways()))
+            }
+            Place::Exactly(mask) => Ok(mask),
+        }
+    }
+
+    /// The lines of `schemata` for these ways.
+    pub(crate) fn lines(&self, masks: &BTreeMap<u32, u32>) -> Schemata {
+        let mut schemata = Schemata::default();
+        for resource in self.level.resources(self.info) {
+            masks
+                .iter()
+                .for_each(|(id, mask)| schemata.set(&resource, *id, *mask));
+        }
+        schemata
+    }
+}
