@@ -53,7 +53,7 @@ impl Inner {
 
 /// What is given out of one level: who has what, as changes are planned.
 pub(crate) struct Plan<'a> {
-    level: Level,
+    pub level: Level,
     pub info: &'a CacheInfo,
     pub groups: Vec<Group>,
     pub default: Schemata,
