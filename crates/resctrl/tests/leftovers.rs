@@ -19,7 +19,7 @@ fn settings(folder: PathBuf) -> Settings {
     Settings {
         mount_point: folder.join("resctrl"),
         mount: false,
-        file_system: "fuse.resctrl".to_owned(),
+        file_system: "fuse".to_owned(),
         state: folder.join("state"),
         ..Settings::default()
     }

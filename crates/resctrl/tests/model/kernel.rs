@@ -163,7 +163,7 @@ impl Kernel {
         for (index, schema) in schemas.iter().enumerate() {
             for &domain in &schema.domains {
                 (0..closids)
-                    .for_each(|closid| drop(values.insert((index, domain, closid), schema.full)));
+                    .for_each(|closid| _ = values.insert((index, domain, closid), schema.full));
             }
         }
         let default = Group {

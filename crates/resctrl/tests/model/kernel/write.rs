@@ -238,7 +238,7 @@ impl Kernel {
                 other
                     .mons
                     .iter_mut()
-                    .for_each(|mon| drop(mon.tasks.remove(&task)));
+                    .for_each(|mon| _ = mon.tasks.remove(&task));
                 other.tasks.remove(&task);
             }
             if group != 0 {
