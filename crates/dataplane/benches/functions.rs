@@ -38,6 +38,8 @@ const FUNCTIONS: &[&str] = &[
     "load-balancer",
     "accounting",
     "flow-stats",
+    "mirror",
+    "mirror-headers",
     "counters",
     "url-filter",
     "encrypt",

@@ -792,6 +792,7 @@ fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> Serv
 fn not_exported(error: ExportError) -> TrafficError {
     let (file, source) = match error {
         ExportError::Write { file, source } => (file, source),
+        ExportError::Copies { to, source } => (to, source),
         ExportError::Lost { ref file, .. } | ExportError::Undelivered { ref file, .. } => {
             (file.clone(), io::Error::other(error.to_string()))
         }

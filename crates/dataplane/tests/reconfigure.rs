@@ -17,6 +17,7 @@ use tailwater_nf::batch::Batch;
 use tailwater_nf::buffer::BufferPool;
 use tailwater_nf::build::ChainBuilder;
 use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 const PACKETS: u32 = 50_000;
 
@@ -335,6 +336,45 @@ fn keys() {
         under[usize::from(made[1])] += 1;
     }
     assert!(under[0] > 0 && under[1] > 0, "{under:?}");
+}
+
+/// Copies of some flows, and of all, by turns: of a flow that both ask for there are all packets, in order.
+#[test]
+fn copies() {
+    let name = format!("tailwater-mirrored-{}.pcap", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let version = |sample: &str| {
+        let to = file.display();
+        format!("mirror: {{to: {{file: {to}}}, buffer: 64MiB{sample}}}")
+    };
+    let some = version(", sample: {every: 2, by: flow}");
+    let sent = run_passing(&[&some, &version("")], 300, false);
+    let mut reader = CaptureReader::open(&file, &ReadOptions::default()).unwrap();
+    let mut copied = Vec::new();
+    while let Some(packet) = reader.next_packet().unwrap() {
+        copied.push(packet.data.to_vec());
+    }
+    std::fs::remove_file(&file).unwrap();
+    let of_flows = |frames: &[Vec<u8>]| {
+        let mut flows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (flow, number) in frames.iter().map(|frame| whose(frame)) {
+            flows.entry(flow).or_default().push(number);
+        }
+        flows
+    };
+    let (sent, copied) = (of_flows(&sent), of_flows(&copied));
+    let (mut whole, mut parts) = (0, 0);
+    for (flow, numbers) in &sent {
+        let copies = copied.get(flow).map_or(&[][..], Vec::as_slice);
+        assert!(copies.is_sorted_by(|a, b| a < b), "flow {flow}");
+        assert!(copies.iter().all(|number| numbers.contains(number)));
+        match copies == numbers {
+            true => whole += 1,
+            false => parts += 1,
+        }
+    }
+    assert!(copied.keys().all(|flow| sent.contains_key(flow)));
+    assert!(whole > 50 && parts > 50, "{whole} {parts}");
 }
 
 #[test]

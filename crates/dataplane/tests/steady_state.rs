@@ -57,6 +57,10 @@ const COUNT: &str =
 const FLOW_STATS: &str =
     "[{flowStats: {activeTimeout: 100ms, idleTimeout: 100ms, export: [{file: /dev/null}]}}]";
 
+/// Some of the copies find no room.
+const MIRROR: &str =
+    "[{mirror: {to: {file: /dev/null}, buffer: 64KiB, sample: {every: 3}, snap: 96}}]";
+
 const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps, burst: 9}, \
                        {per: flow, rate: 1Mbps, burst: 1600, peak: {rate: 1Gbps, burst: 1600}, \
                         conforming: {dscp: ef}}]}}]";
@@ -164,6 +168,7 @@ fn nothing_is_allocated_per_packet() {
         TUNNEL_ROUTER,
         POLICER,
         FLOW_STATS,
+        MIRROR,
         COUNT,
         SYNTHETIC,
         DNS_GUARD,

@@ -14,6 +14,7 @@
 //! | tell flows apart | [`FlowKey`] |
 //! | spread flows over queues as a NIC does | [`toeplitz`] |
 //! | make frames | [`builder`] |
+//! | write them to a capture file | [`pcap`]: its headers |
 //!
 //! A function that sends a flow elsewhere, in three steps: parse, rewrite, repair the checksums
 //! without reading the payload.
@@ -74,6 +75,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod malformed;
 pub mod parse;
+pub mod pcap;
 pub mod protocol;
 pub mod tcp;
 pub mod time;

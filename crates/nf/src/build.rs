@@ -32,11 +32,12 @@ use crate::ipsec::{Ipsec, IpsecTable};
 use crate::library::LibraryFunction;
 use crate::live::Live;
 use crate::load_balancer::{LoadBalancer, LoadBalancerTable};
+use crate::mirror::{Mirror, MirrorRules, MirrorTable};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
 use crate::spec::{
-    ChainSpec, ClassifierConfig, Fate, ForeignFunction, FunctionConfig, IpForwardConfig, NatConfig,
-    OwnFunction, TunnelConfig, places,
+    ChainSpec, ClassifierConfig, Fate, ForeignFunction, FunctionConfig, IpForwardConfig,
+    MirrorConfig, NatConfig, OwnFunction, TunnelConfig, places,
 };
 use crate::synthetic::{Memory, Synthetic, Work, WorkingSet};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
@@ -56,6 +57,7 @@ enum Shared {
     LoadBalancer(Arc<LoadBalancerTable>),
     Accounting(Arc<AccountingTable>),
     FlowStats(Arc<FlowStatsTable>),
+    Mirror(Arc<MirrorTable>),
     Encrypt(Arc<Live<EncryptRules>>, Arc<PacketNumbers>),
     UrlFilter(Arc<FilterTable>),
     Forward(Forward),
@@ -125,6 +127,17 @@ impl Shared {
             FunctionConfig::FlowStats(config) => {
                 let table = FlowStatsTable::new(config.options.clone());
                 Shared::FlowStats(Arc::new(table.map_err(|source| BuildError::Export {
+                    function: name.to_owned(),
+                    source,
+                })?))
+            }
+            FunctionConfig::Mirror(config) => {
+                let rules = mirror_rules(config).map_err(|source| BuildError::Mirror {
+                    function: name.to_owned(),
+                    source,
+                })?;
+                let table = MirrorTable::new(config.options.clone(), rules);
+                Shared::Mirror(Arc::new(table.map_err(|source| BuildError::Export {
                     function: name.to_owned(),
                     source,
                 })?))
@@ -269,6 +282,7 @@ impl Shared {
         match self {
             Shared::Accounting(table) => table.finish().map(one),
             Shared::FlowStats(table) => table.finish(),
+            Shared::Mirror(table) => table.finish().map(one),
             Shared::Upf(_, services) => services.finish().map(one),
             Shared::Ids(table) => table.finish().map(one),
             _ => Ok(Vec::new()),
@@ -283,6 +297,7 @@ impl Shared {
             Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
             Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),
             Shared::FlowStats(table) => Box::new(FlowStats::new(Arc::clone(table))),
+            Shared::Mirror(table) => Box::new(Mirror::new(Arc::clone(table))),
             Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
             Shared::Encrypt(rules, numbers) => {
                 Box::new(Encrypt::new(Arc::clone(rules), Arc::clone(numbers)))
@@ -333,6 +348,10 @@ fn tunnel_rules(config: &TunnelConfig) -> TunnelRules {
         Fate::Drop => Action::Drop,
     };
     TunnelRules::new(&config.rules, default)
+}
+
+fn mirror_rules(config: &MirrorConfig) -> Result<MirrorRules, crate::bpf_filter::Refused> {
+    MirrorRules::new(config.program.as_deref(), config.sampling, config.snap)
 }
 
 /// The rules of a classifier, with the places of their targets among its [names](ClassifierConfig::names).

@@ -44,6 +44,8 @@ const EVICTS: &str = "capacity: 512, whenFull: evict";
 const LARGE: &str = "capacity: 16384";
 const ACL: &str =
     "acl: {rulesFile: rules/acl-1500.rules, format: classbench, cache: none, default: allow}";
+/// Copies go to a file that keeps nothing.
+const MIRROR: &str = "mirror: {to: {file: /dev/null}}";
 const URLS: &str = "urlFilter: {patterns: [bad.example, '*aaaaaaaab*', '*abababac*', /aaaa/aaab]}";
 const IDS: &str = "ids: {rules: [\
      'alert tcp any any -> any any (content:\"aaaaaaaab\"; sid:1;)', \
@@ -51,7 +53,7 @@ const IDS: &str = "ids: {rules: [\
      'alert tcp any any -> any any (content:\"ab\"; pcre:\"/(a|b|ab)*c/R\"; sid:3;)', \
      'alert http any any -> any any (http.uri; content:\"/aa\"; content:\"aab\"; distance:1; sid:4;)']}";
 
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 19] = [
     Row {
         name: "flow-table/known",
         what: "flows of one RSS bucket, whose places are all taken",
@@ -146,6 +148,15 @@ const ROWS: [Row; 18] = [
         plain: |_| clients(0..COUNTED as u32),
         hostile: |_| corners(),
         bound: 3.0,
+    },
+    Row {
+        name: "mirror/long",
+        what: "packets as long as they may be, all copied",
+        function: MIRROR,
+        flows: LARGE,
+        plain: |_| clients(0..COUNTED as u32),
+        hostile: |_| data(&stream(b"x", 1_400)),
+        bound: 5.0,
     },
     Row {
         name: "url-filter/prefixes",

@@ -12,6 +12,7 @@ use tailwater_nf::acl::Action;
 use tailwater_nf::flow_stats::{Outlet, Transport};
 use tailwater_nf::flow_table::WhenFull;
 use tailwater_nf::ipsec::{DontFragment, PolicyAction, UdpPorts};
+use tailwater_nf::mirror;
 use tailwater_nf::spec::{
     ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, RedisAddress, RedisSpec, Secret,
     StateSpec, Target, Throughput, WhenUnavailable,
@@ -182,6 +183,40 @@ fn counters_are_read() {
     );
     assert_eq!(guests.rule.source, Some("10.9.0.0/16".parse().unwrap()));
     assert_eq!((all.vlan, all.rule.source), (None, None));
+}
+
+#[test]
+fn mirrors_are_read() {
+    let spec = right("mirror.yaml");
+    let [usual, rotated, interface] = [0, 1, 2].map(|at| match &spec.functions[at].config {
+        FunctionConfig::Mirror(mirror) => mirror,
+        other => panic!("{other:?}"),
+    });
+    let file = |path: &str, max_bytes, files| {
+        let path = path.into();
+        Some(mirror::Outlet::File {
+            path,
+            max_bytes,
+            files,
+        })
+    };
+    assert_eq!(usual.options.to, file("all.pcap", 1 << 30, 1));
+    assert_eq!(
+        (usual.options.buffer, &usual.program, usual.snap),
+        (4 << 20, &None, 65_535)
+    );
+    assert_eq!(usual.sampling, mirror::Sampling::All);
+    assert_eq!(rotated.options.to, file("/tmp/some.pcap", 1 << 17, 100));
+    // Rounded up.
+    assert_eq!((rotated.options.buffer, rotated.snap), (1 << 20, 96));
+    assert_eq!(rotated.sampling, mirror::Sampling::Flows(1000));
+    assert_eq!(rotated.program.as_ref().map(Vec::len), Some(16));
+    let to = mirror::Outlet::Interface("mon0".to_owned());
+    assert_eq!(interface.options.to, Some(to));
+    assert_eq!(interface.sampling, mirror::Sampling::Packets(2));
+    let files: Vec<_> = spec.functions.iter().map(|it| it.config.writes()).collect();
+    assert_eq!(files.iter().flatten().count(), 2);
+    assert!(spec.functions.iter().all(|it| it.config.exports()));
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use tailwater_net::pcap;
+
 use crate::{MAX_FRAME, Packet, TrafficError};
 
 /// A pcap file being written: nanosecond timestamps, little-endian, Ethernet.
@@ -43,14 +45,7 @@ impl<W: Write> PcapWriter<W> {
             output: BufWriter::with_capacity(64 << 10, output),
             packets: 0,
         };
-        let mut header = Vec::with_capacity(24);
-        header.extend_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
-        header.extend_from_slice(&2u16.to_le_bytes());
-        header.extend_from_slice(&4u16.to_le_bytes());
-        header.extend_from_slice(&[0; 8]);
-        header.extend_from_slice(&(MAX_FRAME as u32).to_le_bytes());
-        header.extend_from_slice(&1u32.to_le_bytes());
-        writer.put(&header)?;
+        writer.put(&pcap::file_header())?;
         Ok(writer)
     }
 
@@ -76,19 +71,14 @@ impl<W: Write> PcapWriter<W> {
                 limit: MAX_FRAME as u64,
             });
         }
-        let nanos = packet.timestamp.0;
-        let Ok(seconds) = u32::try_from(nanos / 1_000_000_000) else {
+        let captured = packet.data.len() as u32;
+        let header = pcap::record_header(packet.timestamp, captured, packet.wire_length);
+        let Some(header) = header else {
             return Err(TrafficError::TimestampOutOfRange {
                 file: self.file.clone(),
                 number,
             });
         };
-        let captured = packet.data.len() as u32;
-        let mut header = [0; 16];
-        header[..4].copy_from_slice(&seconds.to_le_bytes());
-        header[4..8].copy_from_slice(&((nanos % 1_000_000_000) as u32).to_le_bytes());
-        header[8..12].copy_from_slice(&captured.to_le_bytes());
-        header[12..].copy_from_slice(&packet.wire_length.max(captured).to_le_bytes());
         self.put(&header)?;
         self.put(packet.data)?;
         self.packets = number;

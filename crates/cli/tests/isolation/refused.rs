@@ -64,6 +64,13 @@ fn what_cannot_be_isolated_is_refused() {
             },
         ),
         (
+            "mirror.yaml",
+            match can_confine() {
+                true => "may write no files and connect to nobody",
+                false => "--isolation-except mirror",
+            },
+        ),
+        (
             "wan-optimizer.yaml",
             "which they cannot do from processes of their own",
         ),

@@ -37,6 +37,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
         let alone = [
             "- upf:",
             "- ids:",
+            "- mirror:",
             "- name: main-office",
             "external:",
             "state:",
@@ -258,6 +259,15 @@ fn and_with_functions_that_stay() {
         (
             format!("[{ids}, {{name: counted, accounting: }}, {export}, {limit}]"),
             "ids,told",
+        ),
+        // Copies stay, too; they are looked at elsewhere.
+        (
+            format!(
+                "[{{name: counted, accounting: }}, {{name: copies, mirror: {{to: {{file: {}}}, snap: 96}}}}, {{name: edge, acl: \
+                 {{default: allow, rules: [{{action: deny, sourcePorts: 2001}}]}}}}]",
+                folder.path("copies.pcap").display()
+            ),
+            "copies",
         ),
         // What those behind see of packets that those in front have changed.
         (

@@ -34,6 +34,8 @@ pub const CHAINS: &[&str] = &[
     "load-balancer",
     "accounting",
     "flow-stats",
+    "mirror",
+    "mirror-headers",
     "counters",
     "url-filter",
     "acl-lb-accounting",
@@ -133,6 +135,12 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         }
         "accounting" => "[{accounting: {}}]".to_owned(),
         "flow-stats" => "[{flowStats: {}}]".to_owned(),
+        // Every packet, and its headers, to a thread that writes them nowhere. Here packets come faster than on any wire: those that
+        // the thread does not keep up with are not copied.
+        "mirror" => "[{mirror: {to: {file: /dev/null, maxBytes: 1024GiB}, buffer: 64MiB}}]".to_owned(),
+        "mirror-headers" => {
+            "[{mirror: {to: {file: /dev/null, maxBytes: 1024GiB}, buffer: 64MiB, snap: 96, sample: {every: 10, by: flow}}}]".to_owned()
+        }
         "counters" => {
             "[{count: {counters: [{name: udp, protocol: udp}, {name: some, destinationPorts: 1-9}, {name: all}]}}]".to_owned()
         }

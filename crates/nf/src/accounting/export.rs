@@ -119,6 +119,14 @@ pub enum ExportError {
         /// Records in all.
         records: u64,
     },
+    /// Copies of packets cannot be written, or some of them.
+    #[error("{}: cannot write copies of packets: {source}", to.display())]
+    Copies {
+        /// The file or the interface.
+        to: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// A collector did not take them, or not fast enough.
     #[error("{}: {lost} of {records} flow records were not delivered", file.display())]
     Undelivered {

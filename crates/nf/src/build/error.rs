@@ -150,6 +150,14 @@ pub enum BuildError {
         /// What is wrong with it.
         source: crate::bpf_filter::Refused,
     },
+    /// A program of classic BPF that says what is copied cannot be run.
+    #[error("function {function}: {source}")]
+    Mirror {
+        /// The function's name.
+        function: String,
+        /// What is wrong with it.
+        source: crate::bpf_filter::Refused,
+    },
     /// A function's instances share what instances in several processes cannot.
     #[error(
         "function {function}: {what}, which they cannot do from processes of their own; it can stay in the run's process, trusted: \

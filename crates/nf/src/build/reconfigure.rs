@@ -2,7 +2,9 @@
 //! that they say something new of, a version is made off the data path; and when all could be made, all are put in
 //! force. Workers take a version over between two batches.
 
-use super::{ChainBuilder, Shared, classifier_rules, nat_rules, route_table, tunnel_rules};
+use super::{
+    ChainBuilder, Shared, classifier_rules, mirror_rules, nat_rules, route_table, tunnel_rules,
+};
 use crate::acl::AclRules;
 use crate::bpf_filter::BpfRules;
 use crate::count::Counters;
@@ -158,6 +160,14 @@ impl Shared {
                 let rules = rules.map_err(|(rule, why)| format!("rule {}: {why}", rule + 1))?;
                 let what = count(new.rules.len(), "rule");
                 Ready::new(what, (live, rules), |live| live)
+            }
+            (Shared::Mirror(table), Of::Mirror(old), Of::Mirror(new)) => {
+                if old.options != new.options {
+                    return fixed("to and buffer");
+                }
+                let rules = mirror_rules(new).map_err(refused)?;
+                let what = "what is copied".to_owned();
+                Ready::new(what, (table, rules), |table| table.live())
             }
             (Shared::DnsGuard(table), Of::DnsGuard(old), Of::DnsGuard(new)) => {
                 let kept = |config: &DnsGuardConfig| {

@@ -4,12 +4,13 @@ use super::ipfix::NotSent;
 use super::record::FlowRecord;
 use super::session::{Sent, Session};
 use crate::accounting::{ExportError, Exported};
+use crate::origin::Origin;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
@@ -213,7 +214,7 @@ pub struct FlowStatsTable {
     options: Options,
     tellers: Vec<Teller>,
     /// The run's start, on the clock of the world.
-    origin: Arc<OnceLock<Nanos>>,
+    origin: Arc<Origin>,
     unsent: Arc<AtomicU64>,
     /// Instances that may have more records.
     instances: AtomicUsize,
@@ -225,7 +226,7 @@ impl FlowStatsTable {
     /// # Errors
     /// A file cannot be created, or a thread not be started.
     pub fn new(options: Options) -> Result<FlowStatsTable, ExportError> {
-        let origin = Arc::new(OnceLock::new());
+        let origin = Arc::<Origin>::default();
         let unsent = Arc::new(AtomicU64::new(0));
         let tellers = options.outlets.iter().map(|outlet| {
             let error = |source| ExportError::Write {
@@ -282,11 +283,7 @@ impl FlowStatsTable {
     /// Says what time it is, since the run's start: what is told first counts.
     #[inline]
     pub(super) fn set_origin(&self, now: Nanos) {
-        if self.origin.get().is_none() {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let world = since.map_or(0, |since| since.as_nanos() as u64);
-            let _ = self.origin.set(Nanos(world.wrapping_sub(now.0)));
-        }
+        self.origin.set_by(now);
     }
 
     /// Records that outlets could not tell since this was last asked.

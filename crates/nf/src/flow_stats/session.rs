@@ -4,14 +4,14 @@ use super::export::{Options, Outlet, Shared, Transport};
 use super::ipfix::{Message, NotSent};
 use super::record::FlowRecord;
 use super::retry::Retry;
+use crate::origin::Origin;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tailwater_net::Nanos;
 
 /// Bytes of a message in a file.
 const FILE_MESSAGE: usize = 16 << 10;
@@ -78,7 +78,7 @@ pub(super) struct Session {
     next_at: Instant,
     /// The last datagram's records: that it was refused is told with the next one.
     last: NotSent,
-    origin: Arc<OnceLock<Nanos>>,
+    origin: Arc<Origin>,
     shared: Arc<Shared>,
     unsent: Arc<AtomicU64>,
     sent: Sent,
@@ -98,7 +98,7 @@ impl Session {
     /// The file cannot be.
     pub(super) fn new(
         outlet: &Outlet,
-        (options, origin): (&Options, Arc<OnceLock<Nanos>>),
+        (options, origin): (&Options, Arc<Origin>),
         (shared, unsent): (Arc<Shared>, Arc<AtomicU64>),
     ) -> io::Result<Session> {
         let now = Instant::now();
@@ -216,7 +216,7 @@ impl Session {
 
     /// Sends full messages, and with `all` what is left, too. `false` if it cannot now.
     fn pump(&mut self, all: bool) -> bool {
-        let origin = self.origin.get().copied().unwrap_or_default();
+        let origin = self.origin.get();
         while !self.backlog.is_empty() {
             if !self.open() {
                 return false;

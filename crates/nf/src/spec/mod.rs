@@ -32,8 +32,8 @@ pub(crate) use functions::load_ids_rules;
 pub use functions::{
     AclConfig, BranchConfig, Changes, ClassifierConfig, DnsGuardConfig, ExternalConfig,
     FirewallConfig, ForeignFunction, ForwardConfig, FunctionConfig, IdsConfig, IpForwardConfig,
-    LibraryConfig, Missing, NatConfig, OwnFunction, ProgramConfig, Target, TunnelConfig, UpfConfig,
-    WanOptimizerConfig,
+    LibraryConfig, MirrorConfig, Missing, NatConfig, OwnFunction, ProgramConfig, Target,
+    TunnelConfig, UpfConfig, WanOptimizerConfig,
 };
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};

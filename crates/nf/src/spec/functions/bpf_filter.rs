@@ -1,10 +1,10 @@
 //! The configuration of `bpfFilter`.
 
 use super::Context;
-use crate::bpf_filter::{MAX_RULES, Rule, compile, parse_program, verify};
+use crate::bpf_filter::{Instruction, MAX_RULES, Rule, compile, parse_program, verify};
 use crate::spec::error::SpecError;
 use crate::spec::files::read_text_up_to;
-use crate::spec::located::Located;
+use crate::spec::located::{Fields, Located};
 use crate::spec::values::Fate;
 
 /// The longest expression.
@@ -41,16 +41,25 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
     let fields = node.fields(&["expression", "programFile", "action"])?;
     let action = fields.required("action", "drop or pass")?;
     let action = Fate::parse(&action)?;
-    let program = match (
+    if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {
+        // What comes with libpcap calls the kernel as it is loaded, which isolated functions may not.
+        let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \
+                       functions are isolated; print the program by tcpdump -ddd -y EN10MB";
+        return Err(node.error(message));
+    }
+    let program = program(&fields, context)?;
+    Ok(Rule { program, action })
+}
+
+/// The program of an `expression` or a `programFile`, one of which must be there: verified.
+pub(super) fn program(
+    fields: &Fields<'_>,
+    context: &Context<'_>,
+) -> Result<Vec<Instruction>, SpecError> {
+    match (
         fields.optional("expression"),
         fields.optional("programFile"),
     ) {
-        // What comes with libpcap calls the kernel as it is loaded, which isolated functions may not.
-        (Some(node), None) if context.is_apart() => {
-            let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \
-                           functions are isolated; print the program by tcpdump -ddd -y EN10MB";
-            return Err(node.error(message));
-        }
         (Some(node), None) => {
             let text = node.text("an expression such as tcp port 80")?;
             if text.len() > MAX_EXPRESSION {
@@ -59,7 +68,7 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
             }
             let program = compile(text).map_err(|error| node.error(error.to_string()))?;
             verify(&program).map_err(|refused| node.error(refused.to_string()))?;
-            program
+            Ok(program)
         }
         (None, Some(node)) => {
             let path = context.file(node.string("the name of a file")?);
@@ -76,9 +85,8 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
                 // The first line is their number.
                 at(refused.at.map_or(1, |at| at + 2), refused.to_string())
             })?;
-            program
+            Ok(program)
         }
-        _ => return Err(node.error("expected either an expression or a programFile")),
-    };
-    Ok(Rule { program, action })
+        _ => Err(fields.error("expected either an expression or a programFile")),
+    }
 }

@@ -24,6 +24,7 @@ mod ip_forward;
 mod ipsec;
 mod library;
 mod load_balancer;
+mod mirror;
 mod nat;
 mod own;
 mod policer;
@@ -131,6 +132,8 @@ registry! {
     "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
     /// Packets and bytes of each flow, told to collectors.
     "flowStats" => flow_stats::FlowStatsConfig as FlowStats,
+    /// Copies of packets to a capture file or an interface.
+    "mirror" => mirror::MirrorConfig as Mirror,
     /// Packets and bytes by rule.
     "count" => count::CountConfig as Count,
     /// Encryption of payloads.
@@ -203,6 +206,9 @@ impl FunctionConfig {
             FunctionConfig::Ids(_) => Some(
                 "what it puts together of streams is in memory of one process, and its alerts go to a file",
             ),
+            FunctionConfig::Mirror(_) => {
+                Some("its copies leave by one file or interface, which all its instances share")
+            }
             FunctionConfig::DnsGuard(_) => {
                 Some("the responses and queries of all cores are counted together")
             }
@@ -220,6 +226,11 @@ impl FunctionConfig {
             FunctionConfig::FlowStats(stats) => {
                 stats.files().map(|file| ("export.file", file)).collect()
             }
+            FunctionConfig::Mirror(mirror) => mirror
+                .file()
+                .map(|file| ("to.file", file))
+                .into_iter()
+                .collect(),
             FunctionConfig::Ids(ids) => ids.options.eve.iter().map(|eve| ("eve", eve)).collect(),
             FunctionConfig::Upf(upf) => {
                 let usage = upf.usage.iter().map(|usage| ("usage.file", &usage.file));
@@ -236,6 +247,7 @@ impl FunctionConfig {
     pub fn exports(&self) -> bool {
         match self {
             FunctionConfig::FlowStats(stats) => !stats.options.outlets.is_empty(),
+            FunctionConfig::Mirror(mirror) => mirror.options.to.is_some(),
             other => !other.writes().is_empty(),
         }
     }
@@ -245,6 +257,7 @@ impl FunctionConfig {
         match self {
             FunctionConfig::Accounting(accounting) => accounting.export = None,
             FunctionConfig::FlowStats(stats) => stats.options.outlets.clear(),
+            FunctionConfig::Mirror(mirror) => mirror.options.to = None,
             FunctionConfig::Ids(ids) => ids.options.eve = None,
             FunctionConfig::Upf(upf) => (upf.usage, upf.api) = (None, None),
             _ => {}

@@ -1,0 +1,149 @@
+//! Copies in pcap files of bounded size.
+
+use super::cells::Copied;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use tailwater_net::{Nanos, pcap};
+
+/// Bytes that wait to be written together.
+const BUFFER: usize = 256 << 10;
+
+/// A pcap file, and the full ones before it: `NAME`, then `NAME.1`, which was full last, and so on.
+#[derive(Debug)]
+pub(super) struct CaptureFile {
+    path: PathBuf,
+    /// `None` after an error.
+    file: Option<File>,
+    max_bytes: u64,
+    files: u32,
+    /// Bytes of the file, those in the buffer, too.
+    bytes: u64,
+    full: bool,
+    buffer: Vec<u8>,
+    /// Copies in the buffer.
+    waiting: u64,
+    pub(super) written: u64,
+    /// Copies beyond the bound, and copies that could not be written.
+    pub(super) over: u64,
+    pub(super) failed: u64,
+    pub(super) error: Option<io::Error>,
+}
+
+impl CaptureFile {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// It cannot be, or is to be followed by others though it is no ordinary file.
+    pub(super) fn create(path: &Path, max_bytes: u64, files: u32) -> io::Result<CaptureFile> {
+        let file = File::create(path)?;
+        if files > 1 && !file.metadata()?.is_file() {
+            let message = "it is no ordinary file, and can only be one";
+            return Err(io::Error::new(ErrorKind::InvalidInput, message));
+        }
+        let mut capture = CaptureFile {
+            path: path.to_owned(),
+            file: Some(file),
+            max_bytes,
+            files,
+            bytes: 0,
+            full: false,
+            buffer: Vec::with_capacity(BUFFER + pcap::MAX_FRAME as usize + 64),
+            waiting: 0,
+            written: 0,
+            over: 0,
+            failed: 0,
+            error: None,
+        };
+        capture.begin();
+        // Whoever looks at it finds a capture, though there may be no packet for long.
+        capture.write_out();
+        match capture.error.take() {
+            None => Ok(capture),
+            Some(error) => Err(error),
+        }
+    }
+
+    fn begin(&mut self) {
+        let header = pcap::file_header();
+        self.buffer.extend_from_slice(&header);
+        self.bytes = header.len() as u64;
+    }
+
+    /// Takes a copy that arrived at this time since 1970.
+    pub(super) fn put(&mut self, time: Nanos, copied: &Copied<'_>) {
+        let captured = copied.frame.len() as u32;
+        let header = pcap::record_header(time, captured, copied.length);
+        let Some(header) = header.filter(|_| self.file.is_some()) else {
+            self.failed += 1;
+            return;
+        };
+        let size = header.len() as u64 + u64::from(captured);
+        if self.full || self.bytes + size > self.max_bytes {
+            if self.files == 1 {
+                // Nothing smaller behind it either: the file is what came until then.
+                self.full = true;
+                self.over += 1;
+                return;
+            }
+            self.write_out();
+            if self.file.is_some()
+                && let Err(error) = self.rotate()
+            {
+                self.fail(error);
+            }
+            if self.file.is_none() {
+                self.failed += 1;
+                return;
+            }
+        }
+        self.buffer.extend_from_slice(&header);
+        self.buffer.extend_from_slice(copied.frame);
+        self.bytes += size;
+        self.waiting += 1;
+        if self.buffer.len() >= BUFFER {
+            self.write_out();
+        }
+    }
+
+    /// Writes what has been taken.
+    pub(super) fn write_out(&mut self) {
+        if let Some(file) = &mut self.file {
+            match file.write_all(&self.buffer) {
+                Ok(()) => self.written += self.waiting,
+                Err(error) => self.fail(error),
+            }
+        }
+        self.buffer.clear();
+        self.waiting = 0;
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        self.failed += self.waiting;
+        self.waiting = 0;
+        self.file = None;
+        self.error.get_or_insert(error);
+    }
+
+    /// Each full file gets the next name; the one with the last is replaced.
+    fn rotate(&mut self) -> io::Result<()> {
+        let numbered = |number: u32| match number {
+            0 => self.path.clone(),
+            _ => {
+                let mut name = OsString::from(&self.path);
+                name.push(format!(".{number}"));
+                PathBuf::from(name)
+            }
+        };
+        for number in (0..self.files - 1).rev() {
+            match fs::rename(numbered(number), numbered(number + 1)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                renamed => renamed?,
+            }
+        }
+        self.file = Some(File::create(&self.path)?);
+        self.begin();
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Copies of packets as pieces of one size, which a ring can hold.
+
+use tailwater_net::Nanos;
+
+/// Bytes of a cell: a cache line.
+pub(super) const CELL: usize = 64;
+/// Bytes of the first cell of a copy that are not the frame's.
+const HEAD: usize = 16;
+const FIRST: usize = CELL - HEAD;
+
+/// A piece of a copy: its [head](Copied) and the frame's beginning, or what follows.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Cell([u8; CELL]);
+
+impl Cell {
+    pub(super) const EMPTY: Cell = Cell([0; CELL]);
+}
+
+/// A copy of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Copied<'a> {
+    /// When the packet arrived, since the run's start.
+    pub(super) arrival: Nanos,
+    /// The packet's length.
+    pub(super) length: u32,
+    /// Its bytes, or the first of them.
+    pub(super) frame: &'a [u8],
+}
+
+impl<'a> Copied<'a> {
+    /// The cells that hold the copy. The frame's length has 32 bits.
+    #[inline]
+    pub(super) fn cells(self) -> Cells<'a> {
+        Cells {
+            rest: self.frame,
+            left: 1 + self.frame.len().saturating_sub(FIRST).div_ceil(CELL),
+            head: Some((self.arrival, self.length)),
+        }
+    }
+}
+
+/// The cells of a copy, in order.
+pub(super) struct Cells<'a> {
+    head: Option<(Nanos, u32)>,
+    rest: &'a [u8],
+    left: usize,
+}
+
+impl Iterator for Cells<'_> {
+    type Item = Cell;
+
+    #[inline]
+    fn next(&mut self) -> Option<Cell> {
+        self.left = self.left.checked_sub(1)?;
+        let mut cell = Cell::EMPTY;
+        let into = match self.head.take() {
+            Some((arrival, length)) => {
+                let (head, into) = cell.0.split_at_mut(HEAD);
+                head[..8].copy_from_slice(&arrival.0.to_ne_bytes());
+                head[8..12].copy_from_slice(&(self.rest.len() as u32).to_ne_bytes());
+                head[12..].copy_from_slice(&length.to_ne_bytes());
+                into
+            }
+            None => &mut cell.0[..],
+        };
+        let (piece, rest) = self.rest.split_at(self.rest.len().min(into.len()));
+        into[..piece.len()].copy_from_slice(piece);
+        self.rest = rest;
+        Some(cell)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Cells<'_> {}
+
+/// Puts the copies of one worker together again.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    arrival: Nanos,
+    length: u32,
+    /// Bytes that are still to come, and those that are there.
+    missing: usize,
+    frame: Vec<u8>,
+}
+
+impl Assembler {
+    /// Takes the next cell; `each` gets the copy that it completes, if it does.
+    #[inline]
+    pub(super) fn take(&mut self, cell: &Cell, each: impl FnOnce(Copied<'_>)) {
+        let bytes = match self.missing {
+            0 => {
+                let [low, high, captured, length] = [0, 4, 8, 12].map(|at| self::word(&cell.0, at));
+                let mut arrival = [0; 8];
+                arrival[..4].copy_from_slice(&low);
+                arrival[4..].copy_from_slice(&high);
+                self.arrival = Nanos(u64::from_ne_bytes(arrival));
+                self.missing = u32::from_ne_bytes(captured) as usize;
+                self.length = u32::from_ne_bytes(length);
+                self.frame.clear();
+                &cell.0[HEAD..]
+            }
+            _ => &cell.0[..],
+        };
+        let piece = &bytes[..bytes.len().min(self.missing)];
+        self.frame.extend_from_slice(piece);
+        self.missing -= piece.len();
+        if self.missing == 0 {
+            each(Copied {
+                arrival: self.arrival,
+                length: self.length,
+                frame: &self.frame,
+            });
+        }
+    }
+}
+
+fn word(bytes: &[u8; CELL], at: usize) -> [u8; 4] {
+    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
+}
