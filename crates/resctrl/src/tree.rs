@@ -85,8 +85,13 @@ impl Tree {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if entry.file_type().map_err(explain)?.is_dir() {
-                names.push(name);
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => names.push(name),
+                // It was removed since.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(explain(error));
+                }
+                _ => {}
             }
         }
         names.sort();

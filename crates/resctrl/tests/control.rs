@@ -158,7 +158,6 @@ fn code_and_data_have_the_same_ways() {
 }
 
 #[test]
-#[ignore = "failed in its first run, not looked into yet"]
 fn second_level_caches_too() {
     let mut machine = Machine::xeon();
     let l2 = Ways {
@@ -193,7 +192,14 @@ fn second_level_caches_too() {
     ask.place = Place::Ways(8);
     assert_eq!(
         error(resctrl.partition(&ask)),
-        "L2 3 has no 8 free ways in a row: at most 7; others are held by ".to_owned()
+        "L2 3 has no 8 free ways in a row: at most 7"
+    );
+    // There is no other's; on this one there are some.
+    ask.caches = vec![2];
+    ask.place = Place::Ways(6);
+    assert_eq!(
+        error(resctrl.partition(&ask)),
+        "L2 2 has no 6 free ways in a row: at most 4; others are held by ".to_owned()
             + partition.name()
     );
     drop(partition);
@@ -528,7 +534,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
 }
 
 #[test]
-#[ignore = "failed in its first run, not looked into yet"]
+#[ignore = "of what the model lists of a directory, a read fails once after a group vanished: not known why"]
 fn a_group_that_vanishes_is_told_and_nothing_stays() {
     let Some(mounted) = Mounted::new(Machine::xeon(), false) else {
         return;
@@ -549,7 +555,7 @@ fn a_group_that_vanishes_is_told_and_nothing_stays() {
         match resctrl.partition(&ask) {
             Err(Error::Vanished { group }) => assert!(group.starts_with("tailwater-"), "{group}"),
             // The default group is written when it vanishes, which the next command notices.
-            other => assert!(at == 1 && other.is_ok_and(|it| it.ways().is_ok()), "{at}"),
+            other => panic!("{at}: {other:?}"),
         }
         mounted.no_faults();
         assert_eq!(mounted.snapshot(), empty, "{at}");

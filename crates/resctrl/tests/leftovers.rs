@@ -15,6 +15,9 @@ use tailwater_resctrl::{Ask, Error, Place, Resctrl, Settings};
 /// Tells a copy of this program where to be what [`holder`] says.
 const FOLDER: &str = "TAILWATER_RESCTRL_HOLDER";
 
+/// Tells it which core to take.
+const CORE: &str = "TAILWATER_RESCTRL_CORE";
+
 fn settings(folder: PathBuf) -> Settings {
     Settings {
         mount_point: folder.join("resctrl"),
@@ -33,9 +36,10 @@ fn holder() {
     };
     let resctrl = Resctrl::open(settings(folder.into())).unwrap();
     let task = std::process::id() as i32;
+    let core = std::env::var(CORE).unwrap().parse().unwrap();
     let ask = Ask {
         tasks: vec![task],
-        cores: vec![1],
+        cores: vec![core],
         ..Ask::alone(4)
     };
     let partition = resctrl.partition(&ask).unwrap();
@@ -52,11 +56,12 @@ fn holder() {
 struct Holder(Child);
 
 impl Holder {
-    fn new(mounted: &Mounted) -> Holder {
+    fn new(mounted: &Mounted, core: u32) -> Holder {
         let mut program = Command::new(std::env::current_exe().unwrap());
         program.args(["--exact", "holder", "--nocapture", "--test-threads=1"]);
         program
             .env(FOLDER, &mounted.folder)
+            .env(CORE, core.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
@@ -86,15 +91,14 @@ impl Drop for Holder {
 }
 
 #[test]
-#[ignore = "both holders ask for core 1: the second is refused; give each its own"]
 fn what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays() {
     let Some(mounted) = Mounted::new(Machine::xeon(), false) else {
         return;
     };
     let before = mounted.snapshot();
-    let mut dead = Holder::new(&mounted);
+    let mut dead = Holder::new(&mounted, 1);
     assert!(dead.says("holds"));
-    let mut alive = Holder::new(&mounted);
+    let mut alive = Holder::new(&mounted, 2);
     assert!(alive.says("holds"));
     let both = mounted.snapshot();
     let resctrl = Resctrl::open(settings(mounted.folder.clone())).unwrap();
@@ -119,7 +123,7 @@ fn killed_at_any_command_it_leaves_nothing_that_a_start_does_not_remove() {
     let mut at = 0;
     loop {
         mounted.fault(at, Fault::Kill);
-        let mut holder = Holder::new(&mounted);
+        let mut holder = Holder::new(&mounted, 1);
         let held = holder.says("holds");
         mounted.no_faults();
         holder.kill();
