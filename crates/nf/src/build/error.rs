@@ -166,7 +166,7 @@ pub enum BuildError {
     Shares {
         /// The function's name.
         function: String,
-        /// What they [share](FunctionConfig::shares).
+        /// What they [share](crate::spec::FunctionConfig::shares).
         what: &'static str,
     },
     /// There is not enough memory for a working set.

@@ -1,6 +1,6 @@
 //! `Mirror`: copies of packets to a capture file or an interface, while the originals go on.
 //!
-//! A worker cuts each copy into [`cells`] of a ring of its own, and a thread ([`writer`]) puts them together and writes
+//! A worker cuts each copy into cells of a ring of its own, and a thread (`writer`) puts them together and writes
 //! them. What finds the ring full is not copied, and counted.
 
 mod capture_file;
