@@ -81,7 +81,7 @@ const RUST_SDK: &[&[File]] = &[
     sources!("net":
         "src/arp.rs", "src/builder.rs", "src/builder/fragment.rs", "src/bytes.rs", "src/checksum.rs", "src/dns.rs",
         "src/ethernet.rs", "src/flow.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs",
-        "src/malformed.rs", "src/parse.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs", "src/toeplitz.rs",
+        "src/malformed.rs", "src/parse.rs", "src/pcap.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs", "src/toeplitz.rs",
         "src/udp.rs", "src/vlan.rs",
     ),
 ];
