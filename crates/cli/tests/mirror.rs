@@ -61,7 +61,7 @@ fn what_cannot_be_opened_is_refused() {
         ),
         (
             "{file: /no/such/folder/copies.pcap}",
-            "/no/such/folder/copies.pcap: cannot write copies",
+            "/no/such/folder/copies.pcap: cannot write",
         ),
     ] {
         let chain = folder.spec("chain.yaml", &format!("[{{mirror: {{to: {to}}}}}]"), "");
