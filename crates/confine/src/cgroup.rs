@@ -183,6 +183,11 @@ impl Group {
     pub(crate) fn processes(&self) -> Vec<i32> {
         self.hierarchies.processes(&self.name)
     }
+
+    /// Kills whoever is in it, and in groups below, until nobody is.
+    pub(crate) fn empty(&self) {
+        self.hierarchies.empty(&self.name);
+    }
 }
 
 impl Drop for Group {

@@ -404,13 +404,13 @@ impl Keeper {
     /// Takes its status, and removes all that was made for it.
     fn bury(mut self, instance: Instance) {
         let status = self.reap();
-        let end = self.shared.bury(status);
+        let group = self.shared.has_ended(status);
         if let Some(started) = self.started.take() {
             let _ = started.send(Err(self.why_not(status)));
         }
-        // Nothing of it is left when its end is told.
-        drop(instance);
-        self.shared.tell(end);
+        // The kernel takes milliseconds to remove a group.
+        drop((group, instance));
+        self.shared.is_buried();
     }
 
     fn reap(&self) -> Status {

@@ -35,7 +35,10 @@ struct State {
     stopped: Option<Stopped>,
     /// The program ended by itself, and its runtime was killed before it could tell how.
     untold: bool,
+    /// Once no process of it is left.
     end: Option<End>,
+    /// Nothing else of it is left, either.
+    buried: bool,
 }
 
 impl Shared {
@@ -49,6 +52,7 @@ impl Shared {
                 stopped: None,
                 untold: false,
                 end: None,
+                buried: false,
             }),
             ended: Condvar::new(),
             sealed: AtomicBool::new(false),
@@ -88,8 +92,9 @@ impl Shared {
         act(self.lock().group.as_ref())
     }
 
-    /// It has ended so: removes its groups, and works out what stopped it.
-    pub(crate) fn bury(&self, status: Status) -> End {
+    /// It has ended so: ends what it has left in its groups, works out what stopped it, and has that be known. The groups
+    /// are to be removed, by dropping them, before [`is_buried`](Shared::is_buried).
+    pub(crate) fn has_ended(&self, status: Status) -> Option<Group> {
         let mut state = self.lock();
         let status = match state.untold {
             true => Status::Unknown,
@@ -108,16 +113,24 @@ impl Shared {
             };
         }
         let stopped = state.stopped;
-        // That takes its time, in which nobody is to wait for the state.
+        // That may take its time, in which nobody is to wait for the state.
         drop(state);
-        drop(group);
-        End { status, stopped }
+        if let Some(group) = &group {
+            group.empty();
+        }
+        self.lock().end = Some(End { status, stopped });
+        group
     }
 
     /// Nothing of it is left.
-    pub(crate) fn tell(&self, end: End) {
-        self.lock().end = Some(end);
+    pub(crate) fn is_buried(&self) {
+        self.lock().buried = true;
         self.ended.notify_all();
+    }
+
+    /// How it has ended, once no process of it is left.
+    pub(crate) fn ended(&self) -> Option<End> {
+        self.lock().end
     }
 
     /// Kills it for this reason, unless there is one already.
@@ -153,11 +166,11 @@ impl Shared {
         }
     }
 
-    /// Its end, waiting for it at most until then.
+    /// Its end, once nothing of it is left, waiting for that at most until then.
     pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
         let mut state = self.lock();
         loop {
-            if let Some(end) = state.end {
+            if let (Some(end), true) = (state.end, state.buried) {
                 return Some(end);
             }
             state = match deadline {

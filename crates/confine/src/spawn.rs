@@ -85,6 +85,12 @@ impl Child {
         self.shared.stop(why);
     }
 
+    /// How it ended, once no process of it is left. What was made for it is removed meanwhile, which takes longer:
+    /// [`wait`](Child::wait) for that.
+    pub fn ended(&self) -> Option<End> {
+        self.shared.ended()
+    }
+
     /// Waits for its end. Nothing of it is left then.
     pub fn wait(&self) -> End {
         loop {

@@ -21,6 +21,9 @@ pub(crate) struct Hierarchies {
     pub second: Option<PathBuf>,
 }
 
+/// How long the kernel may take to bury those that were killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 impl Hierarchies {
     /// Those that are mounted.
     pub(crate) fn find() -> Result<Hierarchies, Error> {
@@ -142,17 +145,28 @@ impl Hierarchies {
         processes
     }
 
+    /// Kills whoever is in the groups of that name. Whether nobody was.
+    fn kill(&self, name: &str) -> bool {
+        let processes = self.processes(name);
+        for pid in processes.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        processes.is_empty()
+    }
+
+    /// Kills whoever is in the groups of that name, until nobody is.
+    pub(super) fn empty(&self, name: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.kill(name) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Kills whoever is in the groups of that name and removes them, groups below first.
     pub(crate) fn remove(&self, name: &str) {
-        /// How long the kernel may take to bury those that were killed.
-        const PATIENCE: Duration = Duration::from_secs(5);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            for pid in self.processes(name) {
-                if let Some(pid) = Pid::from_raw(pid) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-            }
+            self.kill(name);
             let removed = self.directories(name).iter().all(|directory| {
                 let mut all = below(directory);
                 all.push(directory.clone());

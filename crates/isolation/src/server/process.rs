@@ -213,7 +213,7 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has, and nothing is left of it.
+    /// How it ended, if it has, and no process of it is left.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         match &mut self.running {
             Running::Trusted(child) => {
@@ -224,7 +224,7 @@ impl Process {
                 })
             }
             Running::Confined(child) => {
-                let end = child.wait_for(Duration::ZERO)?;
+                let end = child.ended()?;
                 Some(Ended {
                     killed: end.stopped == Some(Stopped::Scheduler),
                     how: told_of_confined(end),
