@@ -273,16 +273,41 @@ impl Hosts {
     pub fn run(&self, driver: &str, chain: &Path, more: &[&str]) -> Program {
         let ports = [0, 1].map(|port| format!("{driver}{port},iface=port{port}"));
         let mut between = self.run_on(2, chain, &[&ports[0], &ports[1]], more);
-        // Only what is promiscuous is there to be received by it.
         wait_for(|| {
             between.assert_runs();
-            (0..2).all(|port| {
-                let shown = self.on(2, &format!("ip -d link show dev port{port}"));
-                text(&shown.stdout).contains("promiscuity 1")
-            })
+            (0..2).all(|port| self.receives(2, &format!("port{port}")))
         });
         thread::sleep(Duration::from_millis(200));
         between
+    }
+
+    /// Starts a chain between host 0 and a link, and another one between the link and host 1, once the middle is
+    /// [cut](Self::cut_middle) there, and waits until both receive.
+    pub fn run_pair(&self, driver: &str, far: usize, chains: [&Path; 2]) -> [Program; 2] {
+        let ends = [
+            (2, chains[0], ["port0", "link0"]),
+            (far, chains[1], ["link1", "port1"]),
+        ];
+        let mut programs = ends.map(|(host, chain, ports)| {
+            let ports = [0, 1].map(|port| format!("{driver}{port},iface={}", ports[port]));
+            self.run_on(host, chain, &[&ports[0], &ports[1]], &[])
+        });
+        let ports = ends
+            .iter()
+            .flat_map(|(host, _, ports)| ports.map(|port| (*host, port)));
+        let ports: Vec<(usize, &str)> = ports.collect();
+        wait_for(|| {
+            programs.iter_mut().for_each(Program::assert_runs);
+            ports.iter().all(|(host, port)| self.receives(*host, port))
+        });
+        thread::sleep(Duration::from_millis(200));
+        programs
+    }
+
+    /// Whether a chain receives from a port: only what is promiscuous is there to be received by it.
+    fn receives(&self, host: usize, port: &str) -> bool {
+        let shown = self.on(host, &format!("ip -d link show dev {port}"));
+        text(&shown.stdout).contains("promiscuity 1")
     }
 
     /// Starts a chain on a host, or in the middle, between two ports.

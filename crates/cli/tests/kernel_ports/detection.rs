@@ -1,12 +1,11 @@
 //! Detection that drops, between real programs: pages by HTTP and TLS, questions by DNS.
 
+use super::programs::{ask, assert_answers, name_server, streams};
 use super::services::{pages, tls_server};
 use super::{PACKET, XDP};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped};
 use crate::common::*;
 use std::io::ErrorKind;
-use std::net::UdpSocket;
-use std::time::Duration;
 
 const RULES: &str = "\
 drop http any any -> any any (msg:\"host\"; flow:established,to_server; http.host; content:\"blocked.test\"; sid:1;)
@@ -46,49 +45,6 @@ fn alerts(folder: &Folder, sid: u64, about: &str) -> Vec<[String; 2]> {
         .collect()
 }
 
-/// A question about a name.
-fn question(name: &str) -> Vec<u8> {
-    let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
-    for label in name.split('.') {
-        message.push(label.len() as u8);
-        message.extend(label.as_bytes());
-    }
-    message.extend(b"\0\0\x01\0\x01");
-    message
-}
-
-/// Asks for a name; what comes back, unless nothing does in so many seconds.
-fn ask(hosts: &Hosts, name: &str, seconds: u64) -> Result<Vec<u8>, ErrorKind> {
-    let question = question(name);
-    let asks = move || {
-        let socket = UdpSocket::bind((HOSTS[0], 0)).unwrap();
-        socket.connect((HOSTS[1], 53)).unwrap();
-        let wait = Duration::from_secs(seconds);
-        socket.set_read_timeout(Some(wait)).unwrap();
-        let mut answer = [0; 512];
-        socket.send(&question).unwrap();
-        let length = socket.recv(&mut answer).map_err(|error| error.kind())?;
-        Ok(answer[..length].to_vec())
-    };
-    hosts.within(0, asks).join().unwrap()
-}
-
-/// Says of every name that there is none, until the process ends.
-fn name_server(hosts: &Hosts) {
-    let (ready, is_ready) = std::sync::mpsc::channel();
-    hosts.within(1, move || {
-        let socket = UdpSocket::bind((HOSTS[1], 53)).unwrap();
-        ready.send(()).unwrap();
-        let mut buffer = [0; 2048];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            // An answer; no such name.
-            buffer[2..4].copy_from_slice(&[0x81, 0x83]);
-            socket.send_to(&buffer[..length], from).unwrap();
-        }
-    });
-    is_ready.recv().unwrap();
-}
-
 /// What no rule is about passes, of what one is nothing arrives.
 fn pages_and_names(driver: &str) {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
@@ -97,12 +53,10 @@ fn pages_and_names(driver: &str) {
     for address in [HOSTS[1], HOSTS_V6[1]] {
         hosts.serve(1, address, 80, b"a page".to_vec());
     }
-    name_server(&hosts);
-    let answer = ask(&hosts, "www.allowed.test", 60).unwrap();
-    assert_eq!(answer[12..], question("www.allowed.test")[12..]);
-    assert_eq!(answer[3] & 15, 3);
+    name_server(&hosts, HOSTS[1]);
+    assert_answers(&hosts, HOSTS, "www.allowed.test");
     assert_eq!(
-        ask(&hosts, "www.BLOCKED.test", 3),
+        ask(&hosts, HOSTS, "www.BLOCKED.test", 3),
         Err(ErrorKind::WouldBlock)
     );
     pages(&hosts, "http", 80, &[("", "a page")]);
@@ -169,4 +123,21 @@ fn detection_drops_by_certificate() {
     assert_eq!(reason(&report, "dropped"), 1, "{report}");
     let told = ["blocked", "tls"].map(str::to_owned);
     assert_eq!(alerts(&folder, 3, "/app_proto"), [told]);
+}
+
+/// Streams, every segment of which is looked through; none is an alert, and nothing about them is unclear.
+#[test]
+fn streams_of_real_stacks_are_looked_through() {
+    if skipped(&["iperf3"]) {
+        return;
+    }
+    let (hosts, folder) = (Hosts::new(false), Folder::new());
+    let mut between = hosts.run(PACKET, &chain(&folder), &[]);
+    streams(&hosts, HOSTS[0], HOSTS[1]);
+    let report = between.stop();
+    assert_identity(&report);
+    assert_eq!(reason(&report, "dropped"), 0, "{report}");
+    assert_eq!(reason(&report, "checksum-wrong"), 0, "{report}");
+    let lines = std::fs::read_to_string(folder.path("eve.json")).unwrap();
+    assert_eq!(lines.matches("signature_id").count(), 0, "{lines}");
 }

@@ -1,5 +1,6 @@
 //! A firewall between real programs: who may open connections, and rules that change while packets pass.
 
+use super::programs::streams;
 use super::{PACKET, XDP};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped, wait_for};
 use crate::common::*;
@@ -120,13 +121,7 @@ fn streams_of_real_stacks_fit_their_windows() {
     }
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let mut between = hosts.run(PACKET, &chain(&folder), &[]);
-    let _server = hosts.start(1, &["iperf3", "-s"]);
-    hosts.wait_for_listener(1, 5201);
-    for flags in ["", "-R", "-P 4", "-u -b 20M -l 1000"] {
-        let client = format!("timeout 60 iperf3 -J -t 1 {flags} -c {}", HOSTS[1]);
-        let client = hosts.on(0, &client);
-        assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
-    }
+    streams(&hosts, HOSTS[0], HOSTS[1]);
     let report = between.stop();
     assert_identity(&report);
     for refused in [

@@ -7,9 +7,11 @@ mod detection;
 mod external;
 mod firewall;
 mod mobile;
+mod pairs;
 #[path = "../isolation/processes.rs"]
 #[allow(dead_code, reason = "not every test uses everything")]
 mod processes;
+mod programs;
 mod services;
 mod tunnels;
 
@@ -350,33 +352,11 @@ fn a_capture_is_replayed_at_rising_rates() {
     assert_eq!((frames.len() as u64, wrong_checksums(&frames)), (sent, 0));
 }
 
-/// Streams of TCP and UDP, of which nothing but their size is asked: they are as fast as the machine lets them.
+/// Streams of TCP and UDP, both ways.
 fn streams(driver: &str) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let mut between = hosts.run(driver, &folder.forward(), &[]);
-    let _server = hosts.start(1, &["iperf3", "-s"]);
-    hosts.wait_for_listener(1, 5201);
-    for flags in ["", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
-        let client = format!("timeout 60 iperf3 -J -t 1 {flags} -c {}", HOSTS[1]);
-        let mut result = serde_json::Value::Null;
-        // The server may not be through with the last test, on a busy machine.
-        wait_for(|| {
-            let client = hosts.on(0, &client);
-            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
-            result = serde_json::from_slice(&client.stdout).unwrap();
-            let error = result["error"].as_str().unwrap_or_default();
-            !error.contains("the server is busy")
-        });
-        let sum = match &result["end"]["sum_received"]["bytes"] {
-            serde_json::Value::Null => &result["end"]["sum"]["bytes"],
-            bytes => bytes,
-        };
-        let bytes = sum.as_u64();
-        assert!(
-            bytes.is_some_and(|bytes| bytes > 100_000),
-            "{flags}: {result}"
-        );
-    }
+    programs::streams(&hosts, HOSTS[0], HOSTS[1]);
     // Of what a device has no room for when so much comes at once, the report says so.
     let report = between.stop();
     assert_identity(&report);

@@ -1,13 +1,13 @@
 //! A mobile network: host 0 is a user, host 1 a server on the internet; in the middle a base station and a user plane function,
 //! both Tailwater, with a link between them.
 
+use super::programs::streams;
 use super::{PACKET, body};
 use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, Program, skipped, wait_for};
 use crate::common::*;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -63,25 +63,7 @@ fn start(hosts: &Hosts, far: usize, folder: &Folder, v6: bool) -> [Program; 2] {
         usage.display()
     );
     let core = chain(folder, "core", core, &more);
-    let port = |number: u32, name: &str| format!("{PACKET}{number},iface={name}");
-    let run = |host, chain: &Path, ports: [&str; 2]| {
-        let ports = [port(0, ports[0]), port(1, ports[1])];
-        hosts.run_on(host, chain, &[&ports[0], &ports[1]], &[])
-    };
-    let mut ends = [
-        run(2, &station, ["port0", "link0"]),
-        run(far, &core, ["link1", "port1"]),
-    ];
-    wait_for(|| {
-        ends.iter_mut().for_each(Program::assert_runs);
-        let ports = [(2, "port0"), (2, "link0"), (far, "link1"), (far, "port1")];
-        ports.iter().all(|(host, port)| {
-            let shown = hosts.on(*host, &format!("ip -d link show dev {port}"));
-            text(&shown.stdout).contains("promiscuity 1")
-        })
-    });
-    std::thread::sleep(Duration::from_millis(200));
-    ends
+    hosts.run_pair(PACKET, far, [&station, &core])
 }
 
 /// Sends a line to the core's socket, and gives the answer.
@@ -281,20 +263,7 @@ fn streams_of_users_go_both_ways() {
         return;
     }
     through_tunnels((false, false), |hosts, _| {
-        let _server = hosts.start(1, &["iperf3", "-s"]);
-        hosts.wait_for_listener(1, 5201);
-        for flags in ["", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
-            let (from, to) = (USER[0], SERVER[0]);
-            let client = format!("timeout 60 iperf3 -J -t 1 {flags} -B {from} -c {to}");
-            let client = hosts.on(0, &client);
-            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
-            let result: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
-            let sum = match &result["end"]["sum_received"]["bytes"] {
-                serde_json::Value::Null => &result["end"]["sum"]["bytes"],
-                bytes => bytes,
-            };
-            assert!(sum.as_u64().unwrap() > 100_000, "{flags}: {result}");
-        }
+        streams(hosts, USER[0], SERVER[0]);
     });
 }
 

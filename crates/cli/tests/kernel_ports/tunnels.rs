@@ -1,6 +1,7 @@
 //! Tunnels between Tailwater and the kernel's own IPsec: host 0 speaks in plain, Tailwater in the middle encrypts, and host 1's kernel
 //! decrypts; and the other way round.
 
+use super::programs::streams;
 use super::{PACKET, body};
 use crate::common::namespaces::{Hosts, Program, skipped, wait_for};
 use crate::common::*;
@@ -285,20 +286,7 @@ fn streams_go_through_tunnels_both_ways() {
     }
     for cipher in CIPHERS {
         through_tunnels(cipher, &WAYS[1..3], |hosts| {
-            let [near, far] = INSIDE[0];
-            let _server = hosts.start(1, &["iperf3", "-s"]);
-            hosts.wait_for_listener(1, 5201);
-            for flags in ["", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
-                let client = format!("timeout 60 iperf3 -J -t 1 {flags} -B {near} -c {far}");
-                let client = hosts.on(0, &client);
-                assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
-                let result: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
-                let sum = match &result["end"]["sum_received"]["bytes"] {
-                    serde_json::Value::Null => &result["end"]["sum"]["bytes"],
-                    bytes => bytes,
-                };
-                assert!(sum.as_u64().unwrap() > 100_000, "{flags}: {result}");
-            }
+            streams(hosts, INSIDE[0][0], INSIDE[0][1]);
         });
     }
 }

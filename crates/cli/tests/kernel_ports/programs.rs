@@ -1,0 +1,96 @@
+//! Programs that speak to each other across a chain: streams by iperf3, names by DNS.
+
+use crate::common::namespaces::{Hosts, skipped, wait_for};
+use crate::common::text;
+use serde_json::Value;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+/// Streams of TCP and UDP from host 0 to host 1 and back, of which nothing but their size is asked: they are as fast as the
+/// machine lets them. Without iperf3 there are none.
+pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
+    if skipped(&["iperf3"]) {
+        return;
+    }
+    let _server = hosts.start(1, &["iperf3", "-s"]);
+    hosts.wait_for_listener(1, 5201);
+    for flags in ["-P 4", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
+        let client = format!("timeout 60 iperf3 -J -t 1 {flags} -B {from} -c {to}");
+        let mut result = Value::Null;
+        // The server may not be through with the last test, on a busy machine.
+        wait_for(|| {
+            let client = hosts.on(0, &client);
+            assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
+            result = serde_json::from_slice(&client.stdout).unwrap();
+            let error = result["error"].as_str().unwrap_or_default();
+            !error.contains("the server is busy")
+        });
+        let sum = match &result["end"]["sum_received"]["bytes"] {
+            Value::Null => &result["end"]["sum"]["bytes"],
+            bytes => bytes,
+        };
+        let bytes = sum.as_u64();
+        assert!(
+            bytes.is_some_and(|bytes| bytes > 100_000),
+            "{flags}: {result}"
+        );
+    }
+}
+
+/// A question about a name.
+pub(super) fn question(name: &str) -> Vec<u8> {
+    let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in name.split('.') {
+        message.push(label.len() as u8);
+        message.extend(label.as_bytes());
+    }
+    message.extend(b"\0\0\x01\0\x01");
+    message
+}
+
+/// Asks for a name, from an address of host 0; what comes back, unless nothing does in so many seconds.
+pub(super) fn ask(
+    hosts: &Hosts,
+    [from, to]: [&str; 2],
+    name: &str,
+    seconds: u64,
+) -> Result<Vec<u8>, ErrorKind> {
+    let question = question(name);
+    let [from, to] = [from, to].map(|address| address.parse::<IpAddr>().unwrap());
+    let asks = move || {
+        let socket = UdpSocket::bind((from, 0)).unwrap();
+        socket.connect((to, 53)).unwrap();
+        let wait = Duration::from_secs(seconds);
+        socket.set_read_timeout(Some(wait)).unwrap();
+        let mut answer = [0; 512];
+        socket.send(&question).unwrap();
+        let length = socket.recv(&mut answer).map_err(|error| error.kind())?;
+        Ok(answer[..length].to_vec())
+    };
+    hosts.within(0, asks).join().unwrap()
+}
+
+/// Says of every name that there is none, at an address of host 1, until the process ends.
+pub(super) fn name_server(hosts: &Hosts, address: &str) {
+    let address: IpAddr = address.parse().unwrap();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    hosts.within(1, move || {
+        let socket = UdpSocket::bind((address, 53)).unwrap();
+        ready.send(()).unwrap();
+        let mut buffer = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            // An answer; no such name.
+            buffer[2..4].copy_from_slice(&[0x81, 0x83]);
+            socket.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    is_ready.recv().unwrap();
+}
+
+/// Asks for a name, which is answered.
+pub(super) fn assert_answers(hosts: &Hosts, ends: [&str; 2], name: &str) {
+    let answer = ask(hosts, ends, name, 60).unwrap();
+    assert_eq!(answer[12..], question(name)[12..]);
+    assert_eq!(answer[3] & 15, 3);
+}
