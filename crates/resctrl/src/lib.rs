@@ -53,7 +53,7 @@ pub use text::{Schemata, Use, parse_bit_usage};
 pub use watch::{CacheUse, Reading, Watch};
 
 use changes::{Changes, all_or_nothing};
-use mount::{User, find_or_mount, lock_state, lock_tree, unmount};
+use mount::{User, could_be, find_or_mount, lock_state, lock_tree, unmount};
 use owner::Name;
 use text::parse_number;
 use tree::Tree;
@@ -116,6 +116,7 @@ impl Resctrl {
     /// # Errors
     /// [`Error::Absent`] where the kernel or the processor has none, [`Error::Denied`] without root.
     pub fn open(settings: Settings) -> Result<Resctrl, Error> {
+        could_be(&settings)?;
         let state = lock_state(&settings)?;
         let tree = Tree {
             root: find_or_mount(&settings)?,
@@ -185,6 +186,34 @@ impl Resctrl {
     /// If it cannot be read.
     pub fn default_group(&self) -> Result<Schemata, Error> {
         self.inner.tree.schemata("")
+    }
+
+    /// How many ways of a cache a new partition could have at most, alone or shared; none, if fewer are free than a
+    /// group must have.
+    ///
+    /// # Errors
+    /// If it cannot be read, or there is no such cache, or it is not controlled.
+    pub fn room(&self, level: Level, cache: u32, alone: bool) -> Result<u32, Error> {
+        let _locks = self.inner.lock()?;
+        let plan = self.inner.plan(level)?;
+        plan.known(cache)?;
+        Ok(plan.room(cache, alone))
+    }
+
+    /// Whether this thread, and those that it starts, are the default group's, so that they are in whichever
+    /// partition has the core that they run on.
+    ///
+    /// # Errors
+    /// [`Error::Taken`], if they are in another group.
+    pub fn follows_cores(&self) -> Result<(), Error> {
+        let task = rustix::thread::gettid().as_raw_nonzero().get();
+        match self.inner.owner(partition::Member::Task(task))? {
+            Some(group) => Err(Error::Taken {
+                what: format!("task {task}"),
+                group,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Who uses which way, by cache, the lowest way first. With CDP, of the code's masks. Kernels before 4.19 do not tell.

@@ -26,7 +26,7 @@ pub struct Settings {
     pub options: String,
     /// The kernel's list of mounts.
     pub mounts: PathBuf,
-    /// The type of the file system.
+    /// The type of the file system. At the mount point one in user space of this subtype (`fuse.resctrl`) will do.
     pub file_system: String,
     /// What Tailwater's processes remember together; it does not outlive the machine's start.
     pub state: PathBuf,
@@ -55,14 +55,17 @@ impl Default for Settings {
 /// A mount: its number, and where it is.
 type Mount = (String, PathBuf);
 
-/// Finds the file system in the kernel's list: the first of its mounts that shows all of it.
-fn find(mounts: &str, file_system: &str) -> Option<Mount> {
+/// Finds the file system in the kernel's list: the first of its mounts that shows all of it. One in user space that
+/// stands for it counts where root alone can have put it.
+fn find(mounts: &str, settings: &Settings) -> Option<Mount> {
     mounts.lines().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         let mut fields = front.split(' ');
         let (number, root, at) = (fields.next()?, fields.nth(2)?, fields.next()?);
-        let matches = back.split(' ').next()? == file_system && root == "/";
-        matches.then(|| (number.to_owned(), PathBuf::from(unescape(at))))
+        let (type_, at) = (back.split(' ').next()?, PathBuf::from(unescape(at)));
+        let stands_for = || type_.strip_prefix("fuse.") == Some(settings.file_system.as_str());
+        let matches = type_ == settings.file_system || at == settings.mount_point && stands_for();
+        (matches && root == "/").then(|| (number.to_owned(), at))
     })
 }
 
@@ -151,12 +154,35 @@ pub(crate) fn lock_tree(root: &Path, settings: &Settings) -> Result<File, Error>
     Ok(locked)
 }
 
+/// Whether it is mounted, or could be: asked before anything is written anywhere.
+///
+/// # Errors
+/// [`Error::Absent`], if not.
+pub(crate) fn could_be(settings: &Settings) -> Result<(), Error> {
+    let mounts = tree::read(&settings.mounts).map_err(file(&settings.mounts))?;
+    // Where the kernel does not list what it has, mounting shows.
+    let listed = fs::read_to_string("/proc/filesystems").map_or(true, |list| {
+        let mut names = list
+            .lines()
+            .filter_map(|line| line.split_whitespace().last());
+        names.any(|name| name == settings.file_system)
+    });
+    if find(&mounts, settings).is_some() || listed || !settings.mount {
+        return Ok(());
+    }
+    Err(Error::Absent {
+        why: "the kernel has none, or the processor has neither CAT nor CMT nor MBA; tailwater doctor says what the \
+              processor has"
+            .to_owned(),
+    })
+}
+
 /// Where it is; mounts it if need be. The state is locked.
 pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
     let mark = settings.state.join("mounted");
     let mounts = || tree::read(&settings.mounts).map_err(file(&settings.mounts));
     let marked = fs::read_to_string(&mark).ok();
-    if let Some((number, at)) = find(&mounts()?, &settings.file_system) {
+    if let Some((number, at)) = find(&mounts()?, settings) {
         // One that was made between a mount and its number stands in the mark as nothing.
         if marked.is_some_and(|marked| !marked.is_empty() && marked != number) {
             fs::remove_file(&mark).map_err(file(&mark))?;
@@ -177,7 +203,7 @@ pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
         let _ = fs::remove_file(&mark);
         return Err(error);
     }
-    let made = find(&mounts()?, &settings.file_system);
+    let made = find(&mounts()?, settings);
     let (number, at) = made.ok_or_else(|| Error::Absent {
         why: format!(
             "{} was mounted, and is not in {}",
@@ -248,10 +274,7 @@ pub(crate) fn unmount(settings: &Settings, root: &Path, user: &User) -> Result<(
     }
     let mounts = tree::read(&settings.mounts).map_err(file(&settings.mounts))?;
     let is_ours = |mount: &Mount| marked.is_empty() || mount.0 == marked;
-    if find(&mounts, &settings.file_system)
-        .as_ref()
-        .is_some_and(is_ours)
-    {
+    if find(&mounts, settings).as_ref().is_some_and(is_ours) {
         match rustix::mount::unmount(root, UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             // Somebody looks at it. The next process that goes tries again.
@@ -275,13 +298,23 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_its_type() {
-        let found = find(MOUNTS, "resctrl").unwrap();
+        let settings = |type_: &str| Settings {
+            file_system: type_.to_owned(),
+            ..Settings::default()
+        };
+        let found = find(MOUNTS, &settings("resctrl")).unwrap();
         assert_eq!(
             found,
             ("41".to_owned(), PathBuf::from("/sys/fs/my resctrl"))
         );
-        assert_eq!(find(MOUNTS, "cgroup2"), None);
-        assert_eq!(find("a b\n1 - resctrl\n\n - ", "resctrl"), None);
+        assert_eq!(find(MOUNTS, &settings("cgroup2")), None);
+        assert_eq!(find("a b\n1 - resctrl\n\n - ", &settings("resctrl")), None);
+        // One in user space counts at the mount point only: elsewhere anybody can have put it.
+        let user = "43 25 0:40 / /home/a rw - fuse.resctrl x rw\n\
+                    44 25 0:41 / /sys/fs/resctrl rw - fuse.other x rw\n";
+        assert_eq!(find(user, &settings("resctrl")), None);
+        let (number, at) = find(user, &settings("other")).unwrap();
+        assert_eq!((number.as_str(), at), ("44", "/sys/fs/resctrl".into()));
         assert_eq!(unescape("a\\134b\\9\\"), "a\\b\\9\\");
     }
 }

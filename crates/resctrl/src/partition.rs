@@ -109,29 +109,13 @@ impl Resctrl {
         if groups.len() as u32 + 1 >= limit {
             return Err(Error::OutOfClosids { limit, groups });
         }
-        let level = ask.level.name();
-        let resource = &plan.level.resources(plan.info)[0];
-        let known: Vec<u32> = plan
-            .default
-            .resources
-            .get(resource)
-            .into_iter()
-            .flatten()
-            .map(|(id, _)| *id)
-            .collect();
         let caches = match ask.caches.is_empty() {
-            true => known.clone(),
+            true => plan.caches(),
             false => ask.caches.clone(),
         };
         let mut masks = BTreeMap::new();
         for &id in &caches {
-            if !known.contains(&id) {
-                return Err(Error::NoCache {
-                    resource: level.to_owned(),
-                    id,
-                    known,
-                });
-            }
+            plan.known(id)?;
             masks.insert(id, plan.choose(id, ask.place, ask.alone, &[], 0)?.bits());
         }
         let mut lines = plan.lines(&masks);
@@ -151,7 +135,7 @@ impl Resctrl {
         }
         let part = Part {
             alone: ask.alone,
-            level: level.to_owned(),
+            level: ask.level.name().to_owned(),
             caches: caches.clone(),
         };
         let name = Name::ours(Some(part))?.to_string();
@@ -271,7 +255,7 @@ impl Resctrl {
 
 /// What can be in a group.
 #[derive(Clone, Copy)]
-enum Member {
+pub(crate) enum Member {
     Task(i32),
     Core(u32),
 }
@@ -281,7 +265,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::Taken`] if it is somebody else's.
-    fn owner(&self, member: Member) -> Result<Option<String>, Error> {
+    pub(crate) fn owner(&self, member: Member) -> Result<Option<String>, Error> {
         let is_in = |path: &PathBuf| match member {
             Member::Task(task) => Ok::<bool, Error>(self.tree.tasks(path)?.contains(&task)),
             Member::Core(core) => Ok(self.tree.cores(path)?.contains(&core)),

@@ -60,6 +60,32 @@ pub(crate) struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// Numbers of all caches of the level.
+    pub(crate) fn caches(&self) -> Vec<u32> {
+        let resource = &self.level.resources(self.info)[0];
+        let caches = self.default.resources.get(resource);
+        caches.into_iter().flatten().map(|(id, _)| *id).collect()
+    }
+
+    /// Whether there is such a cache.
+    pub(crate) fn known(&self, id: u32) -> Result<(), Error> {
+        let known = self.caches();
+        match known.contains(&id) {
+            true => Ok(()),
+            false => Err(Error::NoCache {
+                resource: self.level.name().to_owned(),
+                id,
+                known,
+            }),
+        }
+    }
+
+    /// The most ways that a new group could have of a cache.
+    pub(crate) fn room(&self, id: u32, alone: bool) -> u32 {
+        let fits = |ways: &u32| self.choose(id, Place::Ways(*ways), alone, &[], 0).is_ok();
+        (1..=32).rev().find(fits).unwrap_or(0)
+    }
+
     /// Chooses ways of one cache; those of the groups in `moving` count as free.
     pub(crate) fn choose(
         &self,

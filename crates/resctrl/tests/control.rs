@@ -88,6 +88,12 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
         resctrl.default_group().unwrap().resources["L3"][&0],
         0xffff0
     );
+    // Neither the hardware's two ways nor the neighbour's four can be had.
+    assert_eq!(resctrl.room(Level::L3, 0, true).unwrap(), 14);
+    assert_eq!(
+        error(resctrl.room(Level::L3, 2, true)),
+        "there is no L3 cache 2: there are [0, 1]"
+    );
     // On one socket only, with its neighbour's ways left alone.
     let mut ask = Ask::alone(6);
     ask.caches = vec![1];
@@ -121,6 +127,25 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
         "what others mounted stays mounted"
     );
     assert!(!mounted.folder.join("state/default").exists());
+}
+
+#[test]
+fn threads_of_the_default_group_follow_cores() {
+    let Some(mounted) = Mounted::new(Machine::xeon(), false) else {
+        return;
+    };
+    let resctrl = open(&mounted);
+    resctrl.follows_cores().unwrap();
+    let mut ask = Ask::shared(2);
+    let own = fs::read_link("/proc/thread-self").unwrap();
+    let own: i32 = own.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    ask.tasks = vec![own];
+    let partition = resctrl.partition(&ask).unwrap();
+    let told = error(resctrl.follows_cores());
+    let expected = format!("task {own} belongs to the group {}", partition.name());
+    assert!(told.starts_with(&expected), "{told}");
+    drop(partition);
+    resctrl.follows_cores().unwrap();
 }
 
 #[test]

@@ -210,6 +210,7 @@ fn where_there_is_none_that_is_told() {
         fs::create_dir_all(folder.join("at")).unwrap();
         let settings = Settings {
             mount: true,
+            state: folder.join("another"),
             ..settings
         };
         let error = Resctrl::open(settings.clone()).unwrap_err();
@@ -217,7 +218,8 @@ fn where_there_is_none_that_is_told() {
             matches!(error, Error::Absent { .. } | Error::Denied { .. }),
             "{error}"
         );
-        assert!(!settings.state.join("mounted").exists());
+        // Nothing was tried, and nothing is remembered.
+        assert!(!settings.state.exists());
     }
     let _ = fs::remove_dir_all(&folder);
 }
