@@ -95,7 +95,10 @@ impl CliError {
             CliError::Train(error) => train(error),
             CliError::Sweep(error) => match error {
                 SweepError::Run(error) => train(error),
-                SweepError::Cache(error) => matches!(error, CacheError::Alone { .. }),
+                SweepError::Cache(error) => matches!(
+                    error,
+                    CacheError::Alone { .. } | CacheError::NoChoice { .. } | CacheError::Resctrl(_)
+                ),
                 SweepError::Nothing(_) => false,
             },
             CliError::Output(_) | CliError::Report { .. } | CliError::System { .. } => false,

@@ -113,7 +113,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     let folder = Folder::new();
     let [chain, _] = chain(&folder);
     let args = ["cache", name(&chain), "--flows", "10", "--run-time", "20ms"];
-    let output = profile(&args);
+    let output = profile(&[&args[..], &["--cache-by", "pirate"]].concat());
     if output.status.code() == Some(1) {
         // A machine that others use may not let its cache be measured: then it says why, and writes nothing.
         let stderr = text(&output.stderr);
@@ -126,7 +126,12 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     let cache = profiles.list[0].cache.as_ref().unwrap();
     // With all of the cache there is nothing to hold.
     assert_eq!(cache.points.last().unwrap().at, cache.most_units);
-    assert!(text(&output.stdout).contains("that can be had (pirate)"));
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("that can be had (pirate)"), "{stdout}");
+    assert!(
+        stdout.contains("by pirate: --cache-by asks for it"),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -181,6 +186,14 @@ fn differences_have_an_exit_code_and_words() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "test (made up): throughput with 8 units of cache: 1.50kpps ± 5, then 1.80kpps ± 5 (+20 %)\n";
     assert_eq!(text(&output.stdout), expected);
+    // Shares by ways are not shares by lines.
+    let by_ways = std::fs::read_to_string(&is).unwrap();
+    let by_ways = by_ways.replace("method: pirate", "method: resctrl");
+    let by_ways = folder.write("c.yaml", by_ways);
+    let output = profile(&["diff", name(&is), name(&by_ways)]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "test (made up): measured in another way (cache by pirate, then by resctrl): curves cannot be compared\n";
+    assert_eq!(text(&output.stdout), expected);
 }
 
 #[test]
@@ -214,6 +227,16 @@ fn wrong_input_is_refused() {
     }
     let pirate = ["cache", chain, "--core", &core, "--pirate-core", &core];
     check(&pirate, "--pirate-core: expected another core that shares");
+    let both = [
+        "cache",
+        chain,
+        "--cache-by",
+        "resctrl",
+        "--pirate-core",
+        "0",
+    ];
+    check(&both, "--pirate-core: expected --cache-by pirate with it");
+    check(&["cache", chain, "--cache-by", "cat"], "--cache-by");
     check(&["diff", name(&here), name(&broken)], "broken.yaml");
     check(
         &["diff", name(&here), name(&elsewhere)],

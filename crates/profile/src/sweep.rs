@@ -5,7 +5,7 @@ use crate::curve::{
     Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial,
 };
 use crate::lab::{Lab, SATURATED_WINDOW, Setting, judged};
-use crate::profiles::{CacheProfile, LatencyProfile, NotHeld};
+use crate::profiles::{CacheProfile, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
 use crate::train::{Step, TrainError, without_files};
 use std::sync::atomic::AtomicBool;
@@ -34,7 +34,7 @@ const LATENCY: RepeatRule = RepeatRule {
     most: 5,
     wanted: 0.05,
 };
-/// Runs in which the pirate lost its share, after which a point counts as not held.
+/// Runs in which the share was not held, after which a point counts as not held.
 const NOT_HELD: u32 = 2;
 /// Loads of the curve, in percent.
 const LEAST_LOAD: u32 = 10;
@@ -108,7 +108,7 @@ pub fn uniform(flows: u32, frame_bytes: u16, seed: u64) -> Result<Trace, Traffic
 
 /// Throughput over cache: a chain on one core that always has more packets, with `control` to say how much of the
 /// cache it has. The traffic is repeated, its flows the same; what is seen before all of them have come does not count.
-/// Points at which the pirate lost its share are [not part](CacheProfile::not_held) of the curve.
+/// Points at which the share was not held are [not part](CacheProfile::not_held) of the curve.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -122,6 +122,7 @@ pub fn cache_curve(
 ) -> Result<CacheProfile, SweepError> {
     let unit = control.unit().max(1);
     let most_units = (control.most() / unit).clamp(1, 1 << 16) as u32;
+    let least_units = (control.least() / unit).clamp(1, u64::from(most_units)) as u32;
     let step = |done| Step {
         name: "throughput over cache",
         done,
@@ -129,14 +130,20 @@ pub fn cache_curve(
     };
     progress(step(0));
     let sweep = Sweep::new(spec, traffic, options, stop)?;
-    let mut curve = Bisection::new(1..=most_units, CURVE);
-    let mut not_held = Vec::new();
+    let mut curve = Bisection::new(least_units..=most_units, CURVE);
+    let (mut not_held, mut occupied) = (Vec::new(), Vec::new());
     let mut done = 0;
     while let Some(units) = curve.next() {
         progress(step(done));
         done += 1;
         match sweep.with_cache(control, u64::from(units) * unit)? {
-            Share::Held(measured) => curve.tell(units, Some(measured)),
+            Share::Held(measured, bytes) => {
+                curve.tell(units, Some(measured));
+                occupied.extend(bytes.map(|bytes| Occupied {
+                    at: units,
+                    kibibytes: u32::try_from(bytes / 1024).unwrap_or(u32::MAX),
+                }));
+            }
             Share::Lost { misses, measured } => {
                 curve.tell(units, None);
                 not_held.push(NotHeld {
@@ -148,12 +155,14 @@ pub fn cache_curve(
         }
     }
     not_held.sort_by_key(|point| point.at);
+    occupied.sort_by_key(|point| point.at);
     Ok(CacheProfile {
         method: control.method(),
         unit_kibibytes: (unit / 1024).max(1) as u32,
         most_units,
         points: curve.points(),
         not_held,
+        occupied,
     })
 }
 
@@ -216,8 +225,12 @@ pub fn load_curve(
 
 /// What became of a share of the cache.
 enum Share {
-    Held(Measured),
-    Lost { misses: f64, measured: Measured },
+    /// With the most bytes that the chain had, if they were counted.
+    Held(Measured, Option<u64>),
+    Lost {
+        misses: f64,
+        measured: Measured,
+    },
 }
 
 /// A chain and its traffic.
@@ -286,11 +299,13 @@ impl<'a> Sweep<'a> {
         control.set(bytes)?;
         let mut held = Repeats::new(THROUGHPUT);
         let (mut lost, mut misses) = (Repeats::new(THROUGHPUT), f64::INFINITY);
+        let mut occupied = None;
         while !held.enough() {
             let (rate, length) = self.saturated()?;
             let share = control.held(length)?;
             if share.held {
                 held.tell(rate);
+                occupied = occupied.max(share.occupied);
                 continue;
             }
             lost.tell(rate);
@@ -303,7 +318,7 @@ impl<'a> Sweep<'a> {
             }
         }
         let measured = held.outcome().ok_or(SweepError::Nothing(self.saturated))?;
-        Ok(Share::Held(rounded(measured)))
+        Ok(Share::Held(rounded(measured), occupied))
     }
 
     /// Packets a second when there are always more.
@@ -427,6 +442,8 @@ mod tests {
     /// Gives any share, and says of those below some size that they are not held.
     struct Fake {
         asked: Vec<u64>,
+        held_from: u64,
+        /// The least that may be asked for.
         least: u64,
     }
 
@@ -443,15 +460,27 @@ mod tests {
             1 << 20
         }
 
+        fn least(&self) -> u64 {
+            self.least
+        }
+
         fn set(&mut self, bytes: u64) -> Result<(), CacheError> {
             self.asked.push(bytes);
             Ok(())
         }
 
         fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
-            let held = self.asked.last().is_some_and(|bytes| *bytes >= self.least);
+            let held = self
+                .asked
+                .last()
+                .is_some_and(|bytes| *bytes >= self.held_from);
             let misses = if held { 0.0 } else { 0.5 };
-            Ok(Held { held, misses })
+            let occupied = Some(5000);
+            Ok(Held {
+                held,
+                misses,
+                occupied,
+            })
         }
     }
 
@@ -475,13 +504,17 @@ mod tests {
         let stop = AtomicBool::new(false);
         let mut control = Fake {
             asked: Vec::new(),
-            least: 3 << 20,
+            held_from: 3 << 20,
+            least: 1 << 20,
         };
         let profile =
             cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
         assert_eq!((profile.unit_kibibytes, profile.most_units), (1024, 8));
         assert!(profile.points.iter().all(|point| point.at >= 3));
         assert_eq!(profile.points.last().unwrap().at, 8);
+        let occupied = profile.occupied.iter().map(|point| point.at);
+        assert!(occupied.eq(profile.points.iter().map(|point| point.at)));
+        assert_eq!(profile.occupied(8), Some(4096));
         assert!(
             profile
                 .not_held
@@ -490,6 +523,21 @@ mod tests {
         );
         assert_eq!(profile.not_held[0].at, 1);
         assert!(control.asked.len() <= CURVE.most);
+    }
+
+    #[test]
+    fn a_curve_begins_at_the_least_share() {
+        let traffic = uniform(64, 60, 1).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut control = Fake {
+            asked: Vec::new(),
+            held_from: 0,
+            least: 3 << 20,
+        };
+        let profile =
+            cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
+        assert_eq!(profile.points[0].at, 3);
+        assert!(control.asked.iter().all(|bytes| *bytes >= 3 << 20));
     }
 
     #[test]

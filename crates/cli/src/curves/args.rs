@@ -2,7 +2,7 @@
 
 use crate::args::ReportOutput;
 use crate::values;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
@@ -10,13 +10,16 @@ use tailwater_net::Nanos;
 /// Examples of the commands that measure.
 pub const MEASURE_EXAMPLES: &str = "\
 The chain is run on one core, again and again, for less than a minute. Curves are printed and kept beside
-the chain; a further run replaces what it measures anew. For throughput over cache another core that
-shares the last-level cache holds what the chain is not to have (docs/profiling.md).
+the chain; a further run replaces what it measures anew. For throughput over cache the core is given ways
+of the last-level cache (CAT), or else another core that shares it holds what the chain is not to have
+(docs/profiling.md).
 
 Examples:
   tailwater profile all examples/acl-nat.yaml
   tailwater profile cache chain.yaml --flows 1000000 --frame 60
       Uniform traffic of a million flows, instead of a preset or a capture.
+  tailwater profile cache chain.yaml --cache-by pirate
+      Without resctrl, though it is there.
   tailwater profile latency chain.yaml --traffic capture.pcap --report curves.html
 
 Ctrl-C ends it within a second, and nothing is written.";
@@ -46,7 +49,10 @@ pub struct MeasureArgs {
     /// The core to measure on [default: the last]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub core: Option<usize>,
-    /// The core that holds the cache [default: the first other one that shares it]
+    /// How the cache is divided [default: resctrl where it can give out ways (CAT), or else pirate]
+    #[arg(long, value_name = "resctrl|pirate", hide_possible_values = true)]
+    pub cache_by: Option<CacheBy>,
+    /// The core that holds the cache, of a pirate [default: the first other one that shares it]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub pirate_core: Option<usize>,
     /// How long each of the runs is
@@ -65,6 +71,15 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
+}
+
+/// How the cache is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheBy {
+    /// The core gets ways of it
+    Resctrl,
+    /// Another core holds the rest
+    Pirate,
 }
 
 /// Examples of `tailwater profile diff`.

@@ -42,8 +42,13 @@ fn words(change: &Change) -> String {
         Difference::Only { first } => format!("only in the {} file", file(*first)),
         Difference::Configuration => "another configuration, or version of Tailwater".to_owned(),
         Difference::Units => {
-            "measured in another way (cache method, unit, or percentile): curves cannot be compared"
+            "measured in another way (unit of cache, or percentile): curves cannot be compared"
                 .to_owned()
+        }
+        Difference::Method { was, is } => {
+            format!(
+                "measured in another way (cache by {was}, then by {is}): curves cannot be compared"
+            )
         }
         Difference::Missing { curve, first } => {
             let curve = match curve {

@@ -2,6 +2,7 @@
 
 mod args;
 mod diff;
+mod division;
 
 pub use args::{
     CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs,
@@ -17,6 +18,7 @@ use crate::progress::Measuring;
 use crate::run::{check_output, check_writable, json, stop_on_signals};
 use crate::table;
 use crate::{complain, print};
+use division::Division;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +27,6 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_nf::spec::ChainSpec;
-use tailwater_profile::cache::{CacheControl, CacheError, Pirate, sharing};
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
     CacheProfile, ChainProfile, Key, LatencyProfile, MAX_TEXT, Machine, Profiles, placement,
@@ -73,9 +74,14 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         check_writable("--report", report, std::iter::once(&*file))?;
     }
     let core = args.core.unwrap_or_else(default_core);
-    if part != Part::Latency {
-        pirate_core(core, args.pirate_core)?;
-    }
+    // What divides the cache is kept at hand from here on, and changes nothing until it begins.
+    let mut division = match part {
+        Part::Latency => None,
+        Part::Cache | Part::All => Some(Division::choose(core, args)?),
+    };
+    let because = division
+        .as_mut()
+        .map(|division| std::mem::take(&mut division.because));
     let (trace, name) = load(args, traffic, &spec)?;
     let stop = stop_on_signals()?;
     let options = SweepOptions {
@@ -100,11 +106,10 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
             let curve = load_curve(&spec, &trace, &options, &stop, |step| measuring.show(step));
             profile.latency = Some(curve.map_err(CliError::Sweep)?);
         }
-        if part != Part::Latency {
-            let pirate = Pirate::new(core, args.pirate_core, &stop);
-            let mut pirate = pirate.map_err(|error| CliError::Sweep(SweepError::Cache(error)))?;
-            let control: &mut dyn CacheControl = &mut pirate;
-            let curve = cache_curve(&spec, &trace, &options, control, &stop, |step| {
+        if let Some(division) = division {
+            let control = division.begin(core, args.pirate_core, &stop);
+            let mut control = control.map_err(|error| CliError::Sweep(SweepError::Cache(error)))?;
+            let curve = cache_curve(&spec, &trace, &options, &mut *control, &stop, |step| {
                 measuring.show(step);
             });
             profile.cache = Some(curve.map_err(CliError::Sweep)?);
@@ -119,22 +124,10 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         )?;
     }
     print(&match args.output {
-        ReportOutput::Table => table::profile(&profile, &file),
-        ReportOutput::Json => json(&Document::new(&profile, &file))?,
+        ReportOutput::Table => table::profile(&profile, because.as_deref(), &file),
+        ReportOutput::Json => json(&Document::new(&profile, because, &file))?,
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether there is a core for the pirate.
-fn pirate_core(core: usize, beside: Option<usize>) -> Result<(), CliError> {
-    let others = sharing(core);
-    match beside {
-        Some(beside) if !others.contains(&beside) => Err(CliError::Input(format!(
-            "--pirate-core: expected another core that shares the last-level cache of core {core}, found {beside}"
-        ))),
-        None if others.is_empty() => Err(CliError::Input(CacheError::Alone { core }.to_string())),
-        _ => Ok(()),
-    }
 }
 
 /// The traffic, and what it is called in profiles: what is called the same is the same.
@@ -243,6 +236,8 @@ struct MachineDocument {
 #[derive(Debug, Serialize)]
 struct CacheDocument {
     method: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
     usable_bytes: u64,
     points: Vec<CachePoint>,
     not_held: Vec<NotHeldPoint>,
@@ -254,6 +249,8 @@ struct CachePoint {
     pps: f64,
     noise_pps: f64,
     runs: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    occupied_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -285,8 +282,8 @@ struct LoadPoint {
 }
 
 impl Document {
-    /// Of a profile that is in a file.
-    pub fn new(profile: &ChainProfile, file: &Path) -> Document {
+    /// Of a profile that is in a file; with why the cache was divided as it was, if that was just now.
+    pub fn new(profile: &ChainProfile, because: Option<String>, file: &Path) -> Document {
         let key = &profile.key;
         let machine = &key.machine;
         let bytes = |kibibytes: u32| u64::from(kibibytes) * 1024;
@@ -301,14 +298,17 @@ impl Document {
                 cache_ways: machine.cache_ways,
                 private_bytes: bytes(machine.private_kibibytes),
             },
-            cache: profile.cache.as_ref().map(cache_document),
+            cache: profile
+                .cache
+                .as_ref()
+                .map(|cache| cache_document(cache, because)),
             latency: profile.latency.as_ref().map(latency_document),
             file: file.display().to_string(),
         }
     }
 }
 
-fn cache_document(cache: &CacheProfile) -> CacheDocument {
+fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocument {
     let points = cache
         .points
         .iter()
@@ -317,6 +317,7 @@ fn cache_document(cache: &CacheProfile) -> CacheDocument {
             pps: measured.value,
             noise_pps: measured.noise,
             runs: measured.runs,
+            occupied_bytes: cache.occupied(*at),
         });
     let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
         bytes: cache.bytes(point.at),
@@ -325,6 +326,7 @@ fn cache_document(cache: &CacheProfile) -> CacheDocument {
     });
     CacheDocument {
         method: cache.method.to_string(),
+        because,
         usable_bytes: cache.bytes(cache.most_units),
         points: points.collect(),
         not_held: not_held.collect(),
@@ -357,7 +359,8 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
 /// All profiles of a file, for its page.
 pub fn documents(profiles: &Profiles, file: &Path) -> Vec<Document> {
     let all = profiles.list.iter();
-    all.map(|profile| Document::new(profile, file)).collect()
+    all.map(|profile| Document::new(profile, None, file))
+        .collect()
 }
 
 /// A profile's chain and traffic, for people.

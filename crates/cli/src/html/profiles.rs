@@ -67,8 +67,8 @@ fn cache<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     chart(
         "cache",
         "Throughput over cache, relative",
-        "Packets a second as a share of the chain's highest, over the cache that it has. Points that the pirate could \
-         not hold are left out.",
+        "Packets a second as a share of the chain's highest, over the cache that it has. Points at which \
+         that was not held are left out.",
         "MiB of last-level cache",
         &lines,
         whole,

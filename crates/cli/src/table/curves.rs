@@ -4,11 +4,13 @@ use super::Table;
 use crate::text::{fixed, one_line, percent, short};
 use std::path::Path;
 use tailwater_net::Nanos;
+use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
 use tailwater_profile::profiles::{CacheProfile, ChainProfile, LatencyProfile};
 
-/// The curves as text of at most 90 columns (machines may have longer names).
-pub fn profile(profile: &ChainProfile, file: &Path) -> String {
+/// The curves as text of at most 90 columns (machines and reasons may be longer).
+/// `because`: why the cache was divided as it was.
+pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> String {
     let mut table = Table(String::new());
     table.line("chain", &profile.key.chain);
     table.line("traffic", &one_line(&profile.key.traffic));
@@ -18,7 +20,7 @@ pub fn profile(profile: &ChainProfile, file: &Path) -> String {
         self::latency(&mut table, latency);
     }
     if let Some(cache) = &profile.cache {
-        self::cache(&mut table, cache);
+        self::cache(&mut table, cache, because);
     }
     table.0
 }
@@ -54,8 +56,12 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     }
 }
 
-fn cache(table: &mut Table, cache: &CacheProfile) {
+fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
     table.gap();
+    if let Some(because) = because {
+        let words = format!("by {}: {because}", cache.method);
+        table.line("cache divided", &one_line(&words));
+    }
     let whole = cache.bytes(cache.most_units) >> 10;
     let words = format!(
         "with MiB of cache, of {:.1} that can be had ({})",
@@ -65,15 +71,20 @@ fn cache(table: &mut Table, cache: &CacheProfile) {
     table.figure("throughput", "packets/s", &words);
     for point in &cache.points {
         let size = mebibytes(cache.bytes(point.at) >> 10);
-        let words = format!("{size:.1} {}", noise(&point.measured));
+        let mut words = format!("{size:.1} {}", noise(&point.measured));
+        if let Some(bytes) = cache.occupied(point.at) {
+            words += &format!(", {:.1} filled", mebibytes(bytes >> 10));
+        }
         table.figure("", &short(point.measured.value), &words);
     }
     for point in &cache.not_held {
         let size = mebibytes(cache.bytes(point.at) >> 10);
-        let words = format!(
-            "{size:.1} not held: {} of the pirate's accesses missed",
-            percent(point.misses)
-        );
+        let share = percent(point.misses);
+        let why = match cache.method {
+            Method::Pirate => format!("{share} of the pirate's accesses missed"),
+            Method::Resctrl => format!("{share} of what it had was beyond"),
+        };
+        let words = format!("{size:.1} not held: {why}");
         table.figure("", &short(point.measured.value), &words);
     }
 }

@@ -2,9 +2,11 @@
 
 mod geometry;
 mod pirate;
+mod resctrl;
 
 pub use geometry::{Caches, sharing};
 pub use pirate::Pirate;
+pub use resctrl::Partitioned;
 
 use std::fmt;
 use tailwater_dataplane::cores::CoreError;
@@ -44,8 +46,13 @@ pub trait CacheControl {
     /// Shares are whole numbers of so many bytes.
     fn unit(&self) -> u64;
 
-    /// From now on a chain on the measured core is to have `bytes`, rounded down to units, at least one unit and
-    /// at most [`most`](Self::most). Returns when that is so, or will not become so.
+    /// The least that a chain can have, in bytes: a whole number of units, one if nothing else is said.
+    fn least(&self) -> u64 {
+        self.unit()
+    }
+
+    /// From now on a chain on the measured core is to have `bytes`, rounded down to units, at least
+    /// [`least`](Self::least) and at most [`most`](Self::most). Returns when that is so, or will not become so.
     ///
     /// # Errors
     /// If the cache cannot be divided.
@@ -63,8 +70,11 @@ pub trait CacheControl {
 pub struct Held {
     /// Whether the chain had what it was to have, and no more.
     pub held: bool,
-    /// The share of the pirate's accesses that missed: what the chain took from it. 0 where a share is enforced.
+    /// The share of the pirate's accesses that missed: what the chain took from it. Of a partition, the share of what
+    /// the chain had in the cache that was beyond it: lines from before that nobody else had displaced.
     pub misses: f64,
+    /// Bytes that the chain had in the cache; `None` where the processor does not count them.
+    pub occupied: Option<u64>,
 }
 
 /// Why the cache cannot be divided.
@@ -84,6 +94,17 @@ pub enum CacheError {
     Alone {
         /// The core that was to be measured.
         core: usize,
+    },
+    /// The kernel does not give ways of the cache.
+    #[error(transparent)]
+    Resctrl(#[from] tailwater_resctrl::Error),
+    /// There is room for one size of partition only, which is no curve.
+    #[error(
+        "others leave {ways} ways of the last-level cache to a chain: expected room for two sizes of partitions at least"
+    )]
+    NoChoice {
+        /// Ways that are free for it.
+        ways: u32,
     },
     /// The pirate's core cannot be used.
     #[error(transparent)]

@@ -275,6 +275,7 @@ impl CacheControl for Pirate {
             return Ok(Held {
                 held: true,
                 misses: 0.0,
+                occupied: None,
             });
         }
         let now = Instant::now();
@@ -292,6 +293,7 @@ impl CacheControl for Pirate {
         Ok(Held {
             held: misses <= MOST_MISSES,
             misses,
+            occupied: None,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What differs between two files of profiles beyond their noise.
 
 use super::{ChainProfile, Profiles};
+use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
 /// Differences up to this share are none, however little noise was seen: what runs of the same show one after the
@@ -28,8 +29,15 @@ pub enum Difference {
     },
     /// The chain's configuration, or this program's version.
     Configuration,
-    /// The step of the cache, or how it is divided: points cannot be compared.
+    /// The step of the cache, or the percentile: points cannot be compared.
     Units,
+    /// How the cache was divided: points cannot be compared.
+    Method {
+        /// In the first file.
+        was: Method,
+        /// In the second.
+        is: Method,
+    },
     /// A curve that only one of the files has.
     Missing {
         /// The curve.
@@ -115,7 +123,11 @@ fn of_two(a: &ChainProfile, b: &ChainProfile, tell: &mut impl FnMut(Difference))
         tell(Difference::Configuration);
     }
     match (&a.cache, &b.cache) {
-        (Some(a), Some(b)) => match (a.method, a.unit_kibibytes) == (b.method, b.unit_kibibytes) {
+        (Some(a), Some(b)) if a.method != b.method => tell(Difference::Method {
+            was: a.method,
+            is: b.method,
+        }),
+        (Some(a), Some(b)) => match a.unit_kibibytes == b.unit_kibibytes {
             true => of_curves(Curve::Cache, &a.points, &b.points, tell),
             false => tell(Difference::Units),
         },

@@ -2,7 +2,7 @@
 
 use super::{
     CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine,
-    NotHeld, Profiles, VERSION,
+    NotHeld, Occupied, Profiles, VERSION,
 };
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
@@ -112,7 +112,14 @@ fn machine(node: &Located<'_>) -> Result<Machine, SpecError> {
 }
 
 fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
-    let fields = node.fields(&["method", "unitKibibytes", "mostUnits", "points", "notHeld"])?;
+    let fields = node.fields(&[
+        "method",
+        "unitKibibytes",
+        "mostUnits",
+        "points",
+        "notHeld",
+        "occupied",
+    ])?;
     let method = fields.required("method", "pirate or resctrl")?;
     let unit = fields.required("unitKibibytes", "a whole number")?;
     let most = fields.required("mostUnits", "a whole number")?;
@@ -138,12 +145,30 @@ fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
             });
         }
     }
+    let mut occupied: Vec<Occupied> = Vec::new();
+    if let Some(list) = fields.optional("occupied") {
+        for node in list.list("points", MAX_POINTS)? {
+            let [at, kibibytes] = numbers(&node)?;
+            let is_whole = |number: f64, least: f64, most: u32| {
+                number.fract() == 0.0 && (least..=f64::from(most)).contains(&number)
+            };
+            let least = occupied.last().map_or(1.0, |last| f64::from(last.at) + 1.0);
+            if !is_whole(at, least, most_units) || !is_whole(kibibytes, 0.0, u32::MAX) {
+                return Err(node.error("expected [units, KiB] in whole numbers, by units"));
+            }
+            occupied.push(Occupied {
+                at: at as u32,
+                kibibytes: kibibytes as u32,
+            });
+        }
+    }
     Ok(CacheProfile {
         method: method.word(&Method::ALL)?,
         unit_kibibytes: unit.whole(1..=1 << 24)? as u32,
         most_units,
         points,
         not_held,
+        occupied,
     })
 }
 
@@ -343,7 +368,11 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
     if !cache.not_held.is_empty() {
         writeln!(
             f,
-            "        # [units, share of the pirate's misses, packets per second, noise, runs]"
+            "        # [units, share of {}, packets per second, noise, runs]",
+            match cache.method {
+                Method::Pirate => "the pirate's misses",
+                Method::Resctrl => "what was beyond",
+            }
         )?;
         write!(f, "        notHeld: [")?;
         for (i, point) in cache.not_held.iter().enumerate() {
@@ -354,6 +383,17 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
                 measured: Measured { value, noise, runs },
             } = point;
             write!(f, "{comma}[{at}, {misses}, {value}, {noise}, {runs}]")?;
+        }
+        writeln!(f, "]")?;
+    }
+    if !cache.occupied.is_empty() {
+        write!(
+            f,
+            "        # [units, KiB that the chain had]\n        occupied: ["
+        )?;
+        for (i, Occupied { at, kibibytes }) in cache.occupied.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}[{at}, {kibibytes}]")?;
         }
         writeln!(f, "]")?;
     }

@@ -67,9 +67,11 @@ pub struct CacheProfile {
     pub most_units: u32,
     /// Packets per second over units of cache, by units.
     pub points: Vec<Point>,
-    /// Units at which the chain did not have what it was to have: it took more from the pirate. Not part of the
-    /// curve.
+    /// Units at which the chain did not have what it was to have: it took more from the pirate, or still had more from
+    /// before its partition became smaller. Not part of the curve.
     pub not_held: Vec<NotHeld>,
+    /// How much of its share the chain had filled, by units, where the processor counts it.
+    pub occupied: Vec<Occupied>,
 }
 
 impl CacheProfile {
@@ -77,14 +79,29 @@ impl CacheProfile {
     pub fn bytes(&self, units: u32) -> u64 {
         u64::from(units) * u64::from(self.unit_kibibytes) * 1024
     }
+
+    /// Bytes that the chain had in the cache with so many units, if that was counted.
+    pub fn occupied(&self, units: u32) -> Option<u64> {
+        let found = self.occupied.iter().find(|occupied| occupied.at == units);
+        found.map(|occupied| u64::from(occupied.kibibytes) * 1024)
+    }
 }
 
-/// A point that is none: the pirate could not hold its share.
+/// What a chain had in the cache at the end of its runs at a point of the curve: the most of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    /// Where, in units.
+    pub at: u32,
+    /// KiB of the cache.
+    pub kibibytes: u32,
+}
+
+/// A point that is none: the share was not held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NotHeld {
     /// Where, in units.
     pub at: u32,
-    /// The share of the pirate's accesses that missed: the least of the runs.
+    /// [How much](crate::cache::Held::misses) it was not held: the least of the runs.
     pub misses: f64,
     /// What the chain did with whatever it had.
     pub measured: Measured,

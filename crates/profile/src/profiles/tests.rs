@@ -29,15 +29,20 @@ fn points(most: u32) -> impl Strategy<Value = Vec<Point>> {
 }
 
 prop_compose! {
-    fn cache()(unit in 1u32..1 << 20, points in points(16), not_held in points(16), misses in 0.0f64..1.0) -> CacheProfile {
+    fn cache()(unit in 1u32..1 << 20, points in points(16), not_held in points(16), misses in 0.0f64..1.0, pirate in any::<bool>(),
+               occupied in proptest::collection::btree_map(1u32..=16, any::<u32>(), 0..4)) -> CacheProfile {
         CacheProfile {
-            method: Method::Pirate,
+            method: if pirate { Method::Pirate } else { Method::Resctrl },
             unit_kibibytes: unit,
             most_units: 16,
             points,
             not_held: not_held
                 .into_iter()
                 .map(|Point { at, measured }| NotHeld { at, misses, measured })
+                .collect(),
+            occupied: occupied
+                .into_iter()
+                .map(|(at, kibibytes)| Occupied { at, kibibytes })
                 .collect(),
         }
     }
@@ -128,6 +133,10 @@ fn one(points: Vec<Point>) -> Profiles {
         most_units: 12,
         points,
         not_held: Vec::new(),
+        occupied: vec![Occupied {
+            at: 9,
+            kibibytes: 2000,
+        }],
     };
     Profiles {
         list: vec![ChainProfile {
@@ -181,6 +190,16 @@ fn points_differ_beyond_their_noise_and_between_points_lines_do() {
         .map(|change| change.difference)
         .collect();
     assert_eq!(found, [Difference::Configuration, Difference::Units]);
+    // Nor can shares by ways be compared with shares by lines.
+    let mut other = was.clone();
+    other.list[0].cache.as_mut().unwrap().method = Method::Resctrl;
+    let changes = compare(&was, &other).unwrap();
+    assert_eq!(changes.len(), 1);
+    let apart = Difference::Method {
+        was: Method::Pirate,
+        is: Method::Resctrl,
+    };
+    assert_eq!(changes[0].difference, apart);
     other.list[0].key.machine.cache_ways = 8;
     let machines = compare(&was, &other).unwrap_err();
     assert_eq!(machines[0], machine());
@@ -282,6 +301,16 @@ fn wrong_files_are_refused_with_their_place() {
             "mostUnits: 12",
             "mostUnits: many",
             "mostUnits: expected a whole number",
+        ),
+        (
+            "occupied: [[9, 2000]]",
+            "occupied: [[9, 2000], [9, 2000]]",
+            "occupied[1]: expected [units, KiB] in whole numbers, by units",
+        ),
+        (
+            "occupied: [[9, 2000]]",
+            "occupied: [[13, 2000]]",
+            "occupied[0]: expected [units, KiB]",
         ),
         ("      cache:\n", "      cash:\n", "found \"cash\""),
     ] {

@@ -14,7 +14,7 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
     WriteFlags,
 };
-use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
 
 use super::kernel::{Kernel, Machine, Node};
@@ -321,8 +321,9 @@ impl Filesystem for Shared {
 pub struct Mounted {
     shared: Shared,
     session: Option<BackgroundSession>,
-    /// A folder of the test's: `resctrl` is the mount, the rest is the test's.
+    /// A folder of the test's: `resctrl` is the mount, if it is not in place; the rest is the test's.
     pub folder: PathBuf,
+    root: PathBuf,
 }
 
 /// Why there is no FUSE here, told by whoever is skipped.
@@ -348,6 +349,16 @@ pub fn own_mounts() -> Result<(), &'static str> {
 impl Mounted {
     /// Mounts a model; `None`, said why, where that cannot be done.
     pub fn new(machine: Machine, read_only: bool) -> Option<Mounted> {
+        Mounted::mount(machine, read_only, None)
+    }
+
+    /// Mounts a model where programs look for `resctrl`, as what stands for it. In the test's mount namespace there
+    /// is nothing else under `/sys/fs`, nor in `/run`.
+    pub fn in_place(machine: Machine) -> Option<Mounted> {
+        Mounted::mount(machine, false, Some(Path::new("/sys/fs/resctrl")))
+    }
+
+    fn mount(machine: Machine, read_only: bool, place: Option<&Path>) -> Option<Mounted> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let skip = |why: &str| {
             println!("skipped: {why}");
@@ -364,6 +375,20 @@ impl Mounted {
             std::env::temp_dir().join(format!("tailwater-resctrl-{}-{turn}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("resctrl")).unwrap();
+        let root = match place {
+            Some(place) => place.to_owned(),
+            None => folder.join("resctrl"),
+        };
+        if place.is_some() {
+            let hidden = ["/sys/fs", "/run"].into_iter();
+            let mut hidden =
+                hidden.map(|at| mount("hidden", at, "tmpfs", MountFlags::empty(), None));
+            if let Err(error) = hidden.try_for_each(|hidden| hidden) {
+                let _ = fs::remove_dir_all(&folder);
+                return skip(&format!("nothing can be mounted: {error}"));
+            }
+            fs::create_dir_all(&root).unwrap();
+        }
         let state = State {
             kernel: Kernel::new(machine),
             paths: [(1, String::new())].into(),
@@ -381,12 +406,16 @@ impl Mounted {
         config
             .mount_options
             .extend(read_only.then_some(MountOption::RO));
+        // The kernel shows the type with it, "fuse.resctrl".
+        let subtype = MountOption::CUSTOM("subtype=resctrl".into());
+        config.mount_options.extend(place.map(|_| subtype));
         config.acl = SessionACL::Owner;
-        match fuser::spawn_mount(shared.clone(), folder.join("resctrl"), &config) {
+        match fuser::spawn_mount(shared.clone(), &root, &config) {
             Ok(session) => Some(Mounted {
                 shared,
                 session: Some(session),
                 folder,
+                root,
             }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&folder);
@@ -396,7 +425,7 @@ impl Mounted {
     }
 
     pub fn root(&self) -> PathBuf {
-        self.folder.join("resctrl")
+        self.root.clone()
     }
 
     /// The kernel's side.

@@ -5,6 +5,8 @@ mod show;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use libc::{EBUSY, EEXIST, EINVAL, ENODEV, ENOENT, ENOSPC, EPERM};
 
@@ -54,6 +56,35 @@ impl Machine {
             rmids: Some(32),
             cores: 8,
         }
+    }
+}
+
+impl Machine {
+    /// The same ways in the one last-level cache of this machine's that `core` uses, by the number that the kernel has
+    /// for it, and as many cores as there are. `None`, said why, where the kernel tells of no such cache.
+    pub fn here(core: usize) -> Option<Machine> {
+        let cores = Path::new("/sys/devices/system/cpu");
+        let caches = fs::read_dir(cores.join(format!("cpu{core}/cache")));
+        let cache = caches.into_iter().flatten().flatten().find_map(|entry| {
+            let read = |name: &str| {
+                let text = fs::read_to_string(entry.path().join(name)).ok()?;
+                text.trim().parse::<u32>().ok()
+            };
+            read("id").filter(|_| read("level") == Some(3))
+        });
+        let Some(cache) = cache else {
+            println!("skipped: the kernel tells of no last-level cache");
+            return None;
+        };
+        let numbers = fs::read_dir(cores).into_iter().flatten().flatten();
+        let numbers = numbers.filter_map(|entry| {
+            let name = entry.file_name();
+            name.to_str()?.strip_prefix("cpu")?.parse::<u32>().ok()
+        });
+        let mut machine = Machine::xeon();
+        machine.caches[0].domains = vec![cache];
+        machine.cores = numbers.max().map_or(1, |last| last + 1);
+        Some(machine)
     }
 }
 

@@ -1,0 +1,107 @@
+//! Which way the cache is divided while a chain is measured: as is asked for, or the best that there is.
+
+use super::MeasureArgs;
+use super::args::CacheBy;
+use crate::error::CliError;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tailwater_profile::SweepError;
+use tailwater_profile::cache::{CacheControl, CacheError, Partitioned, Pirate, sharing};
+use tailwater_resctrl::{Error, Settings};
+
+/// How, and why so.
+pub struct Division {
+    way: Way,
+    pub because: String,
+}
+
+enum Way {
+    Partition(Box<Partitioned>),
+    Pirate,
+}
+
+impl Division {
+    /// By `resctrl` where ways of the cache can be given out, or else by a pirate, unless something is asked for.
+    /// What is there but cannot be had now (others have it, or the kernel refuses) is an error: curves of both
+    /// kinds cannot be compared, and which one is made must not depend on who else is at work.
+    pub fn choose(core: usize, args: &MeasureArgs) -> Result<Division, CliError> {
+        let pirate = |because: String| {
+            pirate_core(core, args.pirate_core)?;
+            Ok(Division {
+                way: Way::Pirate,
+                because,
+            })
+        };
+        if let (Some(CacheBy::Resctrl), Some(_)) = (args.cache_by, args.pirate_core) {
+            let told = "--pirate-core: expected --cache-by pirate with it, found resctrl";
+            return Err(CliError::Input(told.to_owned()));
+        }
+        let flag = match (args.cache_by, args.pirate_core) {
+            (Some(CacheBy::Pirate), _) => Some("--cache-by"),
+            (None, Some(_)) => Some("--pirate-core"),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            return pirate(format!("{flag} asks for it"));
+        }
+        let asked = args.cache_by == Some(CacheBy::Resctrl);
+        match Partitioned::new(core, Settings::default()) {
+            Ok(partitioned) => {
+                let [ways, most] = partitioned.ways();
+                let has =
+                    format!("the last-level cache has {ways} ways, of which {most} can be had");
+                Ok(Division {
+                    way: Way::Partition(Box::new(partitioned)),
+                    because: match asked {
+                        true => format!("--cache-by asks for it; {has}"),
+                        false => has,
+                    },
+                })
+            }
+            Err(error) if asked => Err(CliError::Input(format!("--cache-by resctrl: {error}"))),
+            Err(CacheError::Resctrl(error)) if is_missing(&error) => pirate(error.to_string()),
+            Err(error @ (CacheError::Resctrl(_) | CacheError::NoChoice { .. })) => {
+                Err(CliError::Input(format!(
+                    "resctrl is there, but cannot be used now: {error}; --cache-by pirate measures without it"
+                )))
+            }
+            Err(error) => Err(CliError::Sweep(SweepError::Cache(error))),
+        }
+    }
+
+    /// What divides the cache. A pirate begins now.
+    pub fn begin(
+        self,
+        core: usize,
+        beside: Option<usize>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn CacheControl>, CacheError> {
+        Ok(match self.way {
+            Way::Partition(partitioned) => partitioned,
+            Way::Pirate => Box::new(Pirate::new(core, beside, stop)?),
+        })
+    }
+}
+
+/// Whether it is not there, or not for this user: nothing that could be otherwise a moment later.
+fn is_missing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Absent { .. }
+            | Error::Unsupported { .. }
+            | Error::Denied { .. }
+            | Error::ReadOnly { .. }
+    )
+}
+
+/// Whether there is a core for the pirate.
+fn pirate_core(core: usize, beside: Option<usize>) -> Result<(), CliError> {
+    let others = sharing(core);
+    match beside {
+        Some(beside) if !others.contains(&beside) => Err(CliError::Input(format!(
+            "--pirate-core: expected another core that shares the last-level cache of core {core}, found {beside}"
+        ))),
+        None if others.is_empty() => Err(CliError::Input(CacheError::Alone { core }.to_string())),
+        _ => Ok(()),
+    }
+}
