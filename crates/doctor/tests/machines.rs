@@ -172,6 +172,13 @@ fn tuned() -> Written {
                 &format!("{folder}/topology/thread_siblings_list"),
                 &core.to_string(),
             )
+            .file(&format!("{folder}/cache/index0/level"), "1")
+            .file(
+                &format!("{folder}/cache/index0/shared_cpu_list"),
+                &core.to_string(),
+            )
+            .file(&format!("{folder}/cache/index3/level"), "3")
+            .file(&format!("{folder}/cache/index3/shared_cpu_list"), "0-3")
             .file(&format!("{folder}/cpufreq/scaling_governor"), "performance")
             .file(&format!("{folder}/cpuidle/state0/name"), "POLL")
             .file(&format!("{folder}/cpuidle/state0/latency"), "0")
@@ -227,6 +234,10 @@ fn a_tuned_machine_has_nothing_wrong() {
     assert!(
         cache.ends_with("; 20 ways, devices write into 2 of them, 16 classes"),
         "{cache}"
+    );
+    assert_eq!(
+        good("cache-curves"),
+        "profile cache gives core 3 ways of the cache (resctrl)"
     );
     assert_eq!(
         good("sleep-states"),
@@ -293,6 +304,44 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
         // A fault is explained; what could not be told has no effect to tell of.
         assert_eq!(finding.why.is_empty(), *severity == Unknown, "{finding:?}");
     }
+}
+
+/// Without resctrl it is the pirate, and why; without another core neither.
+#[test]
+fn how_the_cache_is_divided_is_told() {
+    let no_cat = || tuned().file("/proc/cpuinfo", "flags: constant_tsc nonstop_tsc");
+    let no_mount = || tuned().file("/proc/mounts", "hugetlbfs /h hugetlbfs rw 0 0");
+    let told = |machine: &Written| {
+        let all = findings(machine);
+        let found = all.into_iter().find(|f| f.check == "cache-curves");
+        found
+            .map(|finding| (finding.severity, finding.found))
+            .unwrap()
+    };
+    for (machine, why) in [
+        (no_cat(), "no CAT"),
+        (no_mount(), "the kernel has no resctrl"),
+        (
+            tuned().file("/proc/self/status", "CapEff:\t0000000000000000"),
+            "resctrl is for root",
+        ),
+    ] {
+        let found =
+            format!("profile cache has core 0 hold what core 3 is not to have (pirate): {why}");
+        assert_eq!(told(&machine), (Severity::Good, found));
+    }
+    let (severity, found) = told(&no_mount().file("/proc/filesystems", "nodev\tresctrl\n"));
+    assert_eq!(severity, Severity::Good);
+    assert!(found.ends_with("(resctrl)"), "{found}");
+    let alone = format!("{CPU}/cpu3/cache/index3/shared_cpu_list");
+    let (severity, found) = told(&no_cat().file(&alone, "3"));
+    assert_eq!(severity, Severity::Missing);
+    assert_eq!(
+        found,
+        "no CAT, and no other core shares the cache of core 3"
+    );
+    let (severity, _) = told(&no_cat().without(&format!("{CPU}/cpu3/cache")));
+    assert_eq!(severity, Severity::Unknown);
 }
 
 #[test]

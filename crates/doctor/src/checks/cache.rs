@@ -1,8 +1,8 @@
-//! Partitions of the last-level cache.
+//! Partitions of the last-level cache, and what it can be measured with.
 
-use super::cpu_flags;
+use super::{cpu_flags, field};
 use crate::finding::{Finding, Severity};
-use crate::{Purpose, System};
+use crate::{CpuList, Purpose, System};
 
 /// Flags of the processor, and what they let be done.
 const ABILITIES: [(&str, &str); 5] = [
@@ -32,14 +32,8 @@ pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         };
         return vec![Finding::bad(CHECK, Severity::Missing, found, why)];
     }
-    let mounts = system.read("/proc/mounts").told().unwrap_or_default();
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let at = fields.next()?;
-        (fields.next() == Some("resctrl")).then_some(at)
-    });
-    vec![match mounted {
-        Some(at) => Finding::good(CHECK, format!("{}{}", list(true), room(system, at))),
+    vec![match mounted(system) {
+        Some(at) => Finding::good(CHECK, format!("{}{}", list(true), room(system, &at))),
         None => {
             let found = format!("{}; but resctrl is not mounted", list(true));
             let why = "chains that share a processor slow each other down";
@@ -47,6 +41,83 @@ pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
                 .fixed_by("sudo mount -t resctrl resctrl /sys/fs/resctrl")
         }
     }]
+}
+
+/// The capability to mount, and what else root can do.
+const SYS_ADMIN: u32 = 21;
+
+/// How `tailwater profile cache` would divide the cache on the last core, which it takes if nothing is said.
+pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+    const CHECK: &str = "cache-curves";
+    let Some(core) = purpose.cores.last().copied() else {
+        return Vec::new();
+    };
+    let flags = cpu_flags(system);
+    let cat = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "cat_l3"));
+    // It is mounted for as long as it takes.
+    let kernel = mounted(system).is_some() || {
+        let types = system.read("/proc/filesystems").told().unwrap_or_default();
+        types
+            .lines()
+            .any(|line| line.split_whitespace().last() == Some("resctrl"))
+    };
+    let status = system.read("/proc/self/status").told().unwrap_or_default();
+    let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let root = capabilities.is_some_and(|bits| bits >> SYS_ADMIN & 1 != 0);
+    let without = match (cat, kernel, root) {
+        (true, true, true) => {
+            let found = format!("profile cache gives core {core} ways of the cache (resctrl)");
+            return vec![Finding::good(CHECK, found)];
+        }
+        (true, true, false) => "resctrl is for root",
+        (true, false, _) => "the kernel has no resctrl",
+        (false, ..) => "no CAT",
+    };
+    vec![match beside(system, core) {
+        None => Finding::unknown(
+            CHECK,
+            format!("the kernel does not tell who shares the cache of core {core}"),
+        ),
+        Some(others) => match others.numbers().first() {
+            Some(other) => {
+                let found = format!(
+                    "profile cache has core {other} hold what core {core} is not to have (pirate): {without}"
+                );
+                Finding::good(CHECK, found)
+            }
+            None => {
+                let found = format!("{without}, and no other core shares the cache of core {core}");
+                let why = "profile cache cannot measure throughput over cache, by which chains are placed";
+                Finding::bad(CHECK, Severity::Missing, found, why)
+            }
+        },
+    }]
+}
+
+/// The other cores that share a core's last-level cache.
+fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
+    let folder = format!("/sys/devices/system/cpu/cpu{core}/cache");
+    let caches = system
+        .list(&folder)
+        .told()?
+        .into_iter()
+        .filter_map(|cache| {
+            let read = |name: &str| system.read(&format!("{folder}/{cache}/{name}")).told();
+            let level: u32 = read("level")?.parse().ok()?;
+            Some((level, read("shared_cpu_list")?))
+        });
+    let (_, cores) = caches.max()?;
+    Some(CpuList::parse(&cores)?.without(&CpuList::parse(&core.to_string())?))
+}
+
+/// Where `resctrl` is mounted.
+fn mounted(system: &dyn System) -> Option<String> {
+    let mounts = system.read("/proc/mounts").told()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let at = fields.next()?;
+        (fields.next() == Some("resctrl")).then(|| at.to_owned())
+    })
 }
 
 /// How many ways there are to give out, and to how many; nothing where it is not told.

@@ -32,6 +32,7 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         dpdk::dpdk,
         iommu::iommu,
         cache::partitions,
+        cache::curves,
         counters::counters,
     ];
     let mut findings: Vec<Finding> = Vec::new();
