@@ -125,9 +125,9 @@ impl Asker {
         let rules = Arc::clone(&self.rules);
         self.candidates.clear();
         let candidates = &mut self.candidates;
-        for group in rules.groups(place) {
+        for group in rules.groups(place, subject.direction) {
             if let Some(bytes) = unit.get(group.buffer) {
-                group.scan(crate::prefilter::START, bytes, |rule| candidates.add(rule));
+                group.find(bytes, 0, |rule| candidates.add(rule));
             }
         }
         let (ends, flags) = (subject.ends(), subject.flags());
@@ -135,10 +135,10 @@ impl Asker {
         self.settle(&rules, unit, subject, connection, None);
     }
 
-    /// Asks the rules of streams about a window in which some bytes are new.
+    /// Asks the rules of streams about a window in which the bytes from one on are new.
     pub(crate) fn ask_stream(
         &mut self,
-        (side, fresh): (&mut Side, &[u8]),
+        (side, fresh): (&mut Side, usize),
         unit: &Unit<'_>,
         subject: &Subject<'_>,
         connection: &mut Connection,
@@ -151,9 +151,10 @@ impl Asker {
         side.renew(self.version);
         self.candidates.clear();
         let candidates = &mut self.candidates;
-        // All contents of streams are of one buffer.
-        for group in rules.groups(place) {
-            side.automaton = group.scan(side.automaton, fresh, |rule| candidates.add(rule));
+        for group in rules.groups(place, subject.direction) {
+            if let Some(bytes) = unit.get(group.buffer) {
+                group.find(bytes, fresh, |rule| candidates.add(rule));
+            }
         }
         side.pending().iter().for_each(|rule| candidates.add(*rule));
         let (ends, flags) = (subject.ends(), subject.flags());

@@ -105,8 +105,7 @@ impl Buffers {
         }
         let window = &*stream.window;
         let unit = payload_unit(&window[..stream.side.filled()]);
-        let bytes = &window[fresh];
-        asker.ask_stream((stream.side, bytes), &unit, subject, connection);
+        asker.ask_stream((stream.side, fresh.start), &unit, subject, connection);
         match stream.side.phase {
             phase if http::is_phase(phase) => self.http(stream, asker, subject, connection),
             TLS => self.tls(stream, asker, subject, connection),

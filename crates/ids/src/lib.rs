@@ -22,6 +22,7 @@ mod http;
 pub mod inspector;
 pub mod interval;
 pub mod language;
+mod literal;
 pub mod packet;
 pub mod pattern;
 mod prefilter;

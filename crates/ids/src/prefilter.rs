@@ -3,7 +3,8 @@
 
 use crate::buffer::BufferKey;
 use crate::dense::Dense;
-use aho_corasick::automaton::{Automaton, StateID};
+use crate::literal::Literals;
+use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::{Anchored, nfa};
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ const DENSE: usize = 1 << 15;
 
 /// An automaton for all patterns, letters in lower case.
 #[derive(Debug)]
-enum Patterns {
+enum Automaton {
     Dense(Dense),
     Sparse(Box<nfa::contiguous::NFA>),
 }
@@ -23,14 +24,15 @@ enum Patterns {
 pub(crate) struct Group {
     /// The buffer.
     pub(crate) buffer: BufferKey,
-    patterns: Patterns,
+    literals: Literals,
+    /// For bytes that are made to cost much with [`Literals`].
+    automaton: Automaton,
+    /// Bytes of the longest pattern.
+    longest: usize,
     /// For each pattern, where its rules end; they begin where those of the one in front end.
     ends: Vec<u32>,
     rules: Vec<u32>,
 }
-
-/// Where an automaton stands before the first byte.
-pub(crate) const START: u32 = u32::MAX;
 
 impl Group {
     /// Rules with a content each, letters of which may be of either case.
@@ -60,10 +62,10 @@ impl Group {
             of[place].push(*rule);
         }
         let bytes: usize = patterns.iter().map(Vec::len).sum();
-        let patterns = match bytes <= dense {
-            true => Ok(Patterns::Dense(Dense::new(&patterns))),
+        let automaton = match bytes <= dense {
+            true => Ok(Automaton::Dense(Dense::new(&patterns))),
             false => {
-                nfa::contiguous::NFA::new(&patterns).map(|nfa| Patterns::Sparse(Box::new(nfa)))
+                nfa::contiguous::NFA::new(&patterns).map(|nfa| Automaton::Sparse(Box::new(nfa)))
             }
         };
         let ends = of.iter().scan(0, |end, rules| {
@@ -72,72 +74,80 @@ impl Group {
         });
         Ok(Group {
             buffer,
+            literals: Literals::new(&patterns),
+            automaton: automaton.map_err(|error| error.to_string())?,
+            longest: patterns.iter().map(Vec::len).max().unwrap_or(0),
             ends: ends.collect(),
             rules: of.concat(),
-            patterns: patterns.map_err(|error| error.to_string())?,
         })
     }
 
-    /// Runs `each` on the rules whose content ends among the bytes, going on from a state, perhaps several times.
-    /// Returns the state behind them.
+    /// Runs `each` on the rules whose content is among the bytes and ends behind the first `from` of them, perhaps several
+    /// times.
     #[inline]
-    pub(crate) fn scan(&self, state: u32, bytes: &[u8], mut each: impl FnMut(u32)) -> u32 {
-        match &self.patterns {
-            Patterns::Dense(table) => {
-                let state = if state == START { Dense::START } else { state };
-                table.run(state, bytes, |pattern| {
-                    self.rules_of(pattern as usize)
-                        .iter()
-                        .for_each(|rule| each(*rule));
-                })
+    pub(crate) fn find(&self, bytes: &[u8], from: usize, mut each: impl FnMut(u32)) {
+        let mut all = |pattern: u32| self.rules_of(pattern).iter().for_each(|rule| each(*rule));
+        if !self.literals.find(bytes, from, &mut all) {
+            self.find_at_any_cost(bytes, from, all);
+        }
+    }
+
+    /// The same by the automaton, and patterns.
+    #[cold]
+    fn find_at_any_cost(&self, bytes: &[u8], from: usize, mut each: impl FnMut(u32)) {
+        let (from, whole) = (from.min(bytes.len()), bytes);
+        let start = (from + 1).saturating_sub(self.longest).min(from);
+        let (before, bytes) = (&whole[start..from], &whole[from..]);
+        match &self.automaton {
+            Automaton::Dense(table) => {
+                let state = table.run(Dense::START, before, |_| {});
+                table.run(state, bytes, each);
             }
-            Patterns::Sparse(automaton) => self.run(automaton, state, bytes, each),
+            Automaton::Sparse(automaton) => {
+                // There is a start, of all automata made here.
+                let Ok(state) = automaton.start_state(Anchored::No) else {
+                    return;
+                };
+                let state = run(automaton, state, before, |_| {});
+                run(automaton, state, bytes, &mut each);
+            }
         }
     }
 
     /// The rules that a pattern stands for.
     #[inline]
-    fn rules_of(&self, pattern: usize) -> &[u32] {
+    fn rules_of(&self, pattern: u32) -> &[u32] {
+        let pattern = pattern as usize;
         let from = pattern.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.rules[from as usize..self.ends[pattern] as usize]
     }
 
-    #[inline]
-    fn run(
-        &self,
-        automaton: &nfa::contiguous::NFA,
-        state: u32,
-        bytes: &[u8],
-        mut each: impl FnMut(u32),
-    ) -> u32 {
-        let state = match state {
-            START => automaton.start_state(Anchored::No).ok(),
-            state => StateID::new(state as usize).ok(),
-        };
-        // There is a start, of all automata made here.
-        let Some(mut state) = state else {
-            return START;
-        };
-        for byte in bytes {
-            state = automaton.next_state(Anchored::No, state, byte.to_ascii_lowercase());
-            if automaton.is_special(state) && automaton.is_match(state) {
-                for i in 0..automaton.match_len(state) {
-                    let pattern = automaton.match_pattern(state, i).as_usize();
-                    self.rules_of(pattern).iter().for_each(|rule| each(*rule));
-                }
-            }
-        }
-        state.as_u32()
-    }
-
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let automaton = match &self.patterns {
-            Patterns::Dense(table) => table.memory_bytes(),
-            Patterns::Sparse(automaton) => automaton.memory_usage(),
+        let automaton = match &self.automaton {
+            Automaton::Dense(table) => table.memory_bytes(),
+            Automaton::Sparse(automaton) => automaton.memory_usage(),
         };
-        automaton + 4 * (self.ends.len() + self.rules.len())
+        automaton + self.literals.memory_bytes() + 4 * (self.ends.len() + self.rules.len())
     }
+}
+
+/// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
+fn run(
+    automaton: &nfa::contiguous::NFA,
+    mut state: StateID,
+    bytes: &[u8],
+    mut each: impl FnMut(u32),
+) -> StateID {
+    for byte in bytes {
+        state = automaton.next_state(Anchored::No, state, byte.to_ascii_lowercase());
+        if automaton.is_special(state) && automaton.is_match(state) {
+            for i in 0..automaton.match_len(state) {
+                each(automaton.match_pattern(state, i).as_u32());
+            }
+        }
+    }
+    state
 }
 
 /// Rules that were found, each once.
@@ -192,25 +202,35 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However bytes are cut, in either automaton, what is found is what a plain search finds.
+        /// However bytes are cut, by whatever means, what is found is what a plain search finds.
         #[test]
         fn a_group_finds_every_content(
-            contents in prop::collection::vec("[abAB]{1,4}|[a-zA-Z0-9 \\x00@\\[`{]{1,3}", 1..80),
-            text in "[abABc]{0,60}|[a-zA-Z0-9 \\x00@\\[`{]{0,60}",
-            cut in 0usize..60,
+            contents in prop::collection::vec("[abAB]{1,4}|[abAB]{4,12}|[a-zA-Z0-9 \\x00@\\[`{]{1,3}", 1..200),
+            text in "[abABc]{0,60}|[abAB]{0,300}|[a-zA-Z0-9 \\x00@\\[`{]{0,60}",
+            cut in 0usize..300,
             dense in any::<bool>(),
         ) {
             let rules: Vec<(u32, Vec<u8>)> = contents.iter().enumerate().map(|(i, c)| (i as u32, c.clone().into_bytes())).collect();
-            let group = Group::with_limit(BufferKey::PAYLOAD, &rules, if dense { 1000 } else { 0 }).unwrap();
+            let group = Group::with_limit(BufferKey::PAYLOAD, &rules, if dense { 100_000 } else { 0 }).unwrap();
+            let cut = cut.min(text.len());
             let mut candidates = Candidates::new(rules.len());
-            candidates.clear();
-            let (first, second) = text.as_bytes().split_at(cut.min(text.len()));
-            let state = group.scan(START, first, |rule| candidates.add(rule));
-            group.scan(state, second, |rule| candidates.add(rule));
-            candidates.order();
-            let lower = text.to_ascii_lowercase();
-            let expected: Vec<u32> = rules.iter().filter(|(_, c)| lower.contains(&String::from_utf8_lossy(c).to_ascii_lowercase())).map(|(i, _)| *i).collect();
-            prop_assert_eq!(candidates.rules, expected);
+            for (text, from) in [(&text[..], cut), (&text[..cut], 0)] {
+                let lower = text.to_ascii_lowercase();
+                let expected: Vec<u32> = rules.iter().filter(|(_, c)| {
+                    let content = String::from_utf8_lossy(c).to_ascii_lowercase();
+                    lower.rfind(&content).is_some_and(|at| at + content.len() > from)
+                }).map(|(i, _)| *i).collect();
+                candidates.clear();
+                group.find(text.as_bytes(), from, |rule| candidates.add(rule));
+                candidates.order();
+                prop_assert_eq!(&candidates.rules, &expected);
+                candidates.clear();
+                group.find_at_any_cost(text.as_bytes(), from, |pattern| {
+                    group.rules_of(pattern).iter().for_each(|rule| candidates.add(*rule));
+                });
+                candidates.order();
+                prop_assert_eq!(&candidates.rules, &expected);
+            }
         }
     }
 }

@@ -122,7 +122,8 @@ struct Unfiltered {
 /// Rules that are asked in one place.
 #[derive(Debug)]
 struct Station {
-    groups: Vec<Group>,
+    /// For bytes to a server, and to a client.
+    groups: [Vec<Group>; 2],
     unfiltered: Unfiltered,
 }
 
@@ -203,13 +204,13 @@ impl RuleSet {
     /// Bytes of memory that prefilters take.
     pub fn prefilter_bytes(&self) -> usize {
         let groups = self.stations.iter().flat_map(|station| &station.groups);
-        groups.map(Group::memory_bytes).sum()
+        groups.flatten().map(Group::memory_bytes).sum()
     }
 
     /// The contents that are looked for in a place.
     #[inline]
-    pub(crate) fn groups(&self, place: Place) -> &[Group] {
-        &self.stations[place as usize].groups
+    pub(crate) fn groups(&self, place: Place, direction: Direction) -> &[Group] {
+        &self.stations[place as usize].groups[direction.index()]
     }
 
     /// Whether any rule is asked in a place.
@@ -394,10 +395,25 @@ fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
     best.map(|(buffer, content)| (buffer, &content.bytes[..]))
 }
 
+/// Whether a rule could match in a place about bytes of a direction.
+fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
+    let of_place = match place {
+        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => {
+            Some(Direction::ToServer)
+        }
+        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => {
+            Some(Direction::ToClient)
+        }
+        _ => None,
+    };
+    let other = |wanted: Option<Direction>| wanted.is_some_and(|wanted| wanted != direction);
+    !other(of_place) && !other(rule.flow.direction)
+}
+
 /// Rules of a place while all are gone through.
 #[derive(Debug, Default)]
 struct Waiting {
-    by_buffer: BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>,
+    by_buffer: [BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>; 2],
     unfiltered: Vec<u32>,
 }
 
@@ -405,18 +421,30 @@ impl Waiting {
     fn add(&mut self, rule: u32, of: &Rule, place: Place) {
         match fast_content(of) {
             Some((buffer, content)) if place != Place::FlowStart => {
-                let group = self.by_buffer.entry(buffer).or_default();
-                group.push((rule, content.to_vec()));
+                for direction in [Direction::ToServer, Direction::ToClient] {
+                    if goes(of, place, direction) {
+                        let groups = &mut self.by_buffer[direction.index()];
+                        let group = groups.entry(buffer).or_default();
+                        group.push((rule, content.to_vec()));
+                    }
+                }
             }
             _ => self.unfiltered.push(rule),
         }
     }
 
     fn station(self, place: Place, signatures: &[Signature]) -> Result<Station, RuleSetError> {
-        let groups = self.by_buffer.iter();
-        let groups = groups.map(|(buffer, rules)| Group::new(*buffer, rules).map_err(RuleSetError));
+        let ready = |rules: BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>| {
+            let groups = rules
+                .iter()
+                .map(|(buffer, rules)| Group::new(*buffer, rules));
+            groups
+                .collect::<Result<Vec<Group>, _>>()
+                .map_err(RuleSetError)
+        };
+        let [to_server, to_client] = self.by_buffer;
         Ok(Station {
-            groups: groups.collect::<Result<_, _>>()?,
+            groups: [ready(to_server)?, ready(to_client)?],
             unfiltered: Unfiltered::new(&self.unfiltered, place, signatures),
         })
     }
@@ -425,7 +453,7 @@ impl Waiting {
 impl Station {
     #[inline]
     fn is_asked(&self) -> bool {
-        !self.groups.is_empty() || !self.unfiltered.is_empty()
+        self.groups.iter().any(|groups| !groups.is_empty()) || !self.unfiltered.is_empty()
     }
 }
 

@@ -3,7 +3,6 @@
 //! Bytes lie in the window where they belong from the start, so that filling a gap moves nothing. Of bytes that come
 //! twice the first count: what a receiver has, it keeps. When the window is full, what was looked at slides out of it.
 
-use crate::prefilter::START;
 use bytemuck::{Pod, Zeroable};
 
 /// Most stretches of bytes that wait for a gap in front of them to be filled.
@@ -35,9 +34,7 @@ pub(crate) struct Side {
     filled: u32,
     /// Bytes of these that streams' rules were asked about.
     scanned: u32,
-    /// Where the automaton of contents stands.
-    pub(crate) automaton: u32,
-    /// Of which rules.
+    /// The rules that the ones below are of.
     pub(crate) version: u32,
     pending: [u32; MAX_PENDING],
     done: [u32; MAX_DONE],
@@ -53,6 +50,8 @@ pub(crate) struct Side {
     /// A segment was too far ahead to be kept.
     missed: u8,
     finned: u8,
+    /// So that all bytes are of a field.
+    unused: [u8; 4],
 }
 
 /// What became of a segment.
@@ -82,7 +81,6 @@ impl Side {
         *self = Side {
             first,
             started: 1,
-            automaton: START,
             ..Side::zeroed()
         };
     }
@@ -271,7 +269,6 @@ impl Side {
                 self.stretches = stretches.map(|stretch| stretch.map(|at| at.saturating_sub(to)));
             }
         }
-        self.automaton = START;
         self.forget_pending();
         true
     }
@@ -324,7 +321,6 @@ impl Side {
     pub(crate) fn renew(&mut self, version: u32) {
         if self.version != version {
             self.version = version;
-            self.automaton = START;
             (self.pending_count, self.done_count) = (0, 0);
         }
     }

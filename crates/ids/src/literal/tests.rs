@@ -1,0 +1,166 @@
+use super::*;
+use proptest::prelude::*;
+
+/// What a plain search finds.
+fn plain(strings: &[Vec<u8>], text: &[u8], from: usize) -> Vec<u32> {
+    let text = text.to_ascii_lowercase();
+    let is_in = |string: &[u8]| {
+        let mut places = text.windows(string.len()).enumerate();
+        places.any(|(at, found)| at + string.len() > from && found == string)
+    };
+    let all = (0..).zip(strings);
+    all.filter(|(_, string)| is_in(string))
+        .map(|(i, _)| i)
+        .collect()
+}
+
+/// What is found; `None` if the allowance did not last.
+fn found(literals: &Literals, text: &[u8], from: usize) -> Option<Vec<u32>> {
+    let mut found = Vec::new();
+    let all = literals.find(text, from, |string| found.push(string));
+    found.sort_unstable();
+    found.dedup();
+    all.then_some(found)
+}
+
+/// Each way to look for strings.
+fn ways(strings: &[Vec<u8>]) -> [Literals; 3] {
+    [
+        Literals::new(strings),
+        Literals::new(strings).narrow(),
+        Literals::new(strings).portable(),
+    ]
+}
+
+/// Strings of all lengths, most of which share bytes with others, in lower case.
+fn strings(most: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let bytes = prop_oneof![
+        Just(b'a'),
+        Just(b'b'),
+        Just(0),
+        Just(0x20),
+        Just(b'@'),
+        Just(b'`'),
+        Just(0xe1),
+        any::<u8>(),
+    ];
+    let string = prop_oneof![
+        prop::collection::vec(bytes.clone(), 1..4),
+        prop::collection::vec(bytes.clone(), 4..8),
+        prop::collection::vec(bytes, 8..80),
+    ];
+    prop::collection::vec(string, 1..most).prop_map(|strings| {
+        let lower = strings.iter().map(|string| string.to_ascii_lowercase());
+        let mut lower: Vec<Vec<u8>> = lower.collect();
+        lower.sort();
+        lower.dedup();
+        lower
+    })
+}
+
+/// A text of such strings, of parts of them, and of other bytes, in letters of either case.
+fn text(strings: &[Vec<u8>], parts: &[(prop::sample::Index, u8, bool, u8)]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (which, cut, upper, other) in parts {
+        let string = which.get(strings);
+        let part = &string[..string.len() - usize::from(*cut % 3).min(string.len())];
+        text.extend(part.iter().map(|byte| match upper {
+            true => byte.to_ascii_uppercase(),
+            false => *byte,
+        }));
+        text.extend(std::iter::repeat_n(*other, usize::from(*other) % 40));
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Every way finds what a plain search does, wherever new bytes begin, and gives up, if so, with all others.
+    #[test]
+    fn all_ways_find_the_same(
+        (strings, parts) in prop_oneof![strings(20), strings(300)].prop_flat_map(|strings| {
+            let part = (any::<prop::sample::Index>(), any::<u8>(), any::<bool>(), any::<u8>());
+            (Just(strings), prop::collection::vec(part, 0..30))
+        }),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let text = text(&strings, &parts);
+        let from = cut.index(text.len() + 1);
+        let expected = plain(&strings, &text, from);
+        let [widest, others @ ..] = ways(&strings);
+        let widest = found(&widest, &text, from);
+        if let Some(widest) = &widest {
+            prop_assert_eq!(widest, &expected);
+        }
+        for other in others {
+            prop_assert_eq!(&found(&other, &text, from), &widest);
+        }
+    }
+}
+
+/// Words as rules have them: numbers make them differ.
+fn words(count: u32) -> Vec<Vec<u8>> {
+    let lengths = (0..count).map(|i| 1 + i as usize * 7 % 30);
+    let words = lengths.enumerate().map(|(i, length)| {
+        format!("{:x}-word-{i}/", i * 7919).into_bytes()[..]
+            .iter()
+            .copied()
+            .cycle()
+            .take(length)
+            .collect::<Vec<u8>>()
+    });
+    let mut words: Vec<Vec<u8>> = words.filter(|word| word.len() > 2).collect();
+    words.sort();
+    words.dedup();
+    words
+}
+
+#[test]
+fn each_of_thousands_is_found_in_text_that_allows_it() {
+    let words = words(3000);
+    for literals in ways(&words) {
+        assert!(literals.long.is_some() && literals.middle.is_some() && literals.short.is_some());
+        for (i, word) in words.iter().enumerate().step_by(41) {
+            for before in [i % 5, 29 + i % 70] {
+                let mut text = vec![b'~'; before];
+                text.extend(word.to_ascii_uppercase());
+                let found = found(&literals, &text, 0).expect("little of it is alike");
+                assert_eq!(found, plain(&words, &text, 0), "{}", word.escape_ascii());
+                text.extend([b'~'; 120]);
+                assert!(found == self::found(&literals, &text, before).expect("as before"));
+            }
+        }
+    }
+}
+
+#[test]
+fn text_made_for_it_is_given_up() {
+    let words = words(3000);
+    let long = words.iter().filter(|word| word.len() > 20);
+    let text: Vec<u8> = long.flatten().copied().collect();
+    for literals in ways(&words) {
+        assert_eq!(found(&literals, &text, 0), None);
+        // Other text of the same length is not.
+        assert!(found(&literals, &vec![b'~'; text.len()], 0).is_some());
+    }
+}
+
+#[test]
+fn what_ends_in_old_bytes_is_not_found_again() {
+    let words = words(3000);
+    let word = words
+        .iter()
+        .find(|word| word.len() == 25)
+        .expect("there is one");
+    let mut text = b"~~~".to_vec();
+    text.extend(word);
+    text.extend(b"~~~");
+    for literals in ways(&words) {
+        let position = words.iter().position(|other| other == word).expect("it is") as u32;
+        for from in 0..=text.len() {
+            let found = found(&literals, &text, from).expect("little of it is alike");
+            assert_eq!(found.contains(&position), from < 28, "{from}");
+        }
+    }
+}
