@@ -45,8 +45,8 @@ const SIZES: [(&str, &[usize]); 3] = [
     ("1024B", &[1024]),
 ];
 
-const HOSTILE: [&str; 6] = [
-    "plain", "contents", "prefixes", "repeats", "bytes", "islands",
+const HOSTILE: [&str; 7] = [
+    "plain", "contents", "prefixes", "suffixes", "repeats", "bytes", "islands",
 ];
 
 fn main() {
@@ -344,6 +344,12 @@ fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
         // All but the last byte of each.
         "prefixes" => contents()
             .flat_map(|content| content[..content.len() - 1].to_vec())
+            .collect(),
+        // All but the first byte of those that are short enough to follow each other fast: bytes that stand for a content
+        // everywhere, and none that is whole.
+        "suffixes" => contents()
+            .filter(|content| (8..=12).contains(&content.len()))
+            .flat_map(|content| content[1..].to_vec())
             .collect(),
         // A byte that many contents repeat.
         "repeats" => vec![b'A'; LENGTH],

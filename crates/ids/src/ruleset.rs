@@ -410,10 +410,14 @@ fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
     !other(of_place) && !other(rule.flow.direction)
 }
 
+/// Rules of each buffer, with the content that stands for each.
+type ByBuffer = BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>;
+
 /// Rules of a place while all are gone through.
 #[derive(Debug, Default)]
 struct Waiting {
-    by_buffer: [BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>; 2],
+    /// For bytes to a server, and to a client.
+    by_buffer: [ByBuffer; 2],
     unfiltered: Vec<u32>,
 }
 
@@ -434,7 +438,7 @@ impl Waiting {
     }
 
     fn station(self, place: Place, signatures: &[Signature]) -> Result<Station, RuleSetError> {
-        let ready = |rules: BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>| {
+        let ready = |rules: ByBuffer| {
             let groups = rules
                 .iter()
                 .map(|(buffer, rules)| Group::new(*buffer, rules));

@@ -255,6 +255,7 @@ impl Nibbles {
             _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()))
         };
         let nibble = _mm256_set1_epi8(15);
+        let halves_used = 1 + usize::from(self.wide);
         let mut hits = 0;
         for part in 0..wanted.div_ceil(WIDTH) {
             let mut found = [_mm256_set1_epi8(-1); 2];
@@ -264,10 +265,10 @@ impl Nibbles {
                 let bytes = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
                 let low = _mm256_and_si256(bytes, nibble);
                 let high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
-                for half in 0..=usize::from(self.wide) {
+                for (half, found) in found.iter_mut().enumerate().take(halves_used) {
                     let low = _mm256_shuffle_epi8(table(&halves.low[half]), low);
                     let high = _mm256_shuffle_epi8(table(&halves.high[half]), high);
-                    found[half] = _mm256_and_si256(found[half], _mm256_and_si256(low, high));
+                    *found = _mm256_and_si256(*found, _mm256_and_si256(low, high));
                 }
             }
             if !self.wide {
@@ -301,6 +302,7 @@ impl Nibbles {
             _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()))
         };
         let nibble = _mm512_set1_epi8(15);
+        let halves_used = 1 + usize::from(self.wide);
         let mut found = [_mm512_set1_epi8(-1); 2];
         for (i, halves) in self.halves.iter().enumerate() {
             let bytes = &block[i..][..WIDEST];
@@ -308,10 +310,10 @@ impl Nibbles {
             let bytes = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
             let low = _mm512_and_si512(bytes, nibble);
             let high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
-            for half in 0..=usize::from(self.wide) {
+            for (half, found) in found.iter_mut().enumerate().take(halves_used) {
                 let low = _mm512_shuffle_epi8(table(&halves.low[half]), low);
                 let high = _mm512_shuffle_epi8(table(&halves.high[half]), high);
-                found[half] = _mm512_and_si512(found[half], _mm512_and_si512(low, high));
+                *found = _mm512_and_si512(*found, _mm512_and_si512(low, high));
             }
         }
         if !self.wide {
