@@ -9,7 +9,7 @@ use std::path::Path;
 
 pub use super::error::nearest;
 pub use super::located::{Fields, Located};
-pub use super::values::{duration, label, throughput};
+pub use super::values::{duration, label, line, percentile, throughput};
 pub use tailwater_sdk::host::is_label;
 
 /// The `apiVersion` of all kinds.

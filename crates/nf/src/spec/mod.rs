@@ -5,28 +5,31 @@
 //! was found. `docs/chain-spec.md` describes every field.
 //!
 //! Text becomes a tree of located nodes (`yaml`), which is read field by field (`located`,
-//! `values`) into the types of `chain` and `functions`. A new function kind is a file in
+//! `values`) into the types of `chain`, `sequence` and `functions`. A new function kind is a file in
 //! `functions/` and a line in its registry.
 
 mod chain;
 pub mod document;
 mod error;
 mod files;
+mod flows;
 mod functions;
 mod located;
 mod port_name;
 mod ports;
 mod rows;
+mod sequence;
+mod slo;
 mod source;
 mod state;
 mod values;
 mod yaml;
 
-pub(crate) use chain::places;
-pub use chain::{ChainSpec, FlowsSpec, FunctionSpec, Match, PacketsSpec, Slo};
+pub use chain::{ChainSpec, Match};
 pub use document::Metadata;
 pub use error::SpecError;
 pub(crate) use error::{MOST_TOLD, nearest, quoted};
+pub use flows::{FlowsSpec, PacketsSpec};
 #[cfg(test)]
 pub(crate) use functions::load_ids_rules;
 pub use functions::{
@@ -38,6 +41,9 @@ pub use functions::{
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
 pub use rows::Row;
+pub use sequence::FunctionSpec;
+pub(crate) use sequence::places;
+pub use slo::Slo;
 pub use source::Source;
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
 pub(crate) use values::{Expected, ports_of, prefix_of, protocol_of};

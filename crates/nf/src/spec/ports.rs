@@ -1,9 +1,9 @@
 //! The ports of a chain, as its spec names them.
 
-use super::chain::{FunctionSpec, taken, user_of};
 use super::error::SpecError;
 use super::located::Located;
 use super::port_name::PortName;
+use super::sequence::{FunctionSpec, taken, user_of};
 use super::values::size;
 use std::ops::RangeInclusive;
 

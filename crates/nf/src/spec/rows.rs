@@ -1,7 +1,8 @@
 //! Rows: functions of a chain that follow each other for all packets that come to them.
 
-use super::chain::{ChainSpec, FunctionSpec, places};
+use super::chain::ChainSpec;
 use super::functions::FunctionConfig;
+use super::sequence::{FunctionSpec, places};
 use crate::branches::{Path, follow, routes};
 
 /// Functions of a chain that follow each other: every packet that comes to the first goes on to the next, unless it is

@@ -297,3 +297,23 @@ pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
     let repaired = repaired.trim_matches('-');
     Err(error.suggest(is_label(repaired).then_some(repaired)))
 }
+
+/// A percentile of packets, such as `99.9`.
+pub fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
+    const WHAT: &str = "a number above 0 and below 100, such as 99.9";
+    let percentile = node.number(WHAT)?;
+    match percentile > 0.0 && percentile < 100.0 {
+        true => Ok(percentile),
+        false => Err(node.expected(WHAT)),
+    }
+}
+
+/// A text of one line, of at most `most` bytes.
+pub fn line<'a>(node: &Located<'a>, most: usize) -> Result<&'a str, SpecError> {
+    let what = format!("a text of at most {most} bytes on one line");
+    let text = node.string(&what)?;
+    match text.len() <= most && !text.chars().any(char::is_control) {
+        true => Ok(text),
+        false => Err(node.expected(&what)),
+    }
+}
