@@ -14,6 +14,7 @@ use tailwater_placement::admit::Answer;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::{Cluster, MAX_KINDS, MAX_SERVERS};
 use tailwater_placement::curve::MAX_POINTS;
+use tailwater_placement::progress::resume;
 use tailwater_placement::reconcile::reconcile;
 use tailwater_placement::schedule::MAX_INSTANCES;
 use tailwater_placement::spec::{ClusterSpec, SloSet, StateSpec};
@@ -22,6 +23,8 @@ use tailwater_placement::tailwater::Tailwater;
 /// The most servers and SLOs that are placed: more only take time.
 const SERVERS: usize = 50;
 const SLOS: usize = 20;
+/// The most steps that are gone on with.
+const STEPS: usize = 100;
 
 /// What was read, or nothing if the error is as errors are.
 fn read<T>(text: &str, read: Result<T, SpecError>) -> Option<T> {
@@ -53,8 +56,9 @@ fuzz_target!(|bytes: &[u8]| {
         // A state names servers as it names everything: names that are read can be written and read again.
         assert!(servers.iter().all(|server| server.name.len() <= 63));
     }
-    if let Some((_, kept)) = &kept {
-        assert!(kept.iter().all(|slo| slo.instances.len() <= MAX_INSTANCES));
+    if let Some(kept) = &kept {
+        let mut slos = kept.slos.iter();
+        assert!(slos.all(|slo| slo.instances.len() <= MAX_INSTANCES));
     }
     let (Some(set), Some(spec)) = (set, spec) else {
         return;
@@ -68,8 +72,16 @@ fuzz_target!(|bytes: &[u8]| {
     if cluster.servers().len() > SERVERS || set.slos.len() > SLOS {
         return;
     }
-    let earlier = kept.map_or(Vec::new(), |(_, kept)| kept);
-    let outcome = reconcile(&cluster, &earlier, &set.slos, &set.chains, &Tailwater);
+    let mut kept = kept.unwrap_or_default();
+    let mut pending = kept.migration.take().unwrap_or_default();
+    // The first half of a migration is done, if it can be.
+    let half = pending.done.saturating_add(pending.steps.len() / 2);
+    let _ = pending.done(half, &mut kept.slos);
+    let outcome = reconcile(&cluster, &kept.slos, &set.slos, &set.chains, &Tailwater);
+    if pending.steps.len() <= STEPS {
+        let left = resume(&outcome.plan, &pending).pending.steps;
+        assert!(left.len() <= pending.steps.len());
+    }
     assert_eq!(check(&cluster, outcome.plan.placed()), []);
     for answered in &outcome.answers {
         if let Answer::Admitted(instances) = &answered.answer {

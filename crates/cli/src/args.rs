@@ -425,6 +425,8 @@ Examples:
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --optimal --saving 5%
       Also the plan with the fewest servers, and the moves to it, if it saves enough; --apply puts it in
       the state. Only in builds with the feature `milp`.
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json --done 3
+      Of the moves that --migrate put into the state the first three are done: told is what is left.
 Exits with 3 if an SLO was denied.";
 
 /// What `tailwater place` is told.
@@ -461,6 +463,20 @@ pub struct PlaceArgs {
     /// Put the proposed plan into the state
     #[arg(long, requires = "optimal", requires = "state")]
     pub apply: bool,
+    /// Put the moves to the proposed plan into the state, to be done one after the other
+    #[arg(
+        long,
+        requires = "optimal",
+        requires = "state",
+        conflicts_with = "apply"
+    )]
+    pub migrate: bool,
+    /// The steps up to number N of the state's migration are done
+    #[arg(long, value_name = "N", requires = "state")]
+    pub done: Option<usize>,
+    /// Give up the rest of the state's migration, but for drains of what has its successor
+    #[arg(long, requires = "state")]
+    pub abandon: bool,
     /// A table for people, or JSON for programs
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]

@@ -1,18 +1,24 @@
 //! `tailwater place`: whether SLOs fit on a cluster, and where their instances go.
 
 mod optimal;
+mod profiles;
+mod progress;
 
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
-use crate::print;
 use crate::run::{check_writable, json};
 use crate::text::{fixed, one_line, short};
+use crate::{complain, print};
 use optimal::{Optimal, available, optimal};
+use profiles::{ProfileFiles, of_curves};
+use progress::Progress;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::admit::{Answer, Denial, Nearest, Reason};
 use tailwater_placement::bound::whole;
@@ -22,8 +28,9 @@ use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::{Plan, Resource};
 use tailwater_placement::policing::{Policed, policed};
 use tailwater_placement::reconcile::{Answered, Course, Reconciled, reconcile};
-use tailwater_placement::schedule::Scheduler;
-use tailwater_placement::spec::{ClusterSpec, SloSet, StateSpec};
+use tailwater_placement::schedule::{MAX_INSTANCES, Scheduler};
+use tailwater_placement::slo::ChainProfile;
+use tailwater_placement::spec::{ClusterSpec, KnownChain, SloSet, State, StateSpec};
 use tailwater_placement::tailwater::Tailwater;
 
 /// What `--output json` prints. Field names are stable.
@@ -49,9 +56,24 @@ struct Document {
     removed: Vec<String>,
     /// Servers that had instances and are no longer there.
     lost_servers: Vec<String>,
+    /// Chains whose curves or configuration are no longer those of the state; their SLOs are checked by the new ones.
+    changed_chains: Vec<ChangedChain>,
+    /// A migration that is not over, or was until now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    migration: Option<progress::Document>,
     /// What `--optimal` found.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimal: Option<Optimal>,
+}
+
+/// A chain of which other things are known than before.
+#[derive(Debug, Serialize)]
+struct ChangedChain {
+    name: String,
+    /// Other curves.
+    curves: bool,
+    /// Another configuration was measured.
+    configuration: bool,
 }
 
 /// An SLO.
@@ -114,9 +136,10 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     if args.optimal {
         available()?;
     }
-    let set = SloSet::read(&args.slos)?;
-    let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster)?;
-    let mut earlier = Vec::new();
+    let mut profiles = ProfileFiles::of(&args.slos);
+    let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster, &mut profiles)?;
+    let set = SloSet::read(&args.slos, &mut profiles)?;
+    let mut earlier = State::default();
     if let Some(path) = &args.state {
         let inputs = || [&*args.slos, &*args.cluster].into_iter();
         check_writable("--state", path, inputs())?;
@@ -129,9 +152,9 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         }
         check_writable("--state", &beside(path), inputs())?;
         if fs::metadata(path).is_ok_and(|file| file.len() > 0) {
-            let (of, kept) = StateSpec::read(path)?;
-            if of != name {
-                let (path, of) = (path.display(), one_line(&of));
+            let kept = StateSpec::read(path)?;
+            if kept.cluster != name {
+                let (path, of) = (path.display(), one_line(&kept.cluster));
                 return Err(CliError::Input(format!(
                     "--state: {path} is the state of cluster {of}, not of {name}"
                 )));
@@ -143,7 +166,8 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         crate::args::PlaceScheduler::Tailwater => &Tailwater,
         crate::args::PlaceScheduler::ResqGreedy => &ResqGreedy,
     };
-    let mut outcome = reconcile(&cluster, &earlier, &set.slos, &set.chains, scheduler);
+    let mut progress = Progress::read(args, &mut earlier)?;
+    let mut outcome = reconcile(&cluster, &earlier.slos, &set.slos, &set.chains, scheduler);
     // Nothing is promised, or kept, that the curves do not bear out.
     if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
         return Err(CliError::System {
@@ -151,21 +175,35 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
             source: std::io::Error::other(violation.to_string()),
         });
     }
+    progress.go_on(&outcome.plan, args.abandon);
     let mut better = match args.optimal {
         true => Some(optimal(&outcome.plan, args)?),
         false => None,
     };
-    if args.apply
-        && let Some(plan) = better.as_mut().and_then(|better| better.plan.take())
-    {
-        outcome.plan = plan;
+    if let Some(better) = &mut better {
+        match (better.plan.take(), better.pending.take()) {
+            (Some(plan), _) if args.apply => {
+                outcome.plan = plan;
+                progress = Progress::default();
+            }
+            (Some(_), Some(pending)) if args.migrate => progress = Progress::begin(pending),
+            _ => {}
+        }
     }
+    profiles
+        .notices
+        .iter()
+        .for_each(|notice| complain("notice", notice));
     let document = Document {
         optimal: better,
+        changed_chains: changed(&earlier.chains, &set.chains),
+        migration: progress.document(),
         ..document(&outcome, &name, scheduler.name())
     };
     if let Some(path) = &args.state {
-        write_state(path, &json(&StateSpec::new(&outcome.plan, &name))?)?;
+        let chains = known(&outcome.plan);
+        let state = StateSpec::new(&outcome.plan, &name, chains, progress.left());
+        write_state(path, &json(&state)?)?;
     }
     match args.output {
         ReportOutput::Table => print(&table(&document))?,
@@ -220,8 +258,43 @@ fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Doc
         slos,
         removed: outcome.removed.clone(),
         lost_servers: outcome.lost.clone(),
+        changed_chains: Vec::new(),
+        migration: None,
         optimal: None,
     }
+}
+
+/// What tells chains from what they may become.
+fn known(plan: &Plan) -> Vec<KnownChain> {
+    let placed = plan.placed();
+    let chains: BTreeMap<&str, &ChainProfile> = placed
+        .map(|placed| (&*placed.slo.chain.name, &*placed.slo.chain))
+        .collect();
+    let chains = chains.into_values();
+    chains.map(known_chain).collect()
+}
+
+fn known_chain(chain: &ChainProfile) -> KnownChain {
+    KnownChain {
+        name: chain.name.clone(),
+        curves: of_curves(chain),
+        configuration: chain.configuration.clone(),
+    }
+}
+
+/// Chains of which other things are known than when the state was written.
+fn changed(before: &[KnownChain], now: &[Arc<ChainProfile>]) -> Vec<ChangedChain> {
+    let of = |old: &KnownChain| {
+        let chain = now.iter().find(|chain| chain.name == old.name)?;
+        let new = known_chain(chain);
+        let configuration = old.configuration != new.configuration;
+        (new != *old).then(|| ChangedChain {
+            name: new.name,
+            curves: new.curves != old.curves,
+            configuration,
+        })
+    };
+    before.iter().filter_map(of).collect()
 }
 
 fn row(answered: &Answered, plan: &Plan) -> Row {
@@ -276,11 +349,14 @@ fn reason(denial: &Denial) -> String {
         }
         Reason::Unfit(Unfit::Size { cores, bytes }) => {
             format!(
-                "an instance takes {cores} cores and at least {} KiB of cache, more than any NUMA node has",
+                "an instance takes {cores} core{} and at least {} KiB of cache, more than any NUMA node has",
+                if *cores == 1 { "" } else { "s" },
                 bytes / 1024
             )
         }
-        Reason::Instances => "it takes more instances than an SLO may have".to_owned(),
+        Reason::Instances => {
+            format!("it takes more instances than an SLO may have ({MAX_INSTANCES})")
+        }
         Reason::Room(resources) if resources.is_empty() => {
             "no room: it lacks more than one of cores, cache and servers apart".to_owned()
         }
@@ -346,20 +422,45 @@ fn table(document: &Document) -> String {
             let _ = writeln!(text, "{what}: {}", one_line(&names.join(", ")));
         }
     }
+    for ChangedChain {
+        name,
+        curves,
+        configuration,
+    } in &document.changed_chains
+    {
+        let what = match (curves, configuration) {
+            (true, false) => "other curves",
+            (false, _) => "another configuration with the same curves",
+            (true, true) => "another configuration and other curves",
+        };
+        let _ = writeln!(
+            text,
+            "chain {name}: {what} than in the state; its SLOs were checked by the new ones"
+        );
+    }
     let moved: usize = document.slos.iter().map(|row| row.moved).sum();
-    let least = document.least_servers.max(1);
-    let above = document.servers_used as f64 / least as f64;
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    let above = match document.least_servers {
+        0 => String::new(),
+        least => {
+            let above = fixed(document.servers_used as f64 / least as f64);
+            format!(", {above} times the least that could do ({least})")
+        }
+    };
     let _ = writeln!(
         text,
-        "\n{}: {} admitted, {} denied, {moved} instances moved; {} of {} servers, {} times the least that could do ({})",
+        "\n{}: {} admitted, {} denied, {moved} instance{} moved; {} of {} server{}{above}",
         document.cluster,
         document.admitted,
         document.denied,
+        plural(moved),
         document.servers_used,
         document.servers,
-        fixed(above),
-        document.least_servers,
+        plural(document.servers),
     );
+    if let Some(migration) = &document.migration {
+        text.push_str(&migration.table());
+    }
     if let Some(optimal) = &document.optimal {
         text.push_str(&optimal.table());
     }

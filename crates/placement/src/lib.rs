@@ -13,6 +13,7 @@
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
 //! - [`admit`](mod@admit): answers to SLOs: admitted, or why not and what would fit; changes, lost servers;
 //! - [`migrate`]: from one plan to another without breaking a promise on the way;
+//! - [`progress`]: a migration of which a part is done;
 //! - [`on_demand`]: a server's cache, divided among on-demand instances while their load changes; [`lease`]: what the
 //!   controller lets a server divide by itself, and for how long;
 //! - [`improve`]: whether another plan is worth its moves;
@@ -40,6 +41,7 @@ pub mod milp;
 pub mod on_demand;
 pub mod plan;
 pub mod policing;
+pub mod progress;
 pub mod published;
 pub mod reconcile;
 pub mod schedule;

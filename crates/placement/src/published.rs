@@ -193,6 +193,7 @@ impl Function {
         let load = LATENESS.map(|(load, times)| (load, Nanos((times * packet) as u64)));
         Ok(ChainProfile {
             name: self.name.to_owned(),
+            configuration: None,
             traffic: None,
             // What ResQ measures of latencies.
             percentile: Some(95.0),

@@ -25,6 +25,8 @@ pub struct Curves {
 pub struct ChainProfile {
     /// Its name.
     pub name: String,
+    /// The configuration that was measured, where it is told: whoever measures tells configurations apart by it.
+    pub configuration: Option<String>,
     /// The name of the traffic that it was measured with, where it is told.
     pub traffic: Option<String>,
     /// The percentile of packets that its latencies are of, where it is told: above 0, below 100.

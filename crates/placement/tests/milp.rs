@@ -130,6 +130,7 @@ fn chain(cores: u16, steps: &[u16]) -> ChainProfile {
     });
     ChainProfile {
         name: "chain".into(),
+        configuration: None,
         traffic: None,
         percentile: None,
         curves: vec![Curves {

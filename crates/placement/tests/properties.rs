@@ -57,6 +57,7 @@ fn chain(steps: &[u16], cores: u16, on_both: bool) -> Arc<ChainProfile> {
     all.extend(on_both.then(|| curves("b", 1.3)));
     Arc::new(ChainProfile {
         name: "chain".into(),
+        configuration: None,
         traffic: None,
         percentile: None,
         curves: all,

@@ -40,6 +40,7 @@ fn chain(name: &str, machines: &[(&str, f64, u64)]) -> Arc<ChainProfile> {
     });
     Arc::new(ChainProfile {
         name: name.into(),
+        configuration: None,
         traffic: None,
         percentile: None,
         curves: curves.collect(),

@@ -6,10 +6,9 @@ use crate::text::{one_line, percent};
 use serde::Serialize;
 use std::fmt::Write as _;
 use tailwater_placement::check::check;
-use tailwater_placement::cluster::Cluster;
 use tailwater_placement::improve::{Proposal, proposal};
-use tailwater_placement::migrate::{Migration, Step};
-use tailwater_placement::plan::{Instance, Plan};
+use tailwater_placement::plan::Plan;
+use tailwater_placement::progress::{Action, NamedStep, Pending};
 
 /// What the solver found.
 struct Found {
@@ -37,6 +36,8 @@ pub struct Optimal {
     proposed: bool,
     /// It is in the state.
     applied: bool,
+    /// Its steps are in the state.
+    begun: bool,
     /// Why it is not proposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<String>,
@@ -47,20 +48,30 @@ pub struct Optimal {
     /// The plan that is proposed.
     #[serde(skip)]
     pub plan: Option<Plan>,
+    /// The way to it.
+    #[serde(skip)]
+    pub pending: Option<Pending>,
 }
 
-/// A step of a migration.
-#[derive(Debug, Serialize)]
-struct StepRow {
-    /// `start`, `resize` or `drain`.
-    step: &'static str,
-    slo: String,
-    server: String,
-    node: u16,
-    ways: u16,
-    /// Its ways from then on, where they change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<u16>,
+/// A step of a migration, with its server by name.
+pub type StepRow = NamedStep;
+
+/// A step for people.
+pub fn line(number: usize, step: &StepRow) -> String {
+    let StepRow {
+        step,
+        slo,
+        server,
+        node,
+        ways,
+        to,
+    } = step;
+    let names = Action::ALL.iter();
+    let name = names.clone().find(|(_, action)| action == step);
+    let name = name.map_or("", |(name, _)| name);
+    let to = to.map_or(String::new(), |to| format!(" to {to}"));
+    let plural = if *ways == 1 { "" } else { "s" };
+    format!("{number:>4}. {name:<6} {slo} at {server}/{node} ({ways} way{plural}{to})\n")
 }
 
 /// Refuses `--optimal` in a program without a solver.
@@ -121,17 +132,19 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs) -> Result<Optimal, CliError> {
         saved: 0,
         proposed: false,
         applied: false,
+        begun: false,
         why_not: None,
         moved: 0,
         steps: Vec::new(),
         plan: None,
+        pending: None,
     };
     match search(plan, args) {
         Err(error) => outcome.why_not = Some(error),
         Ok(found) => {
             outcome.least_servers = found.least.max(outcome.least_servers);
             outcome.out_of_time = found.out_of_time;
-            outcome.propose(proposal(plan, &found.plan, args.saving), args.apply);
+            outcome.propose(proposal(plan, &found.plan, args.saving), args);
         }
     }
     outcome.servers = used - outcome.saved;
@@ -149,7 +162,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs) -> Result<Optimal, CliError> {
 }
 
 impl Optimal {
-    fn propose(&mut self, proposal: Proposal, apply: bool) {
+    fn propose(&mut self, proposal: Proposal, args: &PlaceArgs) {
         match proposal {
             Proposal::Worth {
                 plan,
@@ -158,9 +171,12 @@ impl Optimal {
             } => {
                 self.saved = saved;
                 self.proposed = true;
-                self.applied = apply;
+                self.applied = args.apply;
+                self.begun = args.migrate;
                 self.moved = migration.moved;
-                self.steps = steps(migration, plan.cluster());
+                let pending = Pending::new(&migration, plan.cluster());
+                self.steps = pending.steps.clone();
+                self.pending = Some(pending);
                 self.plan = Some(*plan);
             }
             Proposal::TooLittle { saved } => {
@@ -201,44 +217,13 @@ impl Optimal {
             self.steps.len()
         );
         for (number, step) in self.steps.iter().enumerate() {
-            let StepRow {
-                step,
-                slo,
-                server,
-                node,
-                ways,
-                to,
-            } = step;
-            let to = to.map_or(String::new(), |to| format!(" to {to}"));
-            let plural = if *ways == 1 { "" } else { "s" };
-            let _ = writeln!(
-                text,
-                "{:>4}. {step:<6} {slo} at {server}/{node} ({ways} way{plural}{to})",
-                number + 1
-            );
+            text.push_str(&line(number + 1, step));
         }
-        text.push_str(match self.applied {
-            true => "applied: the state has this plan\n",
-            false => "not applied: --apply puts it into the state\n",
+        text.push_str(match (self.applied, self.begun) {
+            (true, _) => "applied: the state has this plan\n",
+            (_, true) => "begun: the state has these steps; `--done N` says that those up to N are done\n",
+            _ => "not applied: --migrate puts the steps into the state, --apply the plan that they lead to\n",
         });
         text
     }
-}
-
-/// Steps, with their servers by name.
-fn steps(migration: Migration, cluster: &Cluster) -> Vec<StepRow> {
-    let row = |step, slo, at: Instance, to| StepRow {
-        step,
-        slo,
-        server: cluster.servers()[at.server].name.clone(),
-        node: at.node,
-        ways: at.ways,
-        to,
-    };
-    let steps = migration.steps.into_iter().map(|step| match step {
-        Step::Start { slo, at } => row("start", slo, at, None),
-        Step::Resize { slo, at, to } => row("resize", slo, at, Some(to)),
-        Step::Drain { slo, at } => row("drain", slo, at, None),
-    });
-    steps.collect()
 }

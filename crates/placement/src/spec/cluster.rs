@@ -1,5 +1,6 @@
 //! Cluster specs.
 
+use super::profiles::{NoProfiles, Profiles};
 use crate::cluster::{
     Cluster, MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS, Server, ServerKind,
 };
@@ -28,26 +29,29 @@ impl ClusterSpec {
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
-    pub fn read(path: &Path) -> Result<Self, SpecError> {
-        cluster(&Document::read(path, "a cluster spec")?)
+    pub fn read(path: &Path, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        cluster(&Document::read(path, "a cluster spec")?, profiles)
     }
 
-    /// Parses the text of a spec. `name` is the file's name in errors.
+    /// Parses the text of a spec that has its curves in itself. `name` is the file's name in errors.
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
-        cluster(&Document::parse(text, name, "a cluster spec")?)
+        cluster(
+            &Document::parse(text, name, "a cluster spec")?,
+            &mut NoProfiles,
+        )
     }
 }
 
-fn cluster(document: &Document) -> Result<ClusterSpec, SpecError> {
+fn cluster(document: &Document, profiles: &mut dyn Profiles) -> Result<ClusterSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers")?;
     let fields = spec.fields(&["servers"])?;
     let nodes = fields.required("servers", "a list of servers")?;
     let (mut kinds, mut servers) = (Vec::new(), Vec::new());
     for node in nodes.list("groups of servers", MAX_SERVERS)? {
-        let (kind, names) = group(&node)?;
+        let (kind, names) = group(&node, profiles)?;
         let number = kinds.iter().position(|other| *other == kind);
         let kind = number.unwrap_or_else(|| {
             kinds.push(kind);
@@ -67,11 +71,15 @@ fn cluster(document: &Document) -> Result<ClusterSpec, SpecError> {
 }
 
 /// A group of servers: their kind, and their names.
-fn group(node: &Located<'_>) -> Result<(ServerKind, Vec<String>), SpecError> {
+fn group(
+    node: &Located<'_>,
+    profiles: &mut dyn Profiles,
+) -> Result<(ServerKind, Vec<String>), SpecError> {
     let fields = node.fields(&[
         "name",
         "count",
         "machine",
+        "hardware",
         "numaNodes",
         "cores",
         "ways",
@@ -97,6 +105,7 @@ fn group(node: &Located<'_>) -> Result<(ServerKind, Vec<String>), SpecError> {
         way_bytes: way.whole(1..=MAX_WAY)? * 1024,
         classes: or("classes", MAX_CORES, CLASSES)?,
     };
+    profiles.servers(&kind.machine, fields.optional("hardware").as_ref())?;
     let names = match fields.optional("count") {
         None => vec![name],
         Some(count) => {

@@ -1,6 +1,6 @@
 //! Specs of SLOs and of the chains that they are about.
 
-use super::percentile;
+use super::profiles::{NoProfiles, Profiles};
 use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
 use crate::schedule::MAX_INSTANCES;
 use crate::slo::{ChainProfile, Curves, Slo, Target};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::document::{
-    Document, Fields, Located, duration, label, nearest, throughput,
+    Document, Fields, Located, duration, label, line, nearest, percentile, throughput,
 };
 use tailwater_nf::spec::{SpecError, Throughput};
 
@@ -22,6 +22,8 @@ const MAX_SLOS: usize = 20_000;
 const MAX_CHAINS: usize = 10_000;
 /// Latency objectives, as of chain specs.
 const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
+/// The most bytes of the name of traffic.
+const MAX_TRAFFIC: usize = 256;
 /// The largest cache, in KiB.
 const MAX_CACHE: f64 = (1u64 << 30) as f64;
 
@@ -41,26 +43,32 @@ impl SloSet {
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
-    pub fn read(path: &Path) -> Result<Self, SpecError> {
-        set(&Document::read(path, "a set of SLOs")?)
+    pub fn read(path: &Path, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
+        set(&Document::read(path, "a set of SLOs")?, profiles)
     }
 
-    /// Parses the text of a spec. `name` is the file's name in errors.
+    /// Parses the text of a spec that has its curves in itself. `name` is the file's name in errors.
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
-        set(&Document::parse(text, name, "a set of SLOs")?)
+        set(
+            &Document::parse(text, name, "a set of SLOs")?,
+            &mut NoProfiles,
+        )
     }
 }
 
-fn set(document: &Document) -> Result<SloSet, SpecError> {
+fn set(document: &Document, profiles: &mut dyn Profiles) -> Result<SloSet, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with chains and slos")?;
-    let fields = spec.fields(&["chains", "slos"])?;
+    let fields = spec.fields(&["profiles", "chains", "slos"])?;
+    if let Some(node) = fields.optional("profiles") {
+        profiles.files(&node)?;
+    }
     let mut chains: HashMap<String, Arc<ChainProfile>> = HashMap::new();
     let nodes = fields.required("chains", "a list of chains with their curves")?;
     for node in nodes.list("chains", MAX_CHAINS)? {
-        let chain = chain(&node)?;
+        let chain = chain(&node, profiles)?;
         if chains.contains_key(&chain.name) {
             return Err(twice(&node, "chain", &chain.name));
         }
@@ -93,10 +101,16 @@ fn twice(node: &Located<'_>, what: &str, name: &str) -> SpecError {
     ))
 }
 
-fn chain(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
-    let fields = node.fields(&["name", "curves"])?;
+fn chain(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<ChainProfile, SpecError> {
+    let fields = node.fields(&["name", "curves", "profile"])?;
     let name = label(&fields.required("name", "the chain's name")?)?;
-    let nodes = fields.required("curves", "a list of curves, by machine")?;
+    if let Some(node) = fields.optional("profile") {
+        if fields.optional("curves").is_some() {
+            return Err(node.error("expected either curves or profile, found both"));
+        }
+        return profiles.chain(&name, &node);
+    }
+    let nodes = fields.required("curves", "a list of curves by machine, or a profile")?;
     let mut all: Vec<Curves> = Vec::new();
     let mut measured: Option<Measured> = None;
     for node in nodes.list("curves", crate::cluster::MAX_KINDS)? {
@@ -117,6 +131,7 @@ fn chain(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
     let measured = measured.unwrap_or_default();
     Ok(ChainProfile {
         name,
+        configuration: None,
         traffic: measured.traffic,
         percentile: measured.percentile,
         curves: all,
@@ -148,10 +163,15 @@ impl Measured {
         let traffic = fields.optional("traffic");
         let of = fields.optional("percentile");
         Ok(Measured {
-            traffic: traffic.map(|node| label(&node)).transpose()?,
+            traffic: traffic.map(|node| traffic_name(&node)).transpose()?,
             percentile: of.map(|node| percentile(&node)).transpose()?,
         })
     }
+}
+
+/// What traffic is called, as by those who measure.
+pub(super) fn traffic_name(node: &Located<'_>) -> Result<String, SpecError> {
+    Ok(line(node, MAX_TRAFFIC)?.to_owned())
 }
 
 fn curves(node: &Located<'_>) -> Result<(Curves, Measured), SpecError> {

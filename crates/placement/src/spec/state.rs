@@ -1,9 +1,10 @@
 //! The state of a placement: what was admitted, and where it runs. Written as JSON, which is YAML, too.
 
-use super::percentile;
+use super::slos::traffic_name;
 use crate::cluster::{MAX_NODES, MAX_SERVERS, MAX_WAYS};
 use crate::curve::MAX_RATE;
 use crate::plan::Plan;
+use crate::progress::{Action, NamedStep, Pending};
 use crate::reconcile::Earlier;
 use crate::schedule::MAX_INSTANCES;
 use crate::slo::Target;
@@ -11,10 +12,14 @@ use serde::Serialize;
 use std::path::Path;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Located, label};
+use tailwater_nf::spec::document::{Document, Fields, Located, label, line, percentile};
 
 /// The `kind` of states.
 const KIND: &str = "Placement";
+/// The most bytes of a text.
+const MAX_TEXT: usize = 256;
+/// The most steps of a migration.
+const MAX_STEPS: usize = 1 << 22;
 /// The version of the format.
 const API_VERSION: &str = "tailwater.dev/v1alpha1";
 
@@ -37,6 +42,41 @@ struct Metadata {
 struct Spec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slos: Vec<Kept>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    chains: Vec<KnownChain>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    migration: Option<Migrating>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Migrating {
+    done: usize,
+    steps: Vec<NamedStep>,
+}
+
+/// What tells whether a chain is still as it was when its SLOs were placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KnownChain {
+    /// Its name.
+    pub name: String,
+    /// What tells its curves from others: any text of at most 256 bytes.
+    pub curves: String,
+    /// The configuration that was measured, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<String>,
+}
+
+/// What was kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The SLOs that were admitted; names are all different.
+    pub slos: Vec<Earlier>,
+    /// Their chains, as far as the state tells.
+    pub chains: Vec<KnownChain>,
+    /// A migration that is not over.
+    pub migration: Option<Pending>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -97,8 +137,13 @@ impl From<Earlier> for Kept {
 }
 
 impl StateSpec {
-    /// The state of a plan. `name` is the cluster's.
-    pub fn new(plan: &Plan, name: &str) -> Self {
+    /// The state of a plan, of which these are the chains and what is left of a migration. `name` is the cluster's.
+    pub fn new(
+        plan: &Plan,
+        name: &str,
+        chains: Vec<KnownChain>,
+        migration: Option<&Pending>,
+    ) -> Self {
         let slos = Earlier::all(plan).into_iter().map(Kept::from);
         StateSpec {
             api_version: API_VERSION,
@@ -108,15 +153,20 @@ impl StateSpec {
             },
             spec: Spec {
                 slos: slos.collect(),
+                chains,
+                migration: migration.map(|pending| Migrating {
+                    done: pending.done,
+                    steps: pending.steps.clone(),
+                }),
             },
         }
     }
 
-    /// Reads what was kept; and the cluster's name.
+    /// Reads what was kept.
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
-    pub fn read(path: &Path) -> Result<(String, Vec<Earlier>), SpecError> {
+    pub fn read(path: &Path) -> Result<State, SpecError> {
         state(&Document::read(path, "the state of a placement")?)
     }
 
@@ -124,14 +174,14 @@ impl StateSpec {
     ///
     /// # Errors
     /// The first thing that is wrong, with its place.
-    pub fn parse(text: &str, name: &str) -> Result<(String, Vec<Earlier>), SpecError> {
+    pub fn parse(text: &str, name: &str) -> Result<State, SpecError> {
         state(&Document::parse(text, name, "the state of a placement")?)
     }
 }
 
-fn state(document: &Document) -> Result<(String, Vec<Earlier>), SpecError> {
+fn state(document: &Document) -> Result<State, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with slos")?;
-    let fields = spec.fields(&["slos"])?;
+    let fields = spec.fields(&["slos", "chains", "migration"])?;
     let mut slos: Vec<Earlier> = Vec::new();
     let mut names = std::collections::HashSet::new();
     if let Some(nodes) = fields.optional("slos") {
@@ -144,7 +194,69 @@ fn state(document: &Document) -> Result<(String, Vec<Earlier>), SpecError> {
             slos.push(slo);
         }
     }
-    Ok((metadata.name, slos))
+    let mut chains = Vec::new();
+    if let Some(nodes) = fields.optional("chains") {
+        for node in nodes.list("chains", MAX_SERVERS)? {
+            let fields = node.fields(&["name", "curves", "configuration"])?;
+            let configuration = fields.optional("configuration");
+            chains.push(KnownChain {
+                name: label(&fields.required("name", "the chain's name")?)?,
+                curves: line(&fields.required("curves", "a text")?, MAX_TEXT)?.to_owned(),
+                configuration: configuration
+                    .map(|node| Ok(line(&node, MAX_TEXT)?.to_owned()))
+                    .transpose()?,
+            });
+        }
+    }
+    let migration = fields.optional("migration");
+    Ok(State {
+        cluster: metadata.name,
+        slos,
+        chains,
+        migration: migration.map(|node| migrating(&node)).transpose()?,
+    })
+}
+
+fn migrating(node: &Located<'_>) -> Result<Pending, SpecError> {
+    let fields = node.fields(&["done", "steps"])?;
+    let done = fields.required("done", "the number of steps that are done")?;
+    let done = done.whole(0..=MAX_STEPS as u64)? as usize;
+    let nodes = fields.required("steps", "a list of steps")?;
+    let mut steps = Vec::new();
+    for node in nodes.list("steps", MAX_STEPS)? {
+        let fields = node.fields(&["step", "slo", "server", "node", "ways", "to"])?;
+        let step = fields.required("step", "start, resize or drain")?;
+        let action = step.word(&Action::ALL)?;
+        let to = fields.optional("to");
+        if to.is_some() != (action == Action::Resize) {
+            return Err(node.error("expected `to` of a resize, and of nothing else"));
+        }
+        let (server, on, ways) = place(&fields)?;
+        steps.push(NamedStep {
+            step: action,
+            slo: label(&fields.required("slo", "an SLO's name")?)?,
+            server,
+            node: on,
+            ways,
+            to: to
+                .map(|node| Ok::<_, SpecError>(node.whole(1..=MAX_WAYS.into())? as u16))
+                .transpose()?,
+        });
+    }
+    Ok(Pending { done, steps })
+}
+
+/// Where an instance is, with how many ways.
+fn place(fields: &Fields<'_>) -> Result<(String, u16, u16), SpecError> {
+    Ok((
+        label(&fields.required("server", "the name of a server")?)?,
+        fields
+            .required("node", "a NUMA node")?
+            .whole(0..=u64::from(MAX_NODES) - 1)? as u16,
+        fields
+            .required("ways", "ways of cache")?
+            .whole(1..=MAX_WAYS.into())? as u16,
+    ))
 }
 
 fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
@@ -183,23 +295,14 @@ fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
     let nodes = fields.required("instances", "a list of instances")?;
     let mut instances = Vec::new();
     for node in nodes.list("instances", MAX_INSTANCES)? {
-        let fields = node.fields(&["server", "node", "ways"])?;
-        instances.push((
-            label(&fields.required("server", "the name of a server")?)?,
-            fields
-                .required("node", "a NUMA node")?
-                .whole(0..=u64::from(MAX_NODES) - 1)? as u16,
-            fields
-                .required("ways", "ways of cache")?
-                .whole(1..=MAX_WAYS.into())? as u16,
-        ));
+        instances.push(place(&node.fields(&["server", "node", "ways"])?)?);
     }
     Ok(Earlier {
         name: label(&fields.required("name", "the SLO's name")?)?,
         chain: label(&fields.required("chain", "its chain's name")?)?,
         traffic: fields
             .optional("traffic")
-            .map(|node| label(&node))
+            .map(|node| traffic_name(&node))
             .transpose()?,
         percentile: fields
             .optional("percentile")

@@ -1,7 +1,7 @@
 //! Profiles as `tailwater place` reads them.
 
 use super::file::Quoted;
-use super::{ChainProfile, Machine, Profiles};
+use super::{ChainProfile, LatencyProfile, Machine, Profiles};
 use std::fmt::Write as _;
 
 /// Why profiles are no curves.
@@ -44,9 +44,7 @@ pub enum CurvesError {
 /// The `chains` of a set of SLOs (docs/placement.md), in YAML: of each chain the curves of throughput over cache and of
 /// latency over load. `here`: the machine on which all must have been measured; `label`: what it is called there.
 ///
-/// Curves that placement takes rise: more cache never makes a chain slower, nor more load its packets earlier. What
-/// was measured otherwise is noise, and is taken out: of throughput downwards, of latency upwards, so that no more is
-/// promised than was seen.
+/// Curves are as of [`Rising`].
 ///
 /// # Errors
 /// The first profile that does not do.
@@ -73,7 +71,11 @@ pub fn placement(
                 chain: key.chain.clone(),
             });
         }
-        let (cache, latency) = of_chain(profile)?;
+        let curves = Rising::of(profile)?;
+        let rates = curves.throughput.iter();
+        let cache = list(rates.map(|(kibibytes, rate)| format!("[{kibibytes}, {rate}]")));
+        let latencies = curves.latency.iter();
+        let latency = list(latencies.map(|(load, micros)| format!("[{load}, {micros:.3}]")));
         // Writing into a string cannot fail.
         let _ = writeln!(text, "  # traffic: {}", Quoted(&key.traffic));
         let _ = writeln!(text, "  - name: {}", Quoted(&key.chain));
@@ -90,37 +92,57 @@ pub fn placement(
     Ok(text)
 }
 
-/// Both curves of a chain, as lists of points.
-fn of_chain(profile: &ChainProfile) -> Result<(String, String), CurvesError> {
-    let missing = |curve, command| CurvesError::Missing {
-        chain: profile.key.chain.clone(),
-        traffic: profile.key.traffic.clone(),
-        curve,
-        command,
-    };
-    let cache = profile
-        .cache
-        .as_ref()
-        .filter(|cache| !cache.points.is_empty());
-    let cache = cache.ok_or_else(|| missing("throughput over cache", "cache"))?;
-    let latency = profile.latency.as_ref();
-    let latency =
-        latency.filter(|latency| latency.points.last().is_some_and(|last| last.at == 100));
-    let latency = latency.ok_or_else(|| missing("latency over load", "latency"))?;
-    let mut least = f64::INFINITY;
-    let mut rates: Vec<String> = Vec::new();
-    for point in cache.points.iter().rev() {
-        least = least.min(point.measured.value);
-        let kibibytes = u64::from(point.at) * u64::from(cache.unit_kibibytes);
-        rates.push(format!("[{kibibytes}, {}]", least.round().max(1.0)));
+fn list(points: impl Iterator<Item = String>) -> String {
+    format!("[{}]", points.collect::<Vec<_>>().join(", "))
+}
+
+/// Curves that rise, for placement: more cache never makes a chain slower, nor more load its packets earlier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rising {
+    /// KiB of cache, packets per second.
+    pub throughput: Vec<(u64, f64)>,
+    /// Load up to 1, microseconds.
+    pub latency: Vec<(f64, f64)>,
+    /// The percentile of the latencies.
+    pub percentile: f64,
+}
+
+impl Rising {
+    /// The curves of a profile. What was measured otherwise is noise, and is taken out: of throughput downwards, of
+    /// latency upwards, so that no more is promised than was seen.
+    ///
+    /// # Errors
+    /// A curve is missing.
+    pub fn of(profile: &ChainProfile) -> Result<Rising, CurvesError> {
+        let missing = |curve, command| CurvesError::Missing {
+            chain: profile.key.chain.clone(),
+            traffic: profile.key.traffic.clone(),
+            curve,
+            command,
+        };
+        let cache = profile.cache.as_ref();
+        let cache = cache.filter(|cache| !cache.points.is_empty());
+        let cache = cache.ok_or_else(|| missing("throughput over cache", "cache"))?;
+        let whole = |latency: &&LatencyProfile| latency.points.last().is_some_and(|p| p.at == 100);
+        let latency = profile.latency.as_ref().filter(whole);
+        let latency = latency.ok_or_else(|| missing("latency over load", "latency"))?;
+        let mut least = f64::INFINITY;
+        let mut throughput: Vec<(u64, f64)> = Vec::new();
+        for point in cache.points.iter().rev() {
+            least = least.min(point.measured.value);
+            let kibibytes = u64::from(point.at) * u64::from(cache.unit_kibibytes);
+            throughput.push((kibibytes, least.round().max(1.0)));
+        }
+        throughput.reverse();
+        let mut most: f64 = 0.001;
+        let points = latency.points.iter().map(|point| {
+            most = most.max(point.measured.value);
+            (f64::from(point.at) / 100.0, most)
+        });
+        Ok(Rising {
+            throughput,
+            latency: points.collect(),
+            percentile: latency.percentile,
+        })
     }
-    rates.reverse();
-    let mut most: f64 = 0.001;
-    let mut latencies: Vec<String> = Vec::new();
-    for point in &latency.points {
-        most = most.max(point.measured.value);
-        latencies.push(format!("[{}, {most:.3}]", f64::from(point.at) / 100.0));
-    }
-    let list = |points: Vec<String>| format!("[{}]", points.join(", "));
-    Ok((list(rates), list(latencies)))
 }

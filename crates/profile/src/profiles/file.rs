@@ -9,7 +9,7 @@ use crate::curve::{Measured, Point};
 use std::fmt::{self, Write as _};
 use std::path::Path;
 use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Fields, Located, label};
+use tailwater_nf::spec::document::{Document, Fields, Located, label, line};
 
 /// The `kind` of files.
 const KIND: &str = "ChainProfiles";
@@ -83,32 +83,44 @@ fn profile(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
             chain: label(&fields.required("chain", "the chain's name")?)?,
             configuration: words(&fields, "configuration")?,
             traffic: words(&fields, "traffic")?,
-            machine: machine(&fields.required("machine", "a map with processor")?)?,
+            machine: Machine::of_fields(
+                &fields
+                    .required("machine", "a map with processor")?
+                    .fields(&Machine::FIELDS)?,
+            )?,
         },
         cache: cache.map(|node| self::cache(&node)).transpose()?,
         latency: latency.map(|node| self::latency(&node)).transpose()?,
     })
 }
 
-fn machine(node: &Located<'_>) -> Result<Machine, SpecError> {
-    let fields = node.fields(&[
+impl Machine {
+    /// The fields that a machine has in files.
+    pub const FIELDS: [&str; 5] = [
         "processor",
         "megahertz",
         "cacheKibibytes",
         "cacheWays",
         "privateKibibytes",
-    ])?;
-    let number = |name| {
-        let node = fields.required(name, "a whole number")?;
-        Ok::<u32, SpecError>(node.whole(0..=u64::from(u32::MAX))? as u32)
-    };
-    Ok(Machine {
-        processor: words(&fields, "processor")?,
-        megahertz: number("megahertz")?,
-        cache_kibibytes: number("cacheKibibytes")?,
-        cache_ways: number("cacheWays")?,
-        private_kibibytes: number("privateKibibytes")?,
-    })
+    ];
+
+    /// A machine, as files have it; other fields of the map are not looked at.
+    ///
+    /// # Errors
+    /// The first field that is missing or wrong.
+    pub fn of_fields(fields: &Fields<'_>) -> Result<Machine, SpecError> {
+        let number = |name| {
+            let node = fields.required(name, "a whole number")?;
+            Ok::<u32, SpecError>(node.whole(0..=u64::from(u32::MAX))? as u32)
+        };
+        Ok(Machine {
+            processor: words(fields, "processor")?,
+            megahertz: number("megahertz")?,
+            cache_kibibytes: number("cacheKibibytes")?,
+            cache_ways: number("cacheWays")?,
+            private_kibibytes: number("privateKibibytes")?,
+        })
+    }
 }
 
 fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
@@ -213,13 +225,8 @@ fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
 
 /// A text of one line.
 fn words(fields: &Fields<'_>, name: &'static str) -> Result<String, SpecError> {
-    let what = format!("a text of at most {MAX_TEXT} bytes on one line");
-    let node = fields.required(name, &what)?;
-    let text = node.string(&what)?;
-    match text.len() <= MAX_TEXT && !text.chars().any(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => Err(node.expected(&what)),
-    }
+    let node = fields.required(name, "a text")?;
+    Ok(line(&node, MAX_TEXT)?.to_owned())
 }
 
 /// A number from 0 up.

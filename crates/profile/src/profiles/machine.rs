@@ -51,18 +51,36 @@ impl Machine {
 
     /// Whether it is the same sort of machine: all but the clock equal, and that within 5 %.
     pub fn is(&self, other: &Machine) -> bool {
-        let [slow, fast] = match self.megahertz <= other.megahertz {
-            true => [self.megahertz, other.megahertz],
-            false => [other.megahertz, self.megahertz],
-        };
-        let clocks = f64::from(fast - slow) <= CLOCKS * f64::from(fast);
-        let megahertz = self.megahertz;
-        clocks
-            && *self
-                == Machine {
-                    megahertz,
-                    ..other.clone()
-                }
+        self.differences(other).is_empty()
+    }
+
+    /// The [fields](Self::FIELDS) by which it is not the same sort of machine.
+    pub fn differences(&self, other: &Machine) -> Vec<&'static str> {
+        let fast = f64::from(self.megahertz.max(other.megahertz));
+        let apart = f64::from(self.megahertz.abs_diff(other.megahertz));
+        let differs = [
+            self.processor != other.processor,
+            apart > CLOCKS * fast,
+            self.cache_kibibytes != other.cache_kibibytes,
+            self.cache_ways != other.cache_ways,
+            self.private_kibibytes != other.private_kibibytes,
+        ];
+        let fields = Machine::FIELDS.into_iter().zip(differs);
+        fields
+            .filter_map(|(field, differs)| differs.then_some(field))
+            .collect()
+    }
+
+    /// What a [field](Self::FIELDS) has; nothing of another name.
+    pub fn value(&self, field: &str) -> Option<String> {
+        match field {
+            "processor" => Some(format!("\"{}\"", self.processor)),
+            "megahertz" => Some(self.megahertz.to_string()),
+            "cacheKibibytes" => Some(self.cache_kibibytes.to_string()),
+            "cacheWays" => Some(self.cache_ways.to_string()),
+            "privateKibibytes" => Some(self.private_kibibytes.to_string()),
+            _ => None,
+        }
     }
 
     /// A name for it as an RFC 1123 label, such as `amd-epyc-32mib`.
@@ -131,6 +149,12 @@ mod tests {
         assert!(!with(|other| other.cache_kibibytes = 65_536));
         assert!(!with(|other| other.processor.push('2')));
         assert_eq!(machine.label(), "amd-epyc-32mib");
+        let mut other = machine.clone();
+        (other.megahertz, other.cache_ways) = (2000, 8);
+        assert_eq!(machine.differences(&other), ["megahertz", "cacheWays"]);
+        let values = Machine::FIELDS.map(|field| other.value(field));
+        let values: Vec<String> = values.into_iter().flatten().collect();
+        assert_eq!(values, ["\"AMD EPYC\"", "2000", "32768", "8", "1024"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod file;
 mod machine;
 
 pub use compare::{Change, Curve, Difference, compare};
-pub use curves::{CurvesError, placement};
+pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
 
 use crate::cache::Method;

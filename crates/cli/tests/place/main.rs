@@ -1,6 +1,11 @@
 //! `tailwater place`: answers, the state that is kept, and what is wrong with files.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod profiles;
+mod progress;
+mod wrong;
 
 use common::*;
 use std::path::{Path, PathBuf};
@@ -24,6 +29,7 @@ fn place(slos: &Path, cluster: &Path, more: &[&str]) -> (Option<i32>, String, St
     (status, text(&output.stdout), text(&output.stderr))
 }
 
+/// As [`place`] with a state: exit code, and what it prints as JSON.
 fn document(slos: &Path, cluster: &Path, state: &Path) -> (Option<i32>, serde_json::Value) {
     let state = state.to_str().expect("a name in UTF-8");
     let more = ["--state", state, "--output", "json"];
@@ -435,7 +441,26 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     assert!(text.contains("optimal: "), "{text}");
     assert!(text.contains(" above the bound of "), "{text}");
     assert!(text.contains("   1. "), "{text}");
-    assert!(text.contains("not applied: --apply"), "{text}");
+    assert!(text.contains("not applied: --migrate"), "{text}");
+    // Half of its steps, told as done one by one, and then all: where the plan is.
+    let copy = folder.path("copy.json");
+    std::fs::copy(&state, &copy).expect("a state");
+    let copy = copy.to_str().expect("a name in UTF-8");
+    let step = |more: &[&str]| {
+        let all = ["--state", copy, "--output", "json"];
+        let (status, stdout, stderr) = place(&slos, &cluster, &[&all, more].concat());
+        assert_eq!((status, &*stderr), (Some(0), ""));
+        serde_json::from_str::<serde_json::Value>(&stdout).expect("JSON")
+    };
+    let begun = step(&["--optimal", "--migrate"]);
+    assert_eq!(begun["optimal"]["begun"], true);
+    assert_eq!(&begun["migration"]["steps"], &found["steps"]);
+    for done in 1..=steps.len() / 2 {
+        let left = step(&["--done", &done.to_string()]);
+        assert_eq!(left["migration"]["stopped"], serde_json::json!([]));
+    }
+    let over = step(&["--done", &steps.len().to_string()]);
+    assert_eq!(over["servers_used"], found["servers"]);
     let applied = optimal(&["--apply"]);
     assert_eq!(applied["optimal"]["applied"], true);
     assert_eq!(applied["servers_used"], found["servers"]);

@@ -1,0 +1,278 @@
+//! A migration of which a part is done: what is left of it, whatever happened in between.
+//!
+//! Steps name their servers, so that they outlive the cluster that they were made for. What is left is looked at anew
+//! each time: steps of an SLO that cannot be taken any more, in their order and with all promises kept after each, are
+//! given up, but for drains of instances that its others make up for.
+
+use crate::check::check;
+use crate::cluster::Cluster;
+use crate::migrate::{Migration, Step};
+use crate::plan::{Instance, Plan};
+use crate::reconcile::Earlier;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// As [`Step::Start`].
+    Start,
+    /// As [`Step::Resize`].
+    Resize,
+    /// As [`Step::Drain`].
+    Drain,
+}
+
+impl Action {
+    /// All, by what they are called.
+    pub const ALL: [(&str, Action); 3] = [
+        ("start", Action::Start),
+        ("resize", Action::Resize),
+        ("drain", Action::Drain),
+    ];
+}
+
+/// A step, with its server by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamedStep {
+    /// What is done.
+    pub step: Action,
+    /// Its SLO.
+    pub slo: String,
+    /// The server.
+    pub server: String,
+    /// Its NUMA node.
+    pub node: u16,
+    /// The instance's ways; of a resize those before.
+    pub ways: u16,
+    /// Its ways from then on, of a resize.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u16>,
+}
+
+impl NamedStep {
+    /// A step on a cluster.
+    pub fn new(step: &Step, cluster: &Cluster) -> Self {
+        let (action, slo, at, to) = match step {
+            Step::Start { slo, at } => (Action::Start, slo, at, None),
+            Step::Resize { slo, at, to } => (Action::Resize, slo, at, Some(*to)),
+            Step::Drain { slo, at } => (Action::Drain, slo, at, None),
+        };
+        NamedStep {
+            step: action,
+            slo: slo.clone(),
+            server: cluster.servers()[at.server].name.clone(),
+            node: at.node,
+            ways: at.ways,
+            to,
+        }
+    }
+}
+
+/// A migration that is not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// How many of its steps are done.
+    pub done: usize,
+    /// The others, in order: their numbers begin with `done + 1`.
+    pub steps: Vec<NamedStep>,
+}
+
+/// Why steps cannot have been done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DoneError {
+    /// More were done before.
+    #[error("by the state the steps up to {done} are done already")]
+    Fewer {
+        /// How many.
+        done: usize,
+    },
+    /// There are not as many.
+    #[error("the migration in the state ends with step {steps}")]
+    More {
+        /// How many there are, done ones among them.
+        steps: usize,
+    },
+    /// It is about an instance that does not run by the state.
+    #[error("step {number} in the state is about an instance that does not run")]
+    Unlike {
+        /// The step, from 1.
+        number: usize,
+    },
+}
+
+impl Pending {
+    /// All of a migration.
+    pub fn new(migration: &Migration, cluster: &Cluster) -> Self {
+        let steps = migration.steps.iter();
+        Pending {
+            done: 0,
+            steps: steps.map(|step| NamedStep::new(step, cluster)).collect(),
+        }
+    }
+
+    /// Takes steps up to this number (from 1) as done: instances of `earlier` are then where they leave them. Done ones
+    /// may be told again.
+    ///
+    /// # Errors
+    /// They cannot have been; `earlier` may have a part of them.
+    pub fn done(&mut self, number: usize, earlier: &mut [Earlier]) -> Result<(), DoneError> {
+        let Some(more) = number.checked_sub(self.done) else {
+            return Err(DoneError::Fewer { done: self.done });
+        };
+        if more > self.steps.len() {
+            let steps = self.done + self.steps.len();
+            return Err(DoneError::More { steps });
+        }
+        let places = earlier.iter().enumerate();
+        let places: HashMap<String, usize> = places.map(|(i, e)| (e.name.clone(), i)).collect();
+        for step in self.steps.drain(..more) {
+            self.done += 1;
+            let unlike = DoneError::Unlike { number: self.done };
+            let slo = places.get(&step.slo).map(|&i| &mut earlier[i]);
+            let instances = &mut slo.ok_or(unlike)?.instances;
+            let at = (step.server, step.node, step.ways);
+            let place = instances.iter().position(|other| *other == at);
+            match (step.step, place, step.to) {
+                (Action::Start, _, _) => instances.push(at),
+                (Action::Resize, Some(place), Some(to)) => instances[place].2 = to,
+                (Action::Drain, Some(place), _) => {
+                    instances.remove(place);
+                }
+                _ => return Err(unlike),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why an SLO no longer goes where its migration was to bring it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// A server is gone.
+    #[error("server {0} is gone")]
+    Server(String),
+    /// It runs nowhere any more.
+    #[error("it is not placed any more")]
+    Unplaced,
+    /// An instance that was to be resized is gone.
+    #[error("its instance on {0} is gone")]
+    Instance(String),
+    /// Something else has the room.
+    #[error("there is no room for it on {0} any more")]
+    Room(String),
+    /// Its promise would be broken on the way.
+    #[error("its promise would be broken on the way: {0}")]
+    Promise(String),
+    /// It was asked for.
+    #[error("it was abandoned")]
+    Abandoned,
+}
+
+/// What is left of a migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// What can still be done, in order, with all promises kept after each step.
+    pub pending: Pending,
+    /// SLOs that stay where they are, and why.
+    pub stopped: BTreeMap<String, Stopped>,
+}
+
+/// Goes on with a migration from where `plan` is.
+pub fn resume(plan: &Plan, pending: &Pending) -> Resumed {
+    go_on(plan, pending, BTreeMap::new())
+}
+
+/// Ends a migration: what is left are drains of instances that have their successors already.
+pub fn abandon(plan: &Plan, pending: &Pending) -> Resumed {
+    let all = pending.steps.iter();
+    let all = all.map(|step| (step.slo.clone(), Stopped::Abandoned));
+    go_on(plan, pending, all.collect())
+}
+
+fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>) -> Resumed {
+    let servers = plan.cluster().servers().iter().enumerate();
+    let servers: HashMap<&str, usize> = servers.map(|(i, server)| (&*server.name, i)).collect();
+    // Whoever stops leaves, or takes, room that others were to have or to leave: they are looked at again. There is one
+    // more that stops each time.
+    loop {
+        let mut now = plan.clone();
+        let mut steps = Vec::new();
+        let before = stopped.len();
+        for step in &pending.steps {
+            let is_stopped = stopped.contains_key(&step.slo);
+            if is_stopped && step.step != Action::Drain {
+                continue;
+            }
+            match take(&mut now, step, &servers) {
+                Ok(true) => steps.push(step.clone()),
+                Ok(false) => {}
+                Err(_) if is_stopped => {}
+                Err(why) => {
+                    stopped.insert(step.slo.clone(), why);
+                }
+            }
+        }
+        if stopped.len() == before {
+            let done = pending.done;
+            return Resumed {
+                pending: Pending { done, steps },
+                stopped,
+            };
+        }
+    }
+}
+
+/// Takes a step if all promises are kept after it; whether there was anything to do.
+fn take(
+    plan: &mut Plan,
+    step: &NamedStep,
+    servers: &HashMap<&str, usize>,
+) -> Result<bool, Stopped> {
+    let drains = step.step == Action::Drain;
+    let server = match servers.get(&*step.server) {
+        Some(&server) => server,
+        // What is to end has ended.
+        None if drains => return Ok(false),
+        None => return Err(Stopped::Server(step.server.clone())),
+    };
+    let at = Instance {
+        server,
+        node: step.node,
+        ways: step.ways,
+    };
+    let before = match plan.remove(&step.slo) {
+        Some(before) => before,
+        None if drains => return Ok(false),
+        None => return Err(Stopped::Unplaced),
+    };
+    let mut after = before.clone();
+    let place = after.instances.iter().position(|other| *other == at);
+    let outcome = match (step.step, place, step.to) {
+        (Action::Start, _, _) => {
+            after.instances.push(at);
+            Ok(true)
+        }
+        (Action::Resize, Some(place), Some(to)) => {
+            after.instances[place].ways = to;
+            Ok(true)
+        }
+        (Action::Resize, _, _) => Err(Stopped::Instance(step.server.clone())),
+        (Action::Drain, Some(place), _) => {
+            after.instances.remove(place);
+            Ok(true)
+        }
+        (Action::Drain, None, _) => Ok(false),
+    };
+    let outcome = outcome.and_then(|changed| match check(plan.cluster(), [&after]).first() {
+        Some(violation) if changed => Err(Stopped::Promise(violation.to_string())),
+        _ if plan.put_again(after).is_err() => Err(Stopped::Room(step.server.clone())),
+        _ => Ok(changed),
+    });
+    if outcome.is_err() {
+        // It was there a moment ago.
+        let _ = plan.put_again(before);
+    }
+    outcome
+}
