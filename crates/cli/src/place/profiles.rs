@@ -100,7 +100,8 @@ impl Profiles for ProfileFiles {
         let found = hardware(node)?;
         match known {
             Some(known) if *known != found => Err(node.error(format!(
-                "expected the same hardware for all servers of machine \"{machine}\", found other: call it another machine"
+                "expected the same hardware for all servers of machine \"{machine}\", found other: call it \
+                 another machine"
             ))),
             _ => {
                 *known = Some(found);
@@ -236,8 +237,9 @@ impl ProfileFiles {
             left.retain(|found| found.profile.key.configuration == configuration);
             if left.is_empty() {
                 return Err(node.error(format!(
-                    "expected a profile of chain \"{chain}\" with configuration \"{configuration}\"{of}, found {there}: it \
-                     was measured with another configuration, or version of Tailwater; `tailwater profile all` measures anew"
+                    "expected a profile of chain \"{chain}\" with configuration \"{configuration}\"{of}, found \
+                     {there}: it was measured with another configuration, or version of Tailwater; \
+                     `tailwater profile all` measures anew"
                 )));
             }
         }
@@ -285,8 +287,8 @@ impl ProfileFiles {
     ) -> Result<(&'f Found, Option<String>), SpecError> {
         let Some(Some(hardware)) = self.machines.get(machine) else {
             return Err(node.error(format!(
-                "expected `hardware` for machine \"{machine}\" in the cluster, by which profiles are found, found none; \
-                 `machines` leaves it out"
+                "expected `hardware` for machine \"{machine}\" in the cluster, by which profiles are found, \
+                 found none; `machines` leaves it out"
             )));
         };
         let here = &hardware.machine;
@@ -314,8 +316,8 @@ impl ProfileFiles {
             };
             let other: Vec<&str> = differ.to_vec();
             return Err(node.error(format!(
-                "expected a profile of chain \"{name}\" measured on machine \"{machine}\", found one of another machine in \
-                 {}: {}; `mayDiffer: [{}]` in the cluster's hardware accepts it",
+                "expected a profile of chain \"{name}\" measured on machine \"{machine}\", found one of another \
+                 machine in {}: {}; `mayDiffer: [{}]` in the cluster's hardware accepts it",
                 found.file,
                 words(differ, found),
                 other.join(", ")

@@ -51,7 +51,8 @@ fn the_example_is_admitted_by_what_was_measured() {
     let pasted = folder.write(
         "slos.yaml",
         format!(
-            "apiVersion: tailwater.dev/v1alpha1\nkind: SloSet\nmetadata: {{name: pasted}}\nspec:\n  {chains}\n  slos:\n{}",
+            "apiVersion: tailwater.dev/v1alpha1\nkind: SloSet\nmetadata: {{name: pasted}}\n\
+             spec:\n  {chains}\n  slos:\n{}",
             promised.replace(", percentile: 99", "")
         ),
     );
@@ -121,7 +122,8 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
             PROFILE,
             "cacheWays: 16, privateKibibytes: 1024",
             "cacheWays: 20, privateKibibytes: 2048",
-            "cacheWays 20 instead of 16, privateKibibytes 2048 instead of 1024; `mayDiffer: [cacheWays, privateKibibytes]`",
+            "cacheWays 20 instead of 16, privateKibibytes 2048 instead of 1024; \
+             `mayDiffer: [cacheWays, privateKibibytes]`",
         ),
         (
             hardware,
@@ -152,8 +154,8 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
             "measured.yaml",
             "backbone, seed 1",
             "imix, seed 1",
-            "spec.chains[0].profile.traffic: expected a profile of chain \"acl-nat\" with traffic \"imix, seed 1\", found \
-             \"backbone, seed 1\" in ",
+            "spec.chains[0].profile.traffic: expected a profile of chain \"acl-nat\" with traffic \"imix, seed 1\", \
+             found \"backbone, seed 1\" in ",
         ),
         (
             "measured.yaml",

@@ -12,8 +12,13 @@ fn migrating(folder: &Folder) -> PathBuf {
     let lab = slos.iter().find(|slo| slo["name"] == "lab").expect("lab");
     assert_eq!(lab["instances"][0]["server"], "server-0");
     let ways = lab["instances"][0]["ways"].clone();
-    let step = |step: &str, server: &str| serde_json::json!({"step": step, "slo": "lab", "server": server, "node": 0, "ways": ways});
-    let resize = serde_json::json!({"step": "resize", "slo": "lab", "server": "server-3", "node": 0, "ways": ways, "to": 3});
+    let step = |step: &str, server: &str| {
+        let mut step = serde_json::json!({"step": step, "slo": "lab", "server": server, "node": 0});
+        step["ways"] = ways.clone();
+        step
+    };
+    let mut resize = step("resize", "server-3");
+    resize["to"] = 3.into();
     let steps = [step("start", "server-3"), step("drain", "server-0"), resize];
     kept["spec"]["migration"] = serde_json::json!({"done": 0, "steps": steps});
     std::fs::write(&state, kept.to_string()).expect("the state");
