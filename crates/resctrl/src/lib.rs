@@ -49,6 +49,7 @@ pub use info::{BandwidthInfo, CacheInfo, Info, Level, MonitorInfo};
 pub use mask::Mask;
 pub use mount::Settings;
 pub use partition::{Ask, Mode, Partition, Place};
+pub use plan::Others;
 pub use text::{Schemata, Use, parse_bit_usage};
 pub use watch::{CacheUse, Reading, Watch};
 
@@ -227,6 +228,14 @@ impl Resctrl {
         let name = &level.resources(info)[0];
         let path = tree.root.join("info").join(name).join("bit_usage");
         parse_bit_usage(&tree.read(&path)?, &path)
+    }
+
+    /// What groups have of a cache: all but the default group, and these partitions.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the level is not controlled.
+    pub fn others(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<Others, Error> {
+        Ok(self.inner.plan(level)?.others(cache, but))
     }
 
     /// How much of each cache the default group's tasks have, and how much memory traffic they made; by cache.

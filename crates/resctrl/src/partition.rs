@@ -489,14 +489,18 @@ impl Partition {
         self.remove()
     }
 
-    fn remove(&mut self) -> Result<(), Error> {
+    /// Removes it, and tells whether that worked. If it is there still, it can be tried again.
+    ///
+    /// # Errors
+    /// If something could not be given back.
+    pub fn remove(&mut self) -> Result<(), Error> {
         if self.name.is_empty() {
             return Ok(());
         }
         let path = self.path();
         let _locks = self.inner.lock()?;
-        self.name.clear();
         self.inner.tree.remove(&path)?;
+        self.name.clear();
         self.inner.settle()
     }
 }

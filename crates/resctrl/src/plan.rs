@@ -7,8 +7,17 @@ use crate::error::Error;
 use crate::info::{CacheInfo, Level};
 use crate::mask::{Mask, longest, place};
 use crate::owner::Name;
-use crate::partition::Place;
+use crate::partition::{Partition, Place};
 use crate::text::Schemata;
+
+/// What groups have of a cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Their ways, as bits: nobody else can have them alone.
+    pub ways: u32,
+    /// Their names, also of those that have none of these ways: each has a class of service.
+    pub groups: Vec<String>,
+}
 
 /// A group as it is now.
 pub(crate) struct Group {
@@ -84,6 +93,21 @@ impl Plan<'_> {
     pub(crate) fn room(&self, id: u32, alone: bool) -> u32 {
         let fits = |ways: &u32| self.choose(id, Place::Ways(*ways), alone, &[], 0).is_ok();
         (1..=32).rev().find(fits).unwrap_or(0)
+    }
+
+    /// What groups have of a cache, but these.
+    pub(crate) fn others(&self, id: u32, but: &[&Partition]) -> Others {
+        let mut others = Others::default();
+        let ours = |group: &&Group| but.iter().any(|partition| partition.name() == group.name);
+        for group in self.groups.iter().filter(|group| !ours(group)) {
+            let part = Name::parse(&group.name).and_then(|name| name.part);
+            // A partition of other caches has nothing to say of this one.
+            if part.is_none_or(|part| part.is_of(self.level.name(), id)) {
+                others.ways |= group.schemata.ways(self.level.name(), id);
+            }
+            others.groups.push(group.name.clone());
+        }
+        others
     }
 
     /// Chooses ways of one cache; those of the groups in `moving` count as free.

@@ -6,7 +6,7 @@ use super::mask::{Piece, WayMask, arrange, settle};
 use super::relief::Relief;
 use super::shares::{Claim, level, shares};
 use super::want::Want;
-use super::{Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
+use super::{Cache, Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of the class that a number has: on-demand classes are numbered, not named after who is in them.
@@ -74,6 +74,13 @@ impl OnDemand {
     /// What the cache was cut into last.
     pub fn allocation(&self) -> &Allocation {
         &self.allocation
+    }
+
+    /// What the cache is found to be, and to be cut into, where that is not what was decided last: not all of that could be
+    /// done, somebody else has taken ways or classes. What is known of instances stays.
+    pub fn found(&mut self, cache: Cache, allocation: Allocation) {
+        self.config.cache = cache;
+        self.allocation = allocation;
     }
 
     /// What to do now. Of more than [`MAX_INSTANCES`] instances the last are left out.

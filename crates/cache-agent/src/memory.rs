@@ -1,0 +1,78 @@
+//! A cache that is cut in memory only.
+
+use crate::cut::{Cut, Found, Refused, Usage, Why};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
+
+/// Remembers what a cache would be cut into.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    cache: Cache,
+    classes: BTreeMap<String, (u32, Vec<u32>)>,
+}
+
+impl Memory {
+    /// A cache in one part.
+    pub fn new(cache: Cache) -> Self {
+        Memory {
+            cache,
+            classes: BTreeMap::new(),
+        }
+    }
+}
+
+impl Why for Infallible {
+    fn refused(&self) -> Refused {
+        match *self {}
+    }
+}
+
+impl CacheAllocator for Memory {
+    type Error = Infallible;
+
+    fn step(&mut self, step: &Step) -> Result<(), Infallible> {
+        match step {
+            Step::Create { class, mask } => {
+                self.classes
+                    .insert(class.clone(), (mask.bits(), Vec::new()));
+            }
+            Step::Resize { class, mask } => {
+                if let Some((bits, _)) = self.classes.get_mut(class) {
+                    *bits = mask.bits();
+                }
+            }
+            Step::Assign { class, tasks } => {
+                for (_, others) in self.classes.values_mut() {
+                    others.retain(|task| !tasks.contains(task));
+                }
+                if let Some((_, has)) = self.classes.get_mut(class) {
+                    has.extend(tasks);
+                }
+            }
+            Step::Remove { class } => {
+                self.classes.remove(class);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cut for Memory {
+    fn cache(&mut self) -> Result<Cache, Infallible> {
+        Ok(self.cache)
+    }
+
+    fn classes(&mut self) -> Result<Vec<Found>, Infallible> {
+        let found = |(name, (ways, tasks)): (&String, &(u32, Vec<u32>))| Found {
+            name: name.clone(),
+            ways: *ways,
+            tasks: tasks.clone(),
+        };
+        Ok(self.classes.iter().map(found).collect())
+    }
+
+    fn usage(&mut self, _: &str, _: &str, _: &[u32], _: bool) -> Usage {
+        Usage::default()
+    }
+}
