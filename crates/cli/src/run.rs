@@ -8,11 +8,12 @@ use crate::progress::Live;
 use crate::scaling::{Mappers, Placing};
 use crate::{complain, explain, html, isolation, ports, print, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +24,7 @@ use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
-use tailwater_nf::spec::FunctionConfig;
+use tailwater_nf::spec::{ChainSpec, FunctionConfig};
 use tailwater_traffic::TrafficError;
 
 /// Packets that a queue of the trace NIC holds.
@@ -73,14 +74,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         }
     }
     let read = spec.functions.iter().flat_map(|function| &function.files);
-    let read = read.map(|file| file.as_path());
+    let read = read.chain(&args.profile).map(|file| file.as_path());
     for function in &spec.functions {
         for (field, file) in function.config.writes() {
             let what = format!("{}: {field}", function.name);
-            check_writable(&what, file, read.clone())?;
-            check_output(&what, file, &args.chain, input)?;
+            check_writable(&what, &file, read.clone())?;
+            check_output(&what, &file, &args.chain, input)?;
         }
     }
+    check_apart(args, &spec)?;
     let spec_text = args.report.as_ref().map(|_| spec_text(&args.chain));
     let endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let load = |traffic| {
@@ -277,6 +279,36 @@ pub fn check_output(
     check_writable(flag, path, input.into_iter().chain([chain]))
 }
 
+/// Refuses a file of a function's that another function, or the command, writes, too.
+fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
+    let given = [
+        ("--capture-out", &args.capture_out),
+        ("--report", &args.report),
+        ("--record", &args.record),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(flag, file)| Some((flag.to_owned(), place(file.as_ref()?)?)));
+    let mut written: HashMap<PathBuf, String> = given.map(|(flag, at)| (at, flag)).collect();
+    for function in &spec.functions {
+        let own = function.config.writes().into_iter();
+        let own = own.map(|(field, file)| (format!("{}: {field}", function.name), file));
+        let own: Vec<_> = own
+            .filter_map(|(what, file)| Some((place(&file)?, what, file)))
+            .collect();
+        for (at, what, file) in &own {
+            if let Some(other) = written.get(at) {
+                return Err(CliError::Input(format!(
+                    "{what}: {} would be written by {other}, too",
+                    file.display()
+                )));
+            }
+        }
+        written.extend(own.into_iter().map(|(at, what, _)| (at, what)));
+    }
+    Ok(())
+}
+
 /// As [`check_output`], whatever the inputs are.
 pub fn check_writable<'p>(
     flag: &str,
@@ -315,12 +347,14 @@ pub fn check_writable<'p>(
 
 /// Whether two paths of files, which may not be there yet, name one place.
 pub fn same_place(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| {
-        let absolute = std::path::absolute(path).ok()?;
-        let folder = fs::canonicalize(absolute.parent()?).ok()?;
-        Some(folder.join(absolute.file_name()?))
-    };
     same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
+}
+
+/// Where a file is or would be, without links on the way.
+fn place(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    let folder = fs::canonicalize(absolute.parent()?).ok()?;
+    Some(folder.join(absolute.file_name()?))
 }
 
 /// Whether two paths are one file, also by links.

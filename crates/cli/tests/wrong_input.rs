@@ -196,6 +196,49 @@ fn a_user_plane_writes_over_nothing_that_is_read() {
     }
 }
 
+/// Full capture files of `mirror` get further names: what is there, and is read or written by others, stays.
+#[test]
+fn full_captures_take_no_name_that_is_read_or_written_by_others() {
+    let folder = Folder::new();
+    let copies = folder.path("copies.pcap");
+    let mirror = |files: u32| {
+        let to = format!("{{file: {}, files: {files}}}", copies.display());
+        format!("mirror: {{to: {to}}}")
+    };
+    let traffic = folder.capture("copies.pcap.2", &mixture(10));
+    let other = folder.capture("other.pcap", &mixture(10));
+    let before = std::fs::read(&traffic).unwrap();
+    let chain = folder.spec("chain.yaml", &format!("[{}]", mirror(3)), "");
+    let args = ["run", name(&chain), "--traffic", name(&traffic)];
+    let expected = format!(
+        "mirror: to.file: {} would overwrite the input",
+        traffic.display()
+    );
+    refused(&args, &expected);
+    // With one file less there is none of that name.
+    let fewer = folder.spec("fewer.yaml", &format!("[{}]", mirror(2)), "");
+    let ran = run(&[&"run", &fewer, &"--traffic", &traffic]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let args = ["run", name(&chain), "--traffic", name(&other)];
+    for flag in ["--capture-out", "--report"] {
+        let expected = format!("{} would be written by {flag}, too", traffic.display());
+        refused(&[&args[..], &[flag, name(&traffic)]].concat(), &expected);
+    }
+    // Of another function, by the same name and by another one of the same file.
+    let link = folder.path("link");
+    std::os::unix::fs::symlink(&folder.0, &link).unwrap();
+    for (its, expected) in [
+        (&folder.0, "expected a file of its own for each export"),
+        (&link, "would be written by mirror: to.file, too"),
+    ] {
+        let export = format!("{{export: {{file: {}/copies.pcap.1}}}}", its.display());
+        let both = format!("[{}, {{accounting: {export}}}]", mirror(3));
+        let both = folder.spec("both.yaml", &both, "");
+        refused(&["run", name(&both), "--traffic", name(&other)], expected);
+    }
+    assert_eq!(std::fs::read(&traffic).unwrap(), before);
+}
+
 #[test]
 fn chains() {
     let folder = Folder::new();

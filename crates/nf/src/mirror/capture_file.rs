@@ -1,7 +1,7 @@
 //! Copies in pcap files of bounded size.
 
 use super::cells::Copied;
-use std::ffi::OsString;
+use super::writer::numbered;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -128,16 +128,11 @@ impl CaptureFile {
 
     /// Each full file gets the next name; the one with the last is replaced.
     fn rotate(&mut self) -> io::Result<()> {
-        let numbered = |number: u32| match number {
-            0 => self.path.clone(),
-            _ => {
-                let mut name = OsString::from(&self.path);
-                name.push(format!(".{number}"));
-                PathBuf::from(name)
-            }
-        };
         for number in (0..self.files - 1).rev() {
-            match fs::rename(numbered(number), numbered(number + 1)) {
+            match fs::rename(
+                numbered(&self.path, number),
+                numbered(&self.path, number + 1),
+            ) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 renamed => renamed?,
             }

@@ -13,6 +13,7 @@ const COPIED: usize = 0;
 const NO_ROOM: usize = 1;
 /// From here on what is [lost](Sender::take_lost) later.
 const LOST: usize = 2;
+const NOT_WRITTEN: usize = 3;
 
 /// Which of the packets that match are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl NetworkFunction for Mirror {
     }
 
     fn finish(&mut self) {
-        self.sender.settle();
+        self.notes[NOT_WRITTEN] += self.sender.settle();
         self.count_lost();
     }
 

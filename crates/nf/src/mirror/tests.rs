@@ -313,6 +313,35 @@ fn copies_that_find_no_room_are_counted() {
     assert!(read(&bytes).iter().all(|copy| rest.any(|it| it == copy)));
 }
 
+/// A file that takes nothing any more is given up, and what is not known to be in it is counted.
+#[test]
+fn a_file_that_hangs_is_given_up() {
+    let folder = Folder::new();
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.file())
+        .status();
+    assert!(made.unwrap().success());
+    let reader = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(folder.file())
+        .unwrap();
+    let table = table(to(&folder.file(), 1 << 30, 1), all());
+    let mut rig = rig(&table);
+    let frames: Vec<_> = (0..4000).map(|at| frame((at as u16, 900), at)).collect();
+    pass(&mut rig, &frames);
+    let [copied, no_room, full, failed] = finished(rig);
+    assert_eq!((copied + no_room, full), (4000, 0));
+    // A pipe takes no more than this.
+    assert!(copied - failed <= (64 << 10) / 942, "{copied} {failed}");
+    assert!(failed > 0);
+    let error = table.finish().unwrap_err().to_string();
+    assert!(error.contains("it took nothing for 5 seconds"), "{error}");
+    // It has ended with all that it had: nothing hangs any more.
+    drop(table);
+    drop(reader);
+}
+
 #[test]
 fn what_cannot_be_opened_is_told() {
     let folder = Folder::new();

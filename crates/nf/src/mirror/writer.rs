@@ -7,12 +7,13 @@ use super::interface::Interface;
 use crate::accounting::{ExportError, Exported};
 use crate::live::Live;
 use crate::origin::Origin;
-use std::io;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
@@ -20,6 +21,8 @@ use tailwater_net::Nanos;
 const TURN: usize = 4096;
 /// How often the thread looks for copies when there are none. Workers do not wake it: that would be a system call.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long, after the last packet, a file may take nothing before the rest is given up.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Where copies go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,16 @@ impl Outlet {
         }
     }
 
+    /// The files that it makes: the one that is written, and those that full ones become, whether there are any yet or not.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Outlet::File { path, files, .. } => {
+                (0..*files).map(|number| numbered(path, number)).collect()
+            }
+            Outlet::Interface(_) => Vec::new(),
+        }
+    }
+
     fn open(&self) -> Result<Writing, ExportError> {
         let opened = match self {
             Outlet::File {
@@ -59,6 +72,18 @@ impl Outlet {
             to: self.name(),
             source,
         })
+    }
+}
+
+/// A file, or the name that it has when so many newer ones have become full.
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
+    match number {
+        0 => path.to_owned(),
+        _ => {
+            let mut name = OsString::from(path);
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        }
     }
 }
 
@@ -135,7 +160,37 @@ struct Shared {
     over: AtomicBool,
     /// Copies that were taken, and are [lost](Writing::lost), until a worker has counted them.
     lost: [AtomicU64; 2],
+    /// Grows whenever the thread has done something.
+    turns: AtomicU64,
+    /// Whether the thread has hung for so long that what it has not settled counts as lost. While this is locked nothing is settled.
+    given_up: Mutex<bool>,
     origin: Origin,
+}
+
+impl Shared {
+    fn given_up(&self) -> MutexGuard<'_, bool> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until this is so; `false` if the thread hangs before, and is given up.
+    fn wait(&self, is_done: impl Fn() -> bool) -> bool {
+        let turns = || self.turns.load(Ordering::Relaxed);
+        let (mut seen, mut since) = (turns(), Instant::now());
+        while !is_done() {
+            if turns() != seen {
+                (seen, since) = (turns(), Instant::now());
+            }
+            let mut given_up = self.given_up();
+            *given_up |= since.elapsed() >= GRACE;
+            if *given_up {
+                // It may have been done at the last moment.
+                return is_done();
+            }
+            drop(given_up);
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
 }
 
 /// A worker's way to the thread.
@@ -178,10 +233,13 @@ impl Sender {
         [take(&self.shared.lost[0]), take(&self.shared.lost[1])]
     }
 
-    /// Waits until all that was sent is written, or lost and counted.
-    pub(super) fn settle(&self) {
-        while self.settled.load(Ordering::Acquire) < self.sent && !self.ring.is_closed() {
-            std::thread::sleep(LOOK);
+    /// Waits until all that was sent is written, or lost and counted. How many copies are given up instead, for nothing was written
+    /// for long.
+    pub(super) fn settle(&self) -> u64 {
+        let open = || self.sent - self.settled.load(Ordering::Acquire);
+        match self.shared.wait(|| open() == 0 || self.ring.is_closed()) {
+            true => 0,
+            false => open(),
         }
     }
 }
@@ -256,15 +314,20 @@ impl MirrorTable {
         let thread = thread.take()?;
         self.shared.over.store(true, Ordering::Release);
         thread.thread().unpark();
+        if !self.shared.wait(|| thread.is_finished()) {
+            // It ends when the file lets it, or with the program.
+            let message = format!("it took nothing for {} seconds", GRACE.as_secs());
+            return Some((0, Some(io::Error::new(ErrorKind::TimedOut, message))));
+        }
         let writing = thread.join();
         let writing = writing.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Some(writing.end())
     }
 
-    /// Waits until all copies are written, all workers' chains having [finished](crate::chain::Chain::finish).
+    /// Waits until all copies are written, all workers' chains having [finished](crate::chain::Chain::finish), or given up.
     ///
     /// # Errors
-    /// Some could not be.
+    /// Some could not be written, or not in time.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         let (Some(to), Some((records, error))) = (&self.options.to, self.end()) else {
             return Ok(None);
@@ -314,9 +377,14 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
             });
         }
         if popped > 0 {
+            shared.turns.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         writing.write_out();
+        let given_up = shared.given_up();
+        if *given_up {
+            return writing;
+        }
         let lost = writing.lost();
         for (at, sum) in shared.lost.iter().enumerate() {
             sum.fetch_add(lost[at] - counted[at], Ordering::Relaxed);
@@ -325,6 +393,7 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
         for source in &sources {
             source.settled.store(source.taken, Ordering::Release);
         }
+        drop(given_up);
         if over {
             return writing;
         }

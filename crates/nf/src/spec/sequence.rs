@@ -197,8 +197,8 @@ impl Reader<'_> {
         let written = config.writes();
         let other = functions.iter().enumerate().find_map(|(other, function)| {
             let writes = function.config.writes();
-            let same = |(_, file): &&(_, &PathBuf)| writes.iter().any(|(_, other)| other == file);
-            Some((written.iter().find(same)?.1, other))
+            let same = |(_, file): &&(_, PathBuf)| writes.iter().any(|(_, other)| other == file);
+            Some((&written.iter().find(same)?.1, other))
         });
         if let Some((file, other)) = other {
             let message = format!(

@@ -76,12 +76,10 @@ impl MirrorConfig {
         })
     }
 
-    /// The file that copies go to, if it is one.
-    pub fn file(&self) -> Option<&PathBuf> {
-        match &self.options.to {
-            Some(Outlet::File { path, .. }) => Some(path),
-            _ => None,
-        }
+    /// The files that copies go to, with those that full ones become; none if it is no file.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let files = self.options.to.as_ref().map(Outlet::files);
+        files.unwrap_or_default()
     }
 }
 

@@ -216,27 +216,22 @@ impl FunctionConfig {
         }
     }
 
-    /// The files that it writes, and a socket that it makes, each with the field that names it.
-    pub fn writes(&self) -> Vec<(&'static str, &PathBuf)> {
+    /// The files that it writes, or gives these names later, and a socket that it makes, each with the field that names it.
+    pub fn writes(&self) -> Vec<(&'static str, PathBuf)> {
+        let named = |field, files: &mut dyn Iterator<Item = &PathBuf>| {
+            files.map(|file| (field, file.clone())).collect::<Vec<_>>()
+        };
         match self {
             FunctionConfig::Accounting(accounting) => {
-                let export = accounting.export.iter();
-                export.map(|export| ("export.file", &export.file)).collect()
+                let mut export = accounting.export.iter().map(|export| &export.file);
+                named("export.file", &mut export)
             }
-            FunctionConfig::FlowStats(stats) => {
-                stats.files().map(|file| ("export.file", file)).collect()
-            }
-            FunctionConfig::Mirror(mirror) => mirror
-                .file()
-                .map(|file| ("to.file", file))
-                .into_iter()
-                .collect(),
-            FunctionConfig::Ids(ids) => ids.options.eve.iter().map(|eve| ("eve", eve)).collect(),
+            FunctionConfig::FlowStats(stats) => named("export.file", &mut stats.files()),
+            FunctionConfig::Mirror(mirror) => named("to.file", &mut mirror.files().iter()),
+            FunctionConfig::Ids(ids) => named("eve", &mut ids.options.eve.iter()),
             FunctionConfig::Upf(upf) => {
-                let usage = upf.usage.iter().map(|usage| ("usage.file", &usage.file));
-                usage
-                    .chain(upf.api.iter().map(|api| ("api", api)))
-                    .collect()
+                let usage = named("usage.file", &mut upf.usage.iter().map(|usage| &usage.file));
+                [usage, named("api", &mut upf.api.iter())].concat()
             }
             _ => Vec::new(),
         }
