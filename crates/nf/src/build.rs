@@ -402,7 +402,7 @@ fn check_kept_ways(
             .iter()
             .zip(&routes)
             .find(|((_, function), route)| {
-                function.state_bytes() > 0 && route.within.and(route.gone).meets(branches)
+                function.keeps_state() && route.within.and(route.gone).meets(branches)
             });
         if let Some(((function, _), _)) = decided {
             return Err(BuildError::Uncached {

@@ -84,6 +84,12 @@ pub trait NetworkFunction: Send {
         0
     }
 
+    /// Whether it is this function that the state is for. One that stands for several others has the bytes for them all, and says of
+    /// each whether it is that one's, for errors to name the right one.
+    fn keeps_state(&self) -> bool {
+        self.state_bytes() > 0
+    }
+
     /// Whether its state is one for both directions of a connection. In a chain with such a function a
     /// flow is a connection: the port hashes both directions alike, so that they are in one bucket, the
     /// table finds both under one key, and one core at a time has both. Functions of the chain that say

@@ -109,6 +109,24 @@ fn what_cannot_be_isolated_is_refused() {
         let stderr = text(&refused.stderr);
         assert!(stderr.contains(told), "{stderr}");
     }
+    // Of a row, the function is named that has the state.
+    let branch =
+        "[{name: plain, forward: }, {name: counted, accounting: }, {name: last, accounting: }]";
+    let uncached = folder.spec(
+        "uncached.yaml",
+        &format!(
+            "[{{classifier: {{cache: none, rules: [{{to: some, protocol: udp}}], branches: \
+             {{some: {{functions: {branch}}}}}}}}}]"
+        ),
+        "",
+    );
+    let mut tailwater = tailwater();
+    tailwater.args(["run", "--duration", "10ms", "--isolation"]);
+    let refused = tailwater.args(process().split(' ')).arg(&uncached);
+    assert_refused(
+        &refused.output().unwrap(),
+        "function counted keeps state for each flow",
+    );
     let except = "--isolation-except";
     assert_refused(
         &run(&[&"run", &chain, &except, &"accounting"]),

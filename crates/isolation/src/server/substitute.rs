@@ -23,6 +23,8 @@ pub(super) struct Substitute {
     counts: Box<[u64]>,
     /// Whether any function of the chain has state; of the first function only.
     has_state: bool,
+    /// Whether this function itself does.
+    keeps_state: bool,
     /// Whether flows are connections, since a function of the chain tracks them; of the first function only.
     tracks_connections: bool,
     /// Whether this function does.
@@ -67,6 +69,7 @@ pub(super) fn all(
             notes: kept(&description.notes.iter().map(|n| &**n).collect::<Vec<_>>()),
             counts: vec![0; description.notes.len()].into(),
             has_state: k == 0 && has_state,
+            keeps_state: description.state_bytes > 0,
             tracks_connections: k == 0 && tracks_connections,
             mixes_flows: seat.program.demands.mixes_flows,
             wants_flow_ends: k == 0 && wants_flow_ends,
@@ -133,6 +136,10 @@ impl NetworkFunction for Substitute {
             true => size_of::<Opened>(),
             false => 0,
         }
+    }
+
+    fn keeps_state(&self) -> bool {
+        self.keeps_state
     }
 
     fn tracks_connections(&self) -> bool {
