@@ -24,13 +24,13 @@ pub struct FunctionSpec {
     pub config: FunctionConfig,
     /// The files that its configuration was read from, besides the spec: rules, keys, a library.
     pub files: Vec<PathBuf>,
-    /// The innermost branch that it is in, as a place in the chain's [list](ChainSpec::branches), if it is in one.
+    /// The innermost branch that it is in, as a place in the chain's [list](super::ChainSpec::branches), if it is in one.
     pub branch: Option<usize>,
 }
 
 impl FunctionSpec {
     /// Reads one function of a spec that was read as a whole by another process, by its place in the
-    /// [chain's list](ChainSpec::functions): what is wrong with others, or between them, is not seen, and none of their files
+    /// [chain's list](super::ChainSpec::functions): what is wrong with others, or between them, is not seen, and none of their files
     /// is read, so that it is not known which branch it is in. A library is not tried out before it is loaded.
     ///
     /// # Errors
