@@ -1,0 +1,267 @@
+//! The books of a run: what is told of it while it lasts, and at its end.
+
+use super::chains::Makers;
+use super::threads::Ended;
+use super::{Progress, RunConfig, RunError};
+use crate::capture::CaptureFile;
+use crate::clock::Clock;
+use crate::death::survive;
+use crate::external::Station;
+use crate::kept::KeptRun;
+use crate::port::Port;
+use crate::report::{Collector, CoreReport, LatencyReport, RunReport, SloReport};
+use crate::scaling::buckets::{BucketCounters, ServerReport};
+use crate::telemetry::WindowReceiver;
+use crate::timeline::add_reasons;
+use crate::watch::News;
+use crate::worker::Finished;
+use std::io;
+use std::sync::PoisonError;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tailwater_net::Nanos;
+use tailwater_nf::accounting::ExportError;
+use tailwater_nf::chain::{Chain, Reason};
+use tailwater_nf::spec::ChainSpec;
+use tailwater_traffic::TrafficError;
+
+/// How often progress is told at least.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// What speaks to the store for a worker.
+const STATE: &str = "the state thread";
+
+/// Where flows' ends are told to functions, after the last packet.
+const ENDS: &str = "the end of the run";
+
+/// What is needed to tell of a run, and what must end when its workers have.
+pub(super) struct Ledger<'r> {
+    pub(super) spec: &'r ChainSpec,
+    pub(super) config: &'r RunConfig,
+    pub(super) clock: Clock,
+    /// When the first packet may come.
+    pub(super) start: Nanos,
+    pub(super) traffic: String,
+    /// How long packets arrive, if that is known.
+    pub(super) duration: Option<Nanos>,
+    /// Why packets are counted.
+    pub(super) reasons: Vec<Reason>,
+    pub(super) windows: WindowReceiver,
+    pub(super) collector: Collector,
+    pub(super) capture: Option<CaptureFile>,
+    pub(super) kept: Option<KeptRun>,
+    /// Who speaks to the store. Those of workers that never start end with them.
+    pub(super) stores: Vec<JoinHandle<()>>,
+    pub(super) makers: Makers,
+}
+
+impl Ledger<'_> {
+    /// Waits for a worker's window or for a while, and tells how the run stands. `true` once all workers have ended.
+    pub(super) fn look(
+        &mut self,
+        port: &dyn Port,
+        news: &News,
+        progress: &mut impl FnMut(&Progress),
+    ) -> bool {
+        let collector = &mut self.collector;
+        let received = self
+            .windows
+            .receive(PROGRESS, |window| collector.add(window));
+        if received.is_err() {
+            return true;
+        }
+        let mut news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
+        port.tend(&mut |line| news.push(line));
+        let elapsed = self.clock.now().saturating_sub(self.start);
+        let (total, queues) = (&self.collector.total, self.config.cores.len() as u16);
+        progress(&Progress {
+            elapsed,
+            duration: self.duration.filter(|duration| *duration != Nanos::MAX),
+            packets: self
+                .collector
+                .packets(&self.reasons, self.config.not_matched),
+            p99: total.latency.percentile(99.0),
+            p50: total.latency.percentile(50.0),
+            late_by_cause: self.collector.late_by_cause(),
+            latency: total.latency.clone(),
+            gaps: total.gaps,
+            cores: core_report(&self.collector, queues, elapsed.as_secs_f64()),
+            buckets: total.buckets,
+            state: self.kept.as_ref().map(KeptRun::snapshot),
+            news,
+        });
+        false
+    }
+
+    /// Ends what works for the workers, and tells what the run did.
+    ///
+    /// # Errors
+    /// If a thread died, or not all that was to be written could be; with the report.
+    pub(super) fn close(
+        self,
+        ended: Ended,
+        port: &dyn Port,
+        interrupted: bool,
+    ) -> Result<RunReport, RunError> {
+        let Ledger {
+            spec,
+            config,
+            mut collector,
+            reasons,
+            makers,
+            ..
+        } = self;
+        let mut deaths = ended.deaths;
+        let (mut chains, mut externals, mut keepers) = (Vec::new(), Vec::new(), Vec::new());
+        for (thread, finished) in ended.workers {
+            let Finished {
+                chains: mut of_worker,
+                externals: outside,
+                buckets,
+                died,
+                kept,
+            } = finished;
+            if let (Some(buckets), [chain]) = (buckets, &mut of_worker[..]) {
+                buckets.finish(chain);
+            }
+            chains.extend(of_worker);
+            externals.extend(outside);
+            keepers.extend(kept);
+            deaths.extend(died.map(|message| (thread, message)));
+        }
+        for store in self.stores {
+            if store.join().is_err() {
+                deaths.push((STATE.to_owned(), "it panicked".to_owned()));
+            }
+        }
+        let state = self.kept.map(|kept| kept.report(keepers));
+        let elapsed = self.clock.now().saturating_sub(self.start);
+        let recorded = self.capture.map(CaptureFile::finish).transpose();
+        // Before all flows end.
+        let flows = makers.flow_report(&chains);
+        let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);
+        let (isolation, exported) = makers.finish();
+        let recorded = recorded.and(exported.map_err(not_exported));
+        let mut packets = collector.packets(&reasons, config.not_matched);
+        let named = reasons.iter().map(|reason| &reason.name);
+        for (name, count) in named.zip(last).filter(|(_, count)| *count > 0) {
+            *packets.reasons.entry(name.clone()).or_default() += count;
+        }
+        let sent = collector.total.last_sent.saturating_sub(self.start);
+        let lasted = if sent > Nanos::ZERO { sent } else { elapsed };
+        let seconds = lasted.as_secs_f64();
+        let per_second = |count: u64| match seconds > 0.0 {
+            true => count as f64 / seconds,
+            false => 0.0,
+        };
+        let (scaling, server) = (config.scaling.as_ref(), config.server.as_ref());
+        let report = RunReport {
+            chain: spec.name.clone(),
+            traffic: self.traffic,
+            slo: SloReport {
+                latency_us: spec.slo.budget().as_micros_f64(),
+                network_us: spec.slo.network.as_micros_f64(),
+                percentile: spec.slo.percentile,
+            },
+            slo_met: collector.slo_met(),
+            latency_us: collector.latency(),
+            latency_distribution: collector.distribution(),
+            loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,
+            throughput_mpps: per_second(packets.delivered) / 1e6,
+            throughput_gbps: per_second(collector.total.delivered_bytes) * 8.0 / 1e9,
+            duration_s: seconds,
+            cores: core_report(&collector, config.cores.len() as u16, seconds),
+            late_by_cause: collector.late_by_cause(),
+            scaling: scaling.map(|_| collector.total.scaling),
+            wake_us: scaling.map(|_| LatencyReport::of(&collector.total.wakes)),
+            server: server.map(|_| server_report(ended.decided, &collector.total.buckets)),
+            flows,
+            state,
+            isolation,
+            windows: collector.windows(),
+            timeline: collector.timeline(&reasons, lasted),
+            arrivals: collector.arrivals(),
+            interrupted,
+            ports: port.report(),
+            externals,
+            packets,
+        };
+        let report = Box::new(report);
+        if let Some((thread, message)) = deaths.into_iter().next() {
+            return Err(RunError::Died {
+                thread,
+                message,
+                report,
+            });
+        }
+        match recorded {
+            Ok(_) => Ok(*report),
+            Err(source) => Err(RunError::Recording { source, report }),
+        }
+    }
+}
+
+/// Ends all flows of the chains, which are parts of one if it is `cut` and else instances of one, and tells what is counted
+/// then, by reason.
+fn finish(
+    chains: Vec<Chain>,
+    cut: bool,
+    reasons: usize,
+    deaths: &mut Vec<(String, String)>,
+) -> Vec<u64> {
+    let mut last = vec![0; reasons];
+    // Instances of the whole chain count the same reasons, parts of it one after another.
+    let mut before = Vec::new();
+    for chain in chains {
+        let own = before.len() + chain.reasons().len();
+        // A function of a worker that died may do so again: it goes without its last words.
+        match survive(|| chain.finish()) {
+            Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
+            Err(message) => deaths.push((ENDS.to_owned(), message)),
+        }
+        if cut {
+            before.resize(own + Station::REASONS, 0);
+        }
+    }
+    last
+}
+
+/// Cores in use in a run of `seconds`.
+fn core_report(collector: &Collector, queues: u16, seconds: f64) -> CoreReport {
+    let average = |time: Nanos| match seconds > 0.0 {
+        true => time.as_secs_f64() / seconds,
+        false => 0.0,
+    };
+    let dedicated = f64::from(queues);
+    // Workers may have rested for longer than packets came.
+    let dedicated_avg = (dedicated - average(collector.total.rested)).max(0.0);
+    let auxiliary_avg = average(collector.total.auxiliary);
+    CoreReport {
+        dedicated: u64::from(queues),
+        dedicated_avg,
+        auxiliary_avg,
+        avg: dedicated_avg + auxiliary_avg,
+    }
+}
+
+fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> ServerReport {
+    ServerReport {
+        decisions,
+        moves,
+        buckets_moved: buckets.moved,
+        packets_kept_back: buckets.kept_back,
+        longest_move_us: buckets.longest_move.as_micros_f64(),
+    }
+}
+
+fn not_exported(error: ExportError) -> TrafficError {
+    let (file, source) = match error {
+        ExportError::Write { file, source } => (file, source),
+        ExportError::Copies { to, source } => (to, source),
+        ExportError::Lost { ref file, .. } | ExportError::Undelivered { ref file, .. } => {
+            (file.clone(), io::Error::other(error.to_string()))
+        }
+    };
+    let file = file.display().to_string();
+    TrafficError::Write { file, source }
+}

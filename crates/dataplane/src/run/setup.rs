@@ -1,0 +1,299 @@
+//! Readies a run: all that can fail before the first packet, and all memory that it takes.
+
+use super::chains::{Instances, Makers};
+use super::ledger::Ledger;
+use super::threads::{AnyWorker, Crew};
+use super::{RunConfig, RunError};
+use crate::batches::{BatchNotes, Book};
+use crate::capture::{CaptureFile, CaptureTap};
+use crate::clock::Clock;
+use crate::external::{ExternalWorker, Parts};
+use crate::kept::{KeptRun, origin};
+use crate::port::{Need, Port, PortSender, round_robin};
+use crate::report::Collector;
+use crate::scaling::buckets::{Buckets, KeptBack};
+use crate::scaling::dispatch::Dispatch;
+use crate::scaling::helper::{AuxiliaryWorker, HelperEnds};
+use crate::scaling::{self, MOST_BUFFERS, server};
+use crate::telemetry::{WindowSender, windows};
+use crate::watch::{Fixed, Watch};
+use crate::worker::{Worker, WorkerConfig};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tailwater_net::Nanos;
+use tailwater_nf::batch::MAX_BATCH;
+use tailwater_nf::buffer::BufferPool;
+use tailwater_nf::chain::Chain;
+use tailwater_nf::spec::ChainSpec;
+
+/// Between the workers' start and the first packet: threads get to their cores.
+const LEAD: Nanos = Nanos::from_millis(10);
+
+/// Refuses what cannot be together in a run.
+pub(super) fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    check_external(spec, config)?;
+    if spec.state.is_some() && config.scaling.is_some() {
+        return Err(RunError::StateHandedOver);
+    }
+    if config.isolation.is_some() && config.scaling.is_some() {
+        return Err(RunError::IsolatedAndHandedOver);
+    }
+    Ok(())
+}
+
+/// Refuses external functions where one core does not do it all: each would need queues of its own to each
+/// function, and a function spreads what it gives back as it likes.
+fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    let Some((function, _)) = spec.externals().next() else {
+        return Ok(());
+    };
+    let problem = if config.cores.len() > 1 {
+        "it runs on one core; name one with --cores"
+    } else if config.scaling.is_some() {
+        "its packets cannot be handed to auxiliary cores; leave --auxiliary out"
+    } else if spec.state.is_some() {
+        "what flows are behind it is not known, so that their state cannot be kept; leave spec.state out"
+    } else {
+        return Ok(());
+    };
+    Err(RunError::External {
+        function: function.to_owned(),
+        problem,
+    })
+}
+
+/// Readies the port, the chain, and who works on it; and what will be told of them.
+pub(super) fn ready<'r>(
+    spec: &'r ChainSpec,
+    (port, clock): (&mut dyn Port, Clock),
+    config: &'r RunConfig,
+    notes: Option<&BatchNotes>,
+) -> Result<(Crew, Ledger<'r>), RunError> {
+    let queues = config.cores.len() as u16;
+    let reta = round_robin(queues);
+    let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
+    let origin = origin(clock.now());
+    let mut makers = Makers::new(spec, config, cuts, origin)?;
+    let mut kept = KeptRun::open(spec, makers.kept_functions(), origin)?;
+    let server = config.server.as_ref();
+    let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
+    let auxiliary = config.scaling.as_ref();
+    let auxiliary = auxiliary.map_or(&[][..], |scaling| &scaling.auxiliary);
+    let pools = port.open(&Need {
+        workers: queues,
+        helpers: auxiliary.len() as u16,
+        buffers: buffers(config, server.is_some(), kept.as_ref()),
+        rss_key: *spec.rss().key(),
+    })?;
+    let attached = port.attached();
+    if let Some((function, _)) = spec.externals().next()
+        && attached.is_none()
+    {
+        return Err(RunError::External {
+            function: function.to_owned(),
+            problem: "this run has no ports for it",
+        });
+    }
+    let Instances { chains, behind } = makers.instances(&reta, &pools, attached.as_ref())?;
+    let reasons = match &attached {
+        Some(_) => Parts::reasons(spec, chains.iter().chain(&behind)),
+        None => chains.first().map(Chain::reasons).unwrap_or_default(),
+    };
+    let most = mappers.iter().map(|mapper| mapper.batch()).min();
+    let batch = usize::from(spec.packets.batch).min(most.unwrap_or(usize::MAX));
+    let workers = chains.len() + auxiliary.len();
+    let (capture, taps) = match &config.capture_out {
+        Some(path) => {
+            let (file, taps) = CaptureFile::create(path, workers)?;
+            (Some(file), taps)
+        }
+        None => (None, Vec::new()),
+    };
+    let (mut senders, windows) = windows(workers, reasons.len());
+    let helper_senders = senders.split_off(chains.len());
+    let start = clock.now() + LEAD;
+    let (dispatches, ends) = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
+    // Loads are averages over the epochs of core mappers, which last half the objective; but the server
+    // mapper is not to wait for a long one.
+    let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
+    let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
+    let connected =
+        server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
+    let (server, buckets) = connected.unzip();
+    let store = kept.as_ref().map(KeptRun::health);
+    let mut outfit = Outfit {
+        config: WorkerConfig {
+            slo: spec.slo.budget(),
+            window: config.window,
+            start,
+            batch,
+        },
+        clock: clock.clone(),
+        taps,
+        books: (0..workers).filter_map(|_| Some(notes?.book())).collect(),
+    };
+    let buckets: Vec<Buckets> = buckets.unwrap_or_default();
+    let kept_back = buckets.first().map(Buckets::kept);
+    let helpers = ends.into_iter().zip(helper_senders);
+    let helpers = outfit.helpers(port, &makers, helpers, kept_back);
+    let mut stores = Vec::new();
+    let workers = match attached {
+        Some(attached) => {
+            let chains = chains.into_iter().chain(behind).collect();
+            let parts = Parts::new(spec, chains, attached, config.seed);
+            outfit.external_worker(port, parts, pools, senders)
+        }
+        None => {
+            let kinds = (dispatches, buckets, kept.as_mut());
+            let equipment = chains.into_iter().zip(pools).zip(senders);
+            outfit.workers(port, equipment, kinds, &mut stores)?
+        }
+    };
+    let isolated = makers.isolated();
+    let watch = match makers.reconfigure() {
+        Some(reconfigure) if !isolated => Watch::new(reconfigure),
+        _ => Watch::new(Fixed::of(spec, isolated)),
+    };
+    let crew = Crew {
+        workers: config.cores.iter().copied().zip(workers).collect(),
+        helpers: auxiliary.iter().copied().zip(helpers).collect(),
+        server: server.map(|server| server.keeping(store)),
+        watch,
+        isolated,
+    };
+    let slo = (spec.slo.budget(), spec.slo.percentile);
+    let ledger = Ledger {
+        spec,
+        config,
+        clock,
+        start,
+        traffic: port.traffic().to_owned(),
+        duration: port.duration(),
+        reasons,
+        windows,
+        collector: Collector::new(slo, config.window, crew.workers.len() + auxiliary.len()),
+        capture,
+        kept,
+        stores,
+        makers,
+    };
+    Ok((crew, ledger))
+}
+
+/// Buffers that a worker may hold at a time: two batches, and what it keeps for others.
+fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&KeptRun>) -> u32 {
+    let batches = 2 * MAX_BATCH as u32;
+    let scaling = config.scaling.as_ref();
+    let handed = scaling.map_or(batches, |it| it.buffers.clamp(batches, MOST_BUFFERS));
+    let moving = if buckets_move { server::BUFFERS } else { 0 };
+    handed.max(moving) + kept.map_or(0, KeptRun::buffers)
+}
+
+/// What all workers and helpers have, or a piece of.
+struct Outfit {
+    config: WorkerConfig,
+    clock: Clock,
+    /// To record what is sent, if somebody wants it.
+    taps: Vec<CaptureTap>,
+    /// To note batches in, if somebody wants it.
+    books: Vec<Book>,
+}
+
+impl Outfit {
+    fn tapped<S: PortSender + ?Sized>(&mut self, mut sender: Box<S>) -> Box<S> {
+        if let Some(tap) = self.taps.pop() {
+            sender.capture(tap);
+        }
+        sender
+    }
+
+    fn helpers(
+        &mut self,
+        port: &mut dyn Port,
+        makers: &Makers,
+        ends: impl Iterator<Item = (HelperEnds, WindowSender)>,
+        kept_back: Option<Arc<KeptBack>>,
+    ) -> Vec<AuxiliaryWorker> {
+        let helper = |(ends, telemetry)| {
+            let sender = self.tapped(port.sender());
+            // SAFETY: parcels come from `Dispatch` only, which hands a flow's packets to one place at a
+            // time, after its last packets have come back through a ring from where it was before, and
+            // meanwhile runs none of them itself through the segments from which they go on there
+            // (`Backlog`, `Owner`). It activates every flow.
+            let chain = unsafe { makers.helper_instance() };
+            let (clock, config) = (self.clock.clone(), &self.config);
+            let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
+            if let Some(book) = self.books.pop() {
+                worker.note(book, self.config.start);
+            }
+            if let Some(kept_back) = &kept_back {
+                worker.know(Arc::clone(kept_back));
+            }
+            worker
+        };
+        ends.map(helper).collect()
+    }
+
+    /// The worker of a run with external functions: there is one.
+    fn external_worker(
+        &mut self,
+        port: &mut dyn Port,
+        parts: (Parts, BufferPool),
+        pools: Vec<BufferPool>,
+        senders: Vec<WindowSender>,
+    ) -> Vec<AnyWorker> {
+        let back = port.goes_back();
+        let queues = port.queues(self.config.start).into_iter();
+        let equipment = queues.zip(pools).zip(senders).next();
+        let worker = equipment.map(|((queue, pool), telemetry)| {
+            let (clock, config) = (self.clock.clone(), self.config.clone());
+            let queue = self.tapped(queue);
+            let worker = ExternalWorker::new(queue, parts, back, pool, clock, config, telemetry);
+            AnyWorker::External(Box::new(worker))
+        });
+        worker.into_iter().collect()
+    }
+
+    /// Workers that hand flows to helpers, let RSS buckets come and go, or keep flow state outside, by the `kinds`
+    /// of the run; the threads that speak to the store for them go to `stores`.
+    fn workers(
+        &mut self,
+        port: &mut dyn Port,
+        equipment: impl Iterator<Item = ((Chain, BufferPool), WindowSender)>,
+        (dispatches, buckets, mut kept): (Vec<Dispatch>, Vec<Buckets>, Option<&mut KeptRun>),
+        stores: &mut Vec<JoinHandle<()>>,
+    ) -> Result<Vec<AnyWorker>, RunError> {
+        let (mut dispatches, mut buckets) = (dispatches.into_iter(), buckets.into_iter());
+        let queues = port.queues(self.config.start).into_iter();
+        let worker = |(i, (queue, ((chain, pool), telemetry)))| {
+            let (clock, config) = (self.clock.clone(), self.config.clone());
+            let queue = self.tapped(queue);
+            let worker = Worker::new(queue, chain, pool, clock, config, telemetry);
+            let worker = worker.napping(port.naps());
+            let worker = with(worker, dispatches.next(), Worker::dispatching);
+            let worker = with(worker, buckets.next(), Worker::moving);
+            let worker = with(worker, self.books.pop(), Worker::noting);
+            let keeper = match &mut kept {
+                Some(kept) => {
+                    let (keeper, serve) = kept.connect();
+                    let thread = std::thread::Builder::new().name(format!("state-{i}"));
+                    stores.push(thread.spawn(serve).map_err(RunError::Thread)?);
+                    Some(keeper)
+                }
+                None => None,
+            };
+            let worker = with(worker, keeper, Worker::keeping);
+            Ok(AnyWorker::Ordinary(Box::new(worker)))
+        };
+        let equipped = queues.zip(equipment).enumerate();
+        equipped.map(worker).collect()
+    }
+}
+
+/// The worker, with this piece if there is one.
+fn with<T>(worker: Worker, piece: Option<T>, fit: impl FnOnce(Worker, T) -> Worker) -> Worker {
+    match piece {
+        Some(piece) => fit(worker, piece),
+        None => worker,
+    }
+}

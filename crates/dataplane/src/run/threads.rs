@@ -1,0 +1,205 @@
+//! The threads of a run, from their start to their end.
+
+use super::RunError;
+use crate::cores::{CoreError, pin_to};
+use crate::death::survive;
+use crate::external::ExternalWorker;
+use crate::port::Port;
+use crate::scaling::helper::AuxiliaryWorker;
+use crate::scaling::server::Server;
+use crate::watch::{News, Watch};
+use crate::worker::{Finished, Worker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+use tailwater_handover::priority::Priority;
+use tailwater_isolation::server::PRIORITY;
+use tailwater_net::Nanos;
+
+/// The real-time priority of helpers: above ordinary programs, below all others.
+const HELPER_PRIORITY: u8 = 1;
+
+/// The server mapper's thread.
+const SERVER_MAPPER: &str = "server-mapper";
+
+/// The thread that watches files.
+const WATCH: &str = "watch";
+
+/// Who works in a run, ready to.
+pub(super) struct Crew {
+    /// With their cores.
+    pub(super) workers: Vec<(usize, AnyWorker)>,
+    /// With their cores.
+    pub(super) helpers: Vec<(usize, AuxiliaryWorker)>,
+    pub(super) server: Option<Server>,
+    pub(super) watch: Watch,
+    /// Whether functions take turns with the workers in processes of their own.
+    pub(super) isolated: bool,
+}
+
+/// A worker, with or without external functions.
+pub(super) enum AnyWorker {
+    Ordinary(Box<Worker>),
+    External(Box<ExternalWorker>),
+}
+
+/// What is left of the crew.
+pub(super) struct Ended {
+    /// Workers and helpers, with their threads' names.
+    pub(super) workers: Vec<(String, Finished)>,
+    /// What the server mapper counted: decisions, and moves.
+    pub(super) decided: [u64; 2],
+    /// The other threads that panicked, with what they said.
+    pub(super) deaths: Vec<(String, String)>,
+}
+
+/// Flags that threads look at.
+#[derive(Default)]
+struct Flags {
+    /// A thread cannot start, or died: workers end.
+    failed: AtomicBool,
+    /// All workers have ended: the others do, too.
+    over: AtomicBool,
+}
+
+impl Flags {
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Crew {
+    /// Runs until the port ends or `stop` is set. Until `look` says that all workers have ended it is called over and over,
+    /// with what is new of files. A port's first packet comes at `start`.
+    ///
+    /// # Errors
+    /// If a thread cannot start or get to its core; the others have ended then.
+    pub(super) fn run(
+        self,
+        port: &dyn Port,
+        start: Nanos,
+        stop: &AtomicBool,
+        mut look: impl FnMut(&News) -> bool,
+    ) -> Result<Ended, RunError> {
+        let (flags, news) = (Flags::default(), News::default());
+        std::thread::scope(|scope| {
+            let mut threads = Threads {
+                scope,
+                flags: &flags,
+                error: None,
+            };
+            let (flags, news) = (&flags, &news);
+            let isolated = self.isolated;
+            let mut workers = Vec::new();
+            for (core, worker) in self.workers {
+                let stopped =
+                    || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
+                workers.extend(threads.pinned(("worker", core), move || {
+                    // As that of the processes with which it takes turns.
+                    let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
+                    match worker {
+                        AnyWorker::Ordinary(it) => it.run_among_others(stopped, &flags.failed),
+                        AnyWorker::External(it) => it.run(stopped, &flags.failed),
+                    }
+                }));
+            }
+            for (core, helper) in self.helpers {
+                workers.extend(threads.pinned(("helper", core), move || {
+                    // It sleeps when it has nothing to do; when it has, it goes before others.
+                    let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
+                    helper.run(&flags.failed)
+                }));
+            }
+            let (server, watch) = (self.server, self.watch);
+            let server = server.and_then(|server| {
+                threads.surviving(SERVER_MAPPER, move || server.run(port, start, &flags.over))
+            });
+            let watch = threads.surviving(WATCH, move || watch.run(news, &flags.over));
+            let error = threads.error;
+            while !look(news) {}
+            flags.over.store(true, Ordering::Relaxed);
+            let mut deaths = Vec::new();
+            if let Some(Err(message)) = watch.map(join) {
+                deaths.push((WATCH.to_owned(), message));
+            }
+            let decided = server.map_or(Ok([0; 2]), join);
+            let decided = decided.unwrap_or_else(|message| {
+                deaths.push((SERVER_MAPPER.to_owned(), message));
+                [0; 2]
+            });
+            let workers = workers.into_iter();
+            let workers = workers.map(|(name, thread)| Ok((name, join(thread)?)));
+            let workers = workers.collect::<Result<Vec<_>, CoreError>>();
+            match error {
+                Some(error) => Err(error),
+                None => Ok(Ended {
+                    workers: workers?,
+                    decided,
+                    deaths,
+                }),
+            }
+        })
+    }
+}
+
+/// Starts threads, until one cannot start.
+struct Threads<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    flags: &'scope Flags,
+    error: Option<RunError>,
+}
+
+/// A thread of a worker's, with its name.
+type WorkerThread<'scope> = (
+    String,
+    ScopedJoinHandle<'scope, Result<Finished, CoreError>>,
+);
+
+impl<'scope> Threads<'scope, '_> {
+    fn start<T: Send + 'scope>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> Option<ScopedJoinHandle<'scope, T>> {
+        if self.error.is_some() {
+            return None;
+        }
+        let thread = Builder::new().name(name.to_owned());
+        let thread = thread.spawn_scoped(self.scope, work);
+        let thread = thread.inspect_err(|_| self.flags.fail());
+        thread
+            .map_err(|source| self.error = Some(RunError::Thread(source)))
+            .ok()
+    }
+
+    /// A thread on a core of its own.
+    fn pinned(
+        &mut self,
+        (kind, core): (&str, usize),
+        work: impl FnOnce() -> Finished + Send + 'scope,
+    ) -> Option<WorkerThread<'scope>> {
+        let (name, flags) = (format!("{kind}-{core}"), self.flags);
+        let thread = self.start(&name, move || {
+            pin_to(core).inspect_err(|_| flags.fail())?;
+            Ok(work())
+        });
+        thread.map(|thread| (name, thread))
+    }
+
+    /// A thread whose panic is told.
+    fn surviving<T: Send + 'scope>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> Option<ScopedJoinHandle<'scope, Result<T, String>>> {
+        let flags = self.flags;
+        self.start(name, move || survive(work).inspect_err(|_| flags.fail()))
+    }
+}
+
+/// Wakes the thread, should it sleep until there is something to do, and waits for its end.
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.thread().unpark();
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
