@@ -124,11 +124,10 @@ impl Asker {
         }
         let rules = Arc::clone(&self.rules);
         self.candidates.clear();
+        let ports = self.port_group(&rules, subject, connection);
         let candidates = &mut self.candidates;
         for group in rules.groups(place, subject.direction) {
-            if let Some(bytes) = unit.get(group.buffer) {
-                group.find(bytes, 0, |rule| candidates.add(rule));
-            }
+            group.search(unit, 0, ports, |rule| candidates.add(rule));
         }
         let (ends, flags) = (subject.ends(), subject.flags());
         rules.unfiltered(place, ends, flags, |rule| candidates.add(rule));
@@ -150,16 +149,30 @@ impl Asker {
         let rules = Arc::clone(&self.rules);
         side.renew(self.version);
         self.candidates.clear();
+        let ports = self.port_group(&rules, subject, connection);
         let candidates = &mut self.candidates;
         for group in rules.groups(place, subject.direction) {
-            if let Some(bytes) = unit.get(group.buffer) {
-                group.find(bytes, fresh, |rule| candidates.add(rule));
-            }
+            group.search(unit, fresh, ports, |rule| candidates.add(rule));
         }
         side.pending().iter().for_each(|rule| candidates.add(*rule));
         let (ends, flags) = (subject.ends(), subject.flags());
         rules.unfiltered(place, ends, flags, |rule| candidates.add(rule));
         self.settle(&rules, unit, subject, connection, Some(side));
+    }
+
+    /// The group that a connection's ports are of, found once for a connection and rules.
+    #[inline]
+    fn port_group(
+        &self,
+        rules: &RuleSet,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) -> u8 {
+        connection.port_group(self.version).unwrap_or_else(|| {
+            let group = rules.port_group(&subject.key, subject.direction);
+            connection.set_port_group(self.version, group);
+            group
+        })
     }
 
     /// Asks the candidates.

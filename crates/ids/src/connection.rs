@@ -31,7 +31,10 @@ pub struct Connection {
     flags: u16,
     /// The protocol above: an [`App`], or 0.
     app: u8,
-    pad: u8,
+    /// One more than the group that its ports are of, by the rules below; or 0.
+    port_group: u8,
+    /// The number of the rules by which that is so.
+    rules: u32,
 }
 
 /// Something was seen.
@@ -109,6 +112,19 @@ impl Connection {
 
     pub(crate) fn set_app(&mut self, app: Option<App>) {
         self.app = app.map_or(0, |app| app as u8);
+    }
+
+    /// The group that its ports are of by the rules of this number, if it was noted.
+    #[inline]
+    pub(crate) fn port_group(&self, rules: u32) -> Option<u8> {
+        match self.rules == rules {
+            true => self.port_group.checked_sub(1),
+            false => None,
+        }
+    }
+
+    pub(crate) fn set_port_group(&mut self, rules: u32, group: u8) {
+        (self.rules, self.port_group) = (rules, group + 1);
     }
 
     /// The memory of its streams.

@@ -3,7 +3,9 @@
 
 use crate::buffer::BufferKey;
 use crate::dense::Dense;
-use crate::literal::Literals;
+use crate::literal::{Literals, Strings};
+use crate::port_groups::GroupSet;
+use crate::unit::Unit;
 use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::{Anchored, nfa};
 use std::collections::HashMap;
@@ -12,6 +14,11 @@ use std::collections::HashMap;
 /// a tenth of the time.
 const DENSE: usize = 1 << 15;
 
+/// Strings of all sets that are looked for in connections of some ports, at most: so many, and so many times those of all
+/// connections.
+const SET_STRINGS: usize = 1 << 14;
+const SET_TIMES: usize = 8;
+
 /// An automaton for all patterns, letters in lower case.
 #[derive(Debug)]
 enum Automaton {
@@ -19,47 +26,71 @@ enum Automaton {
     Sparse(Box<nfa::contiguous::NFA>),
 }
 
-/// Rules of one buffer, by a content of each.
+/// A rule with the content that stands for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) rule: u32,
+    /// In lower case.
+    pub(crate) content: Vec<u8>,
+    /// Which of the buffers it must be in.
+    pub(crate) buffer: usize,
+    /// The connections that the rule is about, by ports.
+    pub(crate) ports: GroupSet,
+}
+
+/// Rules of one buffer, or of a few that most often are the same bytes, by a content of each.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The buffer.
-    pub(crate) buffer: BufferKey,
-    literals: Literals,
+    buffers: Vec<BufferKey>,
+    strings: Strings,
+    /// All strings, and then some of them.
+    literals: Vec<Literals>,
+    /// For connections of each group by ports, which of these are looked for; without, all.
+    by_ports: Vec<u8>,
     /// For bytes that are made to cost much with [`Literals`].
     automaton: Automaton,
     /// Bytes of the longest pattern.
     longest: usize,
     /// For each pattern, where its rules end; they begin where those of the one in front end.
     ends: Vec<u32>,
-    rules: Vec<u32>,
+    /// Rules, with a bit for the buffer.
+    rules: Vec<(u32, u8)>,
 }
 
 impl Group {
-    /// Rules with a content each, letters of which may be of either case.
+    /// Rules with a content each, letters of which may be of either case, and what groups by ports there are, with how
+    /// much each counts.
     ///
     /// # Errors
     /// The patterns are too many.
-    pub(crate) fn new(buffer: BufferKey, rules: &[(u32, Vec<u8>)]) -> Result<Group, String> {
-        Group::with_limit(buffer, rules, DENSE)
+    pub(crate) fn new(
+        buffers: Vec<BufferKey>,
+        wanted: Vec<Wanted>,
+        ports: &[(u8, u64)],
+    ) -> Result<Group, String> {
+        Group::with_limit(buffers, wanted, ports, DENSE)
     }
 
     /// The same with another limit for a table of all.
     fn with_limit(
-        buffer: BufferKey,
-        rules: &[(u32, Vec<u8>)],
+        buffers: Vec<BufferKey>,
+        wanted: Vec<Wanted>,
+        ports: &[(u8, u64)],
         dense: usize,
     ) -> Result<Group, String> {
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
         let mut patterns: Vec<Vec<u8>> = Vec::new();
-        let mut of: Vec<Vec<u32>> = Vec::new();
-        for (rule, content) in rules {
-            let pattern = content.to_ascii_lowercase();
-            let place = *places.entry(pattern).or_insert_with_key(|pattern| {
+        let mut of: Vec<Vec<(u32, u8)>> = Vec::new();
+        let mut may_match: Vec<GroupSet> = Vec::new();
+        for one in wanted {
+            let place = *places.entry(one.content).or_insert_with_key(|pattern| {
                 patterns.push(pattern.clone());
                 of.push(Vec::new());
+                may_match.push(GroupSet::default());
                 of.len() - 1
             });
-            of[place].push(*rule);
+            of[place].push((one.rule, 1 << one.buffer));
+            may_match[place].add(&one.ports);
         }
         let bytes: usize = patterns.iter().map(Vec::len).sum();
         let automaton = match bytes <= dense {
@@ -72,9 +103,13 @@ impl Group {
             *end += rules.len() as u32;
             Some(*end)
         });
+        let strings = Strings::new(&patterns);
+        let (literals, by_ports) = by_ports(&strings, &may_match, ports);
         Ok(Group {
-            buffer,
-            literals: Literals::new(&patterns),
+            buffers,
+            strings,
+            literals,
+            by_ports,
             automaton: automaton.map_err(|error| error.to_string())?,
             longest: patterns.iter().map(Vec::len).max().unwrap_or(0),
             ends: ends.collect(),
@@ -82,17 +117,52 @@ impl Group {
         })
     }
 
-    /// Runs `each` on the rules whose content is among the bytes and ends behind the first `from` of them, perhaps several
-    /// times.
+    /// Runs `each` on the rules whose content is in their buffer, and ends behind its first `from` bytes, perhaps several
+    /// times; among them all that are about connections of a group by ports. Buffers that are the same bytes are gone over
+    /// once.
     #[inline]
-    pub(crate) fn find(&self, bytes: &[u8], from: usize, mut each: impl FnMut(u32)) {
-        let mut all = |pattern: u32| self.rules_of(pattern).iter().for_each(|rule| each(*rule));
-        if !self.literals.find(bytes, from, &mut all) {
-            self.find_at_any_cost(bytes, from, all);
+    pub(crate) fn search(
+        &self,
+        unit: &Unit<'_>,
+        from: usize,
+        ports: u8,
+        mut each: impl FnMut(u32),
+    ) {
+        let mut done = 0u8;
+        for (i, buffer) in self.buffers.iter().enumerate() {
+            let Some(bytes) = unit.get(*buffer) else {
+                continue;
+            };
+            if done >> i & 1 != 0 {
+                continue;
+            }
+            let mut same = 1u8 << i;
+            for (j, other) in self.buffers.iter().enumerate().skip(i + 1) {
+                let other = unit.get(*other);
+                same |= u8::from(other.is_some_and(|other| std::ptr::eq(other, bytes))) << j;
+            }
+            done |= same;
+            self.find(bytes, from, ports, |pattern| {
+                for (rule, buffer) in self.rules_of(pattern) {
+                    if buffer & same != 0 {
+                        each(*rule);
+                    }
+                }
+            });
         }
     }
 
-    /// The same by the automaton, and patterns.
+    /// Runs `each` on patterns.
+    #[inline]
+    fn find(&self, bytes: &[u8], from: usize, ports: u8, mut each: impl FnMut(u32)) {
+        let which = self.by_ports.get(usize::from(ports));
+        let literals = &self.literals[which.map_or(0, |which| usize::from(*which))];
+        if !literals.find(&self.strings, (bytes, from), &mut each) {
+            self.find_at_any_cost(bytes, from, each);
+        }
+    }
+
+    /// The same by the automaton, all patterns.
     #[cold]
     fn find_at_any_cost(&self, bytes: &[u8], from: usize, mut each: impl FnMut(u32)) {
         let (from, whole) = (from.min(bytes.len()), bytes);
@@ -116,7 +186,7 @@ impl Group {
 
     /// The rules that a pattern stands for.
     #[inline]
-    fn rules_of(&self, pattern: u32) -> &[u32] {
+    fn rules_of(&self, pattern: u32) -> &[(u32, u8)] {
         let pattern = pattern as usize;
         let from = pattern.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.rules[from as usize..self.ends[pattern] as usize]
@@ -128,8 +198,62 @@ impl Group {
             Automaton::Dense(table) => table.memory_bytes(),
             Automaton::Sparse(automaton) => automaton.memory_usage(),
         };
-        automaton + self.literals.memory_bytes() + 4 * (self.ends.len() + self.rules.len())
+        let literals: usize = self.literals.iter().map(Literals::memory_bytes).sum();
+        let rules = 4 * self.ends.len() + size_of_val(&self.rules[..]);
+        automaton + literals + self.strings.memory_bytes() + rules
     }
+}
+
+/// Strings that are looked for, all first, and for each group by ports which are: only some, where that are many fewer, as
+/// long as those of all such sets together are within bounds. Those of groups that count most come first.
+fn by_ports(
+    strings: &Strings,
+    may_match: &[GroupSet],
+    ports: &[(u8, u64)],
+) -> (Vec<Literals>, Vec<u8>) {
+    let all: Vec<u32> = (0..strings.len() as u32).collect();
+    let mut literals = vec![Literals::new(strings, &all)];
+    // Groups by the strings that are looked for in them. Few sets of groups are different.
+    let mut kinds: HashMap<GroupSet, usize> = HashMap::new();
+    for groups in may_match {
+        *kinds.entry(*groups).or_default() += 1;
+    }
+    let kinds: Vec<(GroupSet, usize)> = kinds.into_iter().collect();
+    let mut alike: HashMap<Vec<bool>, (u64, Vec<u8>)> = HashMap::new();
+    for &(group, weight) in ports {
+        let kinds = kinds.iter().map(|(groups, _)| groups.contains(group));
+        let (sum, groups) = alike.entry(kinds.collect()).or_default();
+        *sum = sum.saturating_add(weight);
+        groups.push(group);
+    }
+    let sets = alike.into_iter().map(|(has, (weight, groups))| {
+        let sizes = kinds.iter().zip(has).filter(|(_, has)| *has);
+        let size: usize = sizes.map(|((_, size), _)| size).sum();
+        (size, weight, groups)
+    });
+    let mut sets: Vec<_> = sets
+        .filter(|(size, ..)| 4 * size <= 3 * all.len())
+        .collect();
+    sets.sort_unstable_by_key(|(size, weight, groups)| {
+        let saved = weight.saturating_mul((all.len() - size) as u64);
+        (std::cmp::Reverse(saved), groups[0])
+    });
+    let mut left = SET_STRINGS + SET_TIMES * all.len();
+    let mut by_ports = Vec::new();
+    for (size, _, groups) in sets {
+        if size > left || literals.len() > usize::from(u8::MAX) {
+            continue;
+        }
+        left -= size;
+        let some = all.iter().copied();
+        let some = some.filter(|string| may_match[*string as usize].contains(groups[0]));
+        by_ports.resize(usize::from(u8::MAX), 0);
+        for group in &groups {
+            by_ports[usize::from(*group)] = literals.len() as u8;
+        }
+        literals.push(Literals::new(strings, &some.collect::<Vec<u32>>()));
+    }
+    (literals, by_ports)
 }
 
 /// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
@@ -199,36 +323,72 @@ impl Candidates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::PortSet;
+    use crate::buffer::Buffer;
+    use crate::port_groups::PortGroups;
+    use crate::rule::Direction;
     use proptest::prelude::*;
 
     proptest! {
-        /// However bytes are cut, by whatever means, what is found is what a plain search finds.
+        /// However bytes are cut, by whatever means, in whichever buffer, what is found is what a plain search finds, but for
+        /// rules about other ports.
         #[test]
         fn a_group_finds_every_content(
-            contents in prop::collection::vec("[abAB]{1,4}|[abAB]{4,12}|[a-zA-Z0-9 \\x00@\\[`{]{1,3}", 1..200),
+            contents in prop::collection::vec(("[abAB]{1,4}|[abAB]{4,12}|[a-zA-Z0-9 \\x00@\\[`{]{1,3}", 0usize..3, 0usize..4), 1..200),
             text in "[abABc]{0,60}|[abAB]{0,300}|[a-zA-Z0-9 \\x00@\\[`{]{0,60}",
             cut in 0usize..300,
             dense in any::<bool>(),
+            same in any::<bool>(),
         ) {
-            let rules: Vec<(u32, Vec<u8>)> = contents.iter().enumerate().map(|(i, c)| (i as u32, c.clone().into_bytes())).collect();
-            let group = Group::with_limit(BufferKey::PAYLOAD, &rules, if dense { 100_000 } else { 0 }).unwrap();
+            // Rules of either of two buffers; some are about connections of group 0 only, some of group 1.
+            let group_sets = {
+                let header = |port| crate::port_groups::tests::header(PortSet::all(), PortSet::from_to(port, port), false);
+                let headers = [header(80), header(443)];
+                let groups = PortGroups::new(headers.iter().map(|header| (header, &[Direction::ToServer][..])));
+                let [web, tls] = [0, 1].map(|i| groups.may_match(&headers[i], Direction::ToServer));
+                let numbers = [80, 443].map(|port| groups.of(port, 40_000));
+                (groups, [GroupSet::ALL, web, tls], numbers)
+            };
+            let (groups, sets, numbers) = group_sets;
+            let wanted: Vec<Wanted> = (0..).zip(&contents).map(|(rule, (content, buffer, set))| Wanted {
+                rule,
+                content: content.to_ascii_lowercase().into_bytes(),
+                buffer: (*buffer).min(1),
+                ports: sets[(*set).min(2)],
+            }).collect();
+            let (one, other) = (BufferKey::from(Buffer::FileData), BufferKey::from(Buffer::ResponseBody));
+            let ports: Vec<(u8, u64)> = groups.all().collect();
+            let group = Group::with_limit(vec![one, other], wanted.clone(), &ports, if dense { 100_000 } else { 0 }).unwrap();
             let cut = cut.min(text.len());
-            let mut candidates = Candidates::new(rules.len());
-            for (text, from) in [(&text[..], cut), (&text[..cut], 0)] {
+            let mut candidates = Candidates::new(wanted.len());
+            for ((text, from), port) in [(&text[..], cut), (&text[..cut], 0)].into_iter().zip(numbers) {
                 let lower = text.to_ascii_lowercase();
-                let expected: Vec<u32> = rules.iter().filter(|(_, c)| {
-                    let content = String::from_utf8_lossy(c).to_ascii_lowercase();
-                    lower.rfind(&content).is_some_and(|at| at + content.len() > from)
-                }).map(|(i, _)| *i).collect();
+                let reversed: Vec<u8> = lower.bytes().rev().collect();
+                let mut unit = Unit::new();
+                unit.set(one, text.as_bytes());
+                unit.set(other, if same { text.as_bytes() } else { &reversed });
+                let is_in = |one: &Wanted| {
+                    let bytes = if same || one.buffer == 0 { lower.as_bytes() } else { &reversed };
+                    let mut places = bytes.windows(one.content.len()).enumerate();
+                    places.any(|(at, found)| at + found.len() > from && found == one.content)
+                };
+                let is_wanted = |one: &&Wanted| one.ports.contains(port) && is_in(one);
+                let expected: Vec<u32> = wanted.iter().filter(is_wanted).map(|one| one.rule).collect();
                 candidates.clear();
-                group.find(text.as_bytes(), from, |rule| candidates.add(rule));
+                group.search(&unit, from, port, |rule| candidates.add(rule));
                 candidates.order();
+                prop_assert!(candidates.rules.iter().all(|rule| is_in(&wanted[*rule as usize])));
+                let about = |rule: &u32| wanted[*rule as usize].ports.contains(port);
+                candidates.rules.retain(about);
                 prop_assert_eq!(&candidates.rules, &expected);
                 candidates.clear();
-                group.find_at_any_cost(text.as_bytes(), from, |pattern| {
-                    group.rules_of(pattern).iter().for_each(|rule| candidates.add(*rule));
+                let mut unit_of_one = |bytes: &[u8], bit: u8| group.find_at_any_cost(bytes, from, |pattern| {
+                    group.rules_of(pattern).iter().filter(|(_, buffer)| buffer & bit != 0).for_each(|(rule, _)| candidates.add(*rule));
                 });
+                unit_of_one(text.as_bytes(), 1);
+                unit_of_one(if same { text.as_bytes() } else { &reversed }, 2);
                 candidates.order();
+                candidates.rules.retain(about);
                 prop_assert_eq!(&candidates.rules, &expected);
             }
         }

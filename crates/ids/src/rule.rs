@@ -134,6 +134,17 @@ pub struct Flow {
     pub stream: Option<bool>,
 }
 
+impl Flow {
+    /// The ways that packets may go.
+    pub fn directions(&self) -> &'static [Direction] {
+        match self.direction {
+            Some(Direction::ToServer) => &[Direction::ToServer],
+            Some(Direction::ToClient) => &[Direction::ToClient],
+            None => &[Direction::ToServer, Direction::ToClient],
+        }
+    }
+}
+
 /// Flags of a TCP header that a test is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlagsTest {

@@ -1,15 +1,16 @@
 //! Rules, ready to be asked: sorted by when and of what they are to be asked.
 
-use crate::address::AddressSet;
-use crate::address_index::AddressIndex;
 use crate::buffer::{Buffer, BufferKey, Moment};
 use crate::evaluate::Checks;
+use crate::port_groups::PortGroups;
 use crate::prefilter::Group;
 use crate::rule::{
     App, Bit, Direction, Field, FlagsMode, FlagsTest, PacketTest, Protocol, Rule, Test,
 };
+use crate::station::{Station, Waiting, fast_content};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use tailwater_net::{FlowKey, protocol};
 
 /// When rules are asked, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +48,24 @@ pub(crate) enum Place {
 
 impl Place {
     pub(crate) const COUNT: usize = Place::DnsQuery as usize + 1;
+
+    /// What packets there are of, if of one protocol only.
+    fn transport(self) -> Transport {
+        match self {
+            Place::FlowStart | Place::PacketOther | Place::DnsQuery => Transport::Any,
+            Place::PacketUdp => Transport::Udp,
+            Place::PacketIcmp => Transport::Icmp,
+            Place::PacketTcp
+            | Place::StreamToServer
+            | Place::StreamToClient
+            | Place::Request
+            | Place::RequestBody
+            | Place::Response
+            | Place::ResponseBody
+            | Place::ClientHello
+            | Place::Certificate => Transport::Tcp,
+        }
+    }
 
     /// Where new bytes of a stream are looked at.
     pub(crate) fn stream(direction: Direction) -> Place {
@@ -109,35 +128,19 @@ pub(crate) enum Transport {
     TcpOrUdp,
 }
 
-/// Rules that no content stands for.
-#[derive(Debug)]
-struct Unfiltered {
-    plain: Vec<u32>,
-    /// Of packets of TCP, by flags; otherwise empty.
-    by_flags: Vec<Vec<u32>>,
-    by_source: AddressIndex,
-    by_destination: AddressIndex,
-}
-
-/// Rules that are asked in one place.
-#[derive(Debug)]
-struct Station {
-    /// For bytes to a server, and to a client.
-    groups: [Vec<Group>; 2],
-    unfiltered: Unfiltered,
-}
-
 /// Rules, ready to be asked.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) signatures: Vec<Signature>,
     stations: Vec<Station>,
     of_streams: bool,
+    tcp_ports: PortGroups,
+    udp_ports: PortGroups,
 }
 
 /// Why rules cannot be made ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleSetError(String);
+pub struct RuleSetError(pub(crate) String);
 
 impl std::fmt::Display for RuleSetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -147,9 +150,6 @@ impl std::fmt::Display for RuleSetError {
 
 impl std::error::Error for RuleSetError {}
 
-/// Flags that lists are kept for: those without ECE and CWR.
-const FLAGS: usize = 0x3f;
-
 impl RuleSet {
     /// Makes rules ready. Their order is the one in which they are asked, but for what they do: first those that let
     /// pass, then those that drop; those that note something in front of those that ask for it.
@@ -158,21 +158,27 @@ impl RuleSet {
     /// There are more names of bits, or contents, than can be told apart.
     pub fn new(mut rules: Vec<Rule>, names: &mut BitNames) -> Result<RuleSet, RuleSetError> {
         rules.sort_by_key(|rule| (rule.header.action, rank(rule)));
+        let all_places: Vec<Vec<Place>> = rules.iter().map(places).collect();
+        let tcp_ports = port_groups(&rules, &all_places, Transport::Tcp);
+        let udp_ports = port_groups(&rules, &all_places, Transport::Udp);
+        let ports_in = |place: Place| match place.transport() {
+            Transport::Tcp => Some(&tcp_ports),
+            Transport::Udp => Some(&udp_ports),
+            _ => None,
+        };
         let mut waiting: BTreeMap<Place, Waiting> = BTreeMap::new();
         let mut signatures = Vec::with_capacity(rules.len());
-        for (i, rule) in rules.into_iter().enumerate() {
-            for place in places(&rule) {
-                waiting
-                    .entry(place)
-                    .or_default()
-                    .add(i as u32, &rule, place);
+        for (i, (rule, places)) in rules.into_iter().zip(all_places).enumerate() {
+            for place in places {
+                let waiting = waiting.entry(place).or_default();
+                waiting.add(i as u32, &rule, place, ports_in(place));
             }
             signatures.push(Signature::new(rule, names)?);
         }
         let mut stations = Vec::with_capacity(Place::COUNT);
         for place in ALL {
             let waiting = waiting.remove(&place).unwrap_or_default();
-            stations.push(waiting.station(place, &signatures)?);
+            stations.push(waiting.station(place, &signatures, ports_in(place))?);
         }
         let of_streams = ALL[Place::StreamToServer as usize..]
             .iter()
@@ -181,6 +187,8 @@ impl RuleSet {
             signatures,
             stations,
             of_streams,
+            tcp_ports,
+            udp_ports,
         })
     }
 
@@ -207,6 +215,19 @@ impl RuleSet {
         groups.flatten().map(Group::memory_bytes).sum()
     }
 
+    /// The group that a connection's ports are of, for what is looked for in its packets.
+    pub(crate) fn port_group(&self, key: &FlowKey, direction: Direction) -> u8 {
+        let (server, client) = match direction {
+            Direction::ToServer => (key.destination_port(), key.source_port()),
+            Direction::ToClient => (key.source_port(), key.destination_port()),
+        };
+        match key.protocol() {
+            protocol::TCP => self.tcp_ports.of(server, client),
+            protocol::UDP => self.udp_ports.of(server, client),
+            _ => 0,
+        }
+    }
+
     /// The contents that are looked for in a place.
     #[inline]
     pub(crate) fn groups(&self, place: Place, direction: Direction) -> &[Group] {
@@ -228,9 +249,7 @@ impl RuleSet {
     /// Whether a rule is asked in a place about packets without payload, if they have these TCP flags.
     #[inline]
     pub(crate) fn asks_without_bytes(&self, place: Place, flags: u8) -> bool {
-        let unfiltered = &self.stations[place as usize].unfiltered;
-        let by_flags = unfiltered.by_flags.get(usize::from(flags) & FLAGS);
-        !unfiltered.plain.is_empty() || by_flags.is_some_and(|rules| !rules.is_empty())
+        self.stations[place as usize].unfiltered.has_for(flags)
     }
 
     /// Runs `each` on the rules of a place that could match whatever the bytes are.
@@ -238,20 +257,13 @@ impl RuleSet {
     pub(crate) fn unfiltered(
         &self,
         place: Place,
-        [source, destination]: [IpAddr; 2],
+        ends: [IpAddr; 2],
         flags: u8,
-        mut each: impl FnMut(u32),
+        each: impl FnMut(u32),
     ) {
+        let of_flow = place == Place::FlowStart;
         let unfiltered = &self.stations[place as usize].unfiltered;
-        let mut all = |rules: &[u32]| rules.iter().for_each(|rule| each(*rule));
-        all(&unfiltered.plain);
-        if let Some(rules) = unfiltered.by_flags.get(usize::from(flags) & FLAGS) {
-            all(rules);
-        }
-        if place == Place::FlowStart {
-            all(unfiltered.by_source.find(source));
-            all(unfiltered.by_destination.find(destination));
-        }
+        unfiltered.each(of_flow.then_some(ends), flags, each);
     }
 }
 
@@ -378,129 +390,14 @@ fn places(rule: &Rule) -> Vec<Place> {
     }
 }
 
-/// The content that stands for a rule in a place, with its buffer.
-fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
-    let parts = rule.parts.iter();
-    let contents = parts.flat_map(|part| {
-        part.tests.iter().filter_map(|test| match test {
-            Test::Content(content) if !content.negated => Some((part.buffer, content)),
-            _ => None,
-        })
+/// The groups of a protocol's connections, by the rules about packets and streams of it.
+fn port_groups(rules: &[Rule], places: &[Vec<Place>], of: Transport) -> PortGroups {
+    let of_protocol = rules.iter().zip(places).filter(|(_, places)| {
+        let mut places = places.iter();
+        places.any(|place| place.transport() == of)
     });
-    // The rule's own wish first, then what is of a message, then the longest.
-    let best = contents.max_by_key(|(buffer, content)| {
-        let of_message = buffer.buffer != Buffer::Payload;
-        (content.fast, of_message, content.bytes.len())
-    });
-    best.map(|(buffer, content)| (buffer, &content.bytes[..]))
-}
-
-/// Whether a rule could match in a place about bytes of a direction.
-fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
-    let of_place = match place {
-        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => {
-            Some(Direction::ToServer)
-        }
-        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => {
-            Some(Direction::ToClient)
-        }
-        _ => None,
-    };
-    let other = |wanted: Option<Direction>| wanted.is_some_and(|wanted| wanted != direction);
-    !other(of_place) && !other(rule.flow.direction)
-}
-
-/// Rules of each buffer, with the content that stands for each.
-type ByBuffer = BTreeMap<BufferKey, Vec<(u32, Vec<u8>)>>;
-
-/// Rules of a place while all are gone through.
-#[derive(Debug, Default)]
-struct Waiting {
-    /// For bytes to a server, and to a client.
-    by_buffer: [ByBuffer; 2],
-    unfiltered: Vec<u32>,
-}
-
-impl Waiting {
-    fn add(&mut self, rule: u32, of: &Rule, place: Place) {
-        match fast_content(of) {
-            Some((buffer, content)) if place != Place::FlowStart => {
-                for direction in [Direction::ToServer, Direction::ToClient] {
-                    if goes(of, place, direction) {
-                        let groups = &mut self.by_buffer[direction.index()];
-                        let group = groups.entry(buffer).or_default();
-                        group.push((rule, content.to_vec()));
-                    }
-                }
-            }
-            _ => self.unfiltered.push(rule),
-        }
-    }
-
-    fn station(self, place: Place, signatures: &[Signature]) -> Result<Station, RuleSetError> {
-        let ready = |rules: ByBuffer| {
-            let groups = rules
-                .iter()
-                .map(|(buffer, rules)| Group::new(*buffer, rules));
-            groups
-                .collect::<Result<Vec<Group>, _>>()
-                .map_err(RuleSetError)
-        };
-        let [to_server, to_client] = self.by_buffer;
-        Ok(Station {
-            groups: [ready(to_server)?, ready(to_client)?],
-            unfiltered: Unfiltered::new(&self.unfiltered, place, signatures),
-        })
-    }
-}
-
-impl Station {
-    #[inline]
-    fn is_asked(&self) -> bool {
-        self.groups.iter().any(|groups| !groups.is_empty()) || !self.unfiltered.is_empty()
-    }
-}
-
-impl Unfiltered {
-    fn new(rules: &[u32], place: Place, signatures: &[Signature]) -> Unfiltered {
-        let mut plain = Vec::new();
-        let mut by_flags = match place {
-            Place::PacketTcp => vec![Vec::new(); FLAGS + 1],
-            _ => Vec::new(),
-        };
-        let (mut sources, mut destinations): (Vec<(u32, &AddressSet)>, Vec<_>) = Default::default();
-        for &rule in rules {
-            let signature = &signatures[rule as usize];
-            let header = &signature.rule.header;
-            if place == Place::PacketTcp {
-                for (flags, rules) in by_flags.iter_mut().enumerate() {
-                    if signature.may_have_flags(flags as u8) {
-                        rules.push(rule);
-                    }
-                }
-            } else if place != Place::FlowStart || header.both_ways {
-                plain.push(rule);
-            } else if header.source.is_narrow() {
-                sources.push((rule, &*header.source));
-            } else if header.destination.is_narrow() {
-                destinations.push((rule, &*header.destination));
-            } else {
-                plain.push(rule);
-            }
-        }
-        Unfiltered {
-            plain,
-            by_flags,
-            by_source: AddressIndex::new(&sources),
-            by_destination: AddressIndex::new(&destinations),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        let flags = self.by_flags.iter().all(Vec::is_empty);
-        let addresses = self.by_source.is_empty() && self.by_destination.is_empty();
-        self.plain.is_empty() && flags && addresses
-    }
+    let filtered = of_protocol.filter(|(rule, _)| fast_content(rule).is_some());
+    PortGroups::new(filtered.map(|(rule, _)| (&rule.header, rule.flow.directions())))
 }
 
 impl Signature {
@@ -545,7 +442,7 @@ impl Signature {
     }
 
     /// Whether a packet with these flags can match, whatever its others are.
-    fn may_have_flags(&self, flags: u8) -> bool {
+    pub(crate) fn may_have_flags(&self, flags: u8) -> bool {
         let mut tests = self.rule.packet.iter().filter_map(|test| match test {
             PacketTest::Flags(test) => Some(test),
             _ => None,

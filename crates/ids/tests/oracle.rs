@@ -80,6 +80,22 @@ fn rule() -> impl Strategy<Value = (String, String)> {
     ]
 }
 
+/// Ports of what rules are about, with the arrow between. Connections here are from 40000 to 4711, datagrams from 7 to 8.
+fn ports() -> impl Strategy<Value = [&'static str; 3]> {
+    let set = || {
+        prop_oneof![
+            4 => Just("any"),
+            1 => Just("4711"),
+            1 => Just("40000"),
+            1 => Just("!4711"),
+            1 => Just("[1:8,4000:5000]"),
+            1 => Just("[7,4712,30000:]"),
+            1 => Just("80"),
+        ]
+    };
+    (set(), prop_oneof![3 => Just("->"), 1 => Just("<>")], set()).prop_map(|(a, b, c)| [a, b, c])
+}
+
 /// What ends say, the client's first.
 fn says() -> impl Strategy<Value = [Vec<u8>; 2]> {
     let body = "[abA]{0,8}";
@@ -106,14 +122,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     #[test]
     fn what_is_told_is_what_a_plain_evaluator_finds(
-        bodies in prop::collection::vec(rule(), 1..6),
+        bodies in prop::collection::vec((rule(), ports()), 1..6),
+        odd in prop_oneof![Just(0u32), 1..80u32],
         [client, server] in says(),
         cuts in prop::collection::vec((1usize..40, any::<bool>(), any::<bool>()), 40),
         datagram in "[abA]{0,20}",
     ) {
-        let text: String = bodies.iter().enumerate().map(|(i, (protocol, body))| {
-            format!("alert {protocol} any any -> any any ({body}sid:{};)\n", i + 1)
-        }).collect();
+        let text = bodies.iter().enumerate().map(|(i, ((protocol, body), [from, arrow, to]))| {
+            format!("alert {protocol} any {from} {arrow} any {to} ({body}sid:{};)\n", i + 1)
+        });
+        // More ports than are told apart, and contents of rules about other ones.
+        let others = (0..odd).map(|i| format!("alert tcp any {} -> any {} (content:\"ab\"; content:\"{i}\"; sid:{};)\n", 20_000 + 3 * (i % 9), 4_700 + i, 100 + i));
+        let text: String = text.chain(others).collect();
         let reader = tailwater_ids::language::Reader::new(&tailwater_ids::language::Variables::default());
         let parsed = reader.unwrap().read(&text);
         // Places that cannot be, such as within less than there are bytes, are mistakes.

@@ -41,21 +41,18 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
     /// The shortest strings that have so many grams.
     pub(super) const SHORTEST: usize = BYTES + STRIDE - 1;
 
-    /// For strings that are not shorter. `None` without strings.
-    pub(super) fn new<'a>(strings: impl Iterator<Item = (u32, &'a [u8])>) -> Option<Self> {
-        let strings: Vec<(u32, &[u8])> = strings.collect();
-        if strings.is_empty() {
-            return None;
-        }
+    /// Where the grams of each string begin, all of which are not shorter: those that are rare, and few strings share.
+    pub(super) fn choose<'a>(
+        strings: impl Iterator<Item = (u32, &'a [u8])> + Clone,
+    ) -> impl Iterator<Item = (u32, u32)> {
         // How many strings share grams, about.
         let mut counts = vec![0u32; 1 << COUNTS];
-        for (_, string) in &strings {
+        for (_, string) in strings.clone() {
             for gram in string[string.len().saturating_sub(REACH)..].windows(BYTES) {
                 counts[(mixed::<BYTES>(word(gram)) >> (64 - COUNTS)) as usize] += 1;
             }
         }
-        let (mut grams, mut reach) = (Vec::with_capacity(STRIDE * strings.len()), 0);
-        for (string, bytes) in &strings {
+        strings.filter_map(move |(string, bytes)| {
             let first = bytes.len().saturating_sub(REACH);
             let cost = |offset: &usize| {
                 let window = &bytes[*offset..offset + Self::SHORTEST];
@@ -66,19 +63,31 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
                 16 * shared.sum::<u32>() + common
             };
             let offsets = first..=bytes.len() - Self::SHORTEST;
-            let Some(chosen) = offsets.min_by_key(cost) else {
-                continue;
-            };
+            Some((string, offsets.min_by_key(cost)? as u32))
+        })
+    }
+
+    /// For some of the strings, none of which is shorter. `None` without strings.
+    pub(super) fn new(strings: &Strings, some: impl Iterator<Item = u32>) -> Option<Self> {
+        let (mut grams, mut reach) = (Vec::new(), 0);
+        for string in some {
+            let (bytes, chosen) = (
+                strings.get(string),
+                strings.chosen[string as usize] as usize,
+            );
             reach = reach.max(bytes.len() - chosen);
             for offset in chosen..chosen + STRIDE {
                 let gram = mixed::<BYTES>(word(&bytes[offset..offset + BYTES]));
                 let entry = Entry {
                     tag: tag::<BYTES>(gram),
-                    string: *string,
+                    string,
                     offset: offset as u32,
                 };
                 grams.push((gram, entry));
             }
+        }
+        if grams.is_empty() {
+            return None;
         }
         grams.sort_unstable_by_key(|(gram, entry)| (*gram, entry.string, entry.offset));
         let bits = (SPARSE * grams.len()).next_power_of_two().trailing_zeros();

@@ -38,15 +38,50 @@ impl Allowance {
     }
 }
 
-/// The strings, in lower case.
+/// Strings in lower case, some or all of which are looked for by [`Literals`].
 #[derive(Debug)]
-struct Strings {
+pub(crate) struct Strings {
     bytes: Vec<u8>,
     /// For each string, where it ends; it begins where the one in front ends.
     ends: Vec<u32>,
+    /// For each string, where its grams begin, if it is long enough for any.
+    chosen: Vec<u32>,
 }
 
 impl Strings {
+    /// Each of a byte at least.
+    pub(crate) fn new(all: &[Vec<u8>]) -> Strings {
+        let ends = all.iter().scan(0, |end, string| {
+            *end += string.len() as u32;
+            Some(*end)
+        });
+        let mut strings = Strings {
+            bytes: all.concat(),
+            ends: ends.collect(),
+            chosen: vec![0; all.len()],
+        };
+        let of_length = |from: usize, to: usize| {
+            let all = (0..).zip(all.iter().map(|string| &string[..]));
+            all.filter(move |(_, string)| (from..to).contains(&string.len()))
+        };
+        let (long, middle) = (Grams::<5, 4>::SHORTEST, Grams::<4, 2>::SHORTEST);
+        let long_ones = Grams::<5, 4>::choose(of_length(long, usize::MAX));
+        for (string, offset) in long_ones.chain(Grams::<4, 2>::choose(of_length(middle, long))) {
+            strings.chosen[string as usize] = offset;
+        }
+        strings
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.len() + 4 * (self.ends.len() + self.chosen.len())
+    }
+
     #[inline]
     fn get(&self, string: u32) -> &[u8] {
         let string = string as usize;
@@ -67,20 +102,19 @@ impl Strings {
     }
 }
 
-/// Many strings, ready to be looked for.
+/// Some strings, ready to be looked for.
 #[derive(Debug)]
 pub(crate) struct Literals {
-    strings: Strings,
     long: Option<Grams<5, 4>>,
     middle: Option<Grams<4, 2>>,
     short: Option<Nibbles>,
 }
 
 impl Literals {
-    /// For strings in lower case, each of a byte at least.
-    pub(crate) fn new(strings: &[Vec<u8>]) -> Literals {
-        let all = || (0..).zip(strings.iter().map(|string| &string[..]));
-        let few = |of: &dyn Fn(usize) -> bool| all().filter(|(_, s)| of(s.len())).count() <= FEW;
+    /// For some of the strings, by their numbers.
+    pub(crate) fn new(strings: &Strings, some: &[u32]) -> Literals {
+        let some = || some.iter().map(|string| (*string, strings.get(*string)));
+        let few = |of: &dyn Fn(usize) -> bool| some().filter(|(_, s)| of(s.len())).count() <= FEW;
         // Strings of this length and longer are found by the tables.
         let long = match few(&|length| length > 0) {
             true => usize::MAX,
@@ -90,27 +124,28 @@ impl Literals {
             true => long,
             false => Grams::<4, 2>::SHORTEST,
         };
-        let ends = strings.iter().scan(0, |end, string| {
-            *end += string.len() as u32;
-            Some(*end)
-        });
+        let of_length = |from: usize, to: usize| {
+            some().filter(move |(_, string)| (from..to).contains(&string.len()))
+        };
+        let numbers = |(number, _)| number;
         Literals {
-            long: Grams::new(all().filter(|(_, s)| s.len() >= long)),
-            middle: Grams::new(all().filter(|(_, s)| s.len() >= middle && s.len() < long)),
-            short: Nibbles::new(all().filter(|(_, s)| s.len() < middle)),
-            strings: Strings {
-                ends: ends.collect(),
-                bytes: strings.concat(),
-            },
+            long: Grams::new(strings, of_length(long, usize::MAX).map(numbers)),
+            middle: Grams::new(strings, of_length(middle, long).map(numbers)),
+            short: Nibbles::new(of_length(0, middle)),
         }
     }
 
     /// Runs `each` on the strings in a text that end behind its first `from` bytes, perhaps several times. `false` if the
     /// allowance did not last: not all were found then.
     #[inline]
-    pub(crate) fn find(&self, text: &[u8], from: usize, mut each: impl FnMut(u32)) -> bool {
+    pub(crate) fn find(
+        &self,
+        strings: &Strings,
+        (text, from): (&[u8], usize),
+        mut each: impl FnMut(u32),
+    ) -> bool {
         let mut left = Allowance::for_bytes(text.len() - from.min(text.len()));
-        let (strings, place) = (&self.strings, (text, from));
+        let place = (text, from);
         let long = self.long.as_ref();
         let middle = self.middle.as_ref();
         let short = self.short.as_ref();
@@ -138,7 +173,7 @@ impl Literals {
         let long = self.long.as_ref().map_or(0, Grams::memory_bytes);
         let middle = self.middle.as_ref().map_or(0, Grams::memory_bytes);
         let short = self.short.as_ref().map_or(0, Nibbles::memory_bytes);
-        self.strings.bytes.len() + 4 * self.strings.ends.len() + long + middle + short
+        long + middle + short
     }
 }
 

@@ -1,0 +1,211 @@
+//! What is asked in one place: the contents that stand for rules, and the rules that none stands for.
+
+use crate::address::AddressSet;
+use crate::address_index::AddressIndex;
+use crate::buffer::{Buffer, BufferKey};
+use crate::port_groups::{GroupSet, PortGroups};
+use crate::prefilter::{Group, Wanted};
+use crate::rule::{Direction, Rule, Test};
+use crate::ruleset::{Place, RuleSetError, Signature};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Rules that no content stands for.
+#[derive(Debug)]
+pub(crate) struct Unfiltered {
+    plain: Vec<u32>,
+    /// Of packets of TCP, by flags; otherwise empty.
+    by_flags: Vec<Vec<u32>>,
+    by_source: AddressIndex,
+    by_destination: AddressIndex,
+}
+
+/// Rules that are asked in one place.
+#[derive(Debug)]
+pub(crate) struct Station {
+    /// For bytes to a server, and to a client.
+    pub(crate) groups: [Vec<Group>; 2],
+    pub(crate) unfiltered: Unfiltered,
+}
+
+/// Flags that lists are kept for: those without ECE and CWR.
+const FLAGS: usize = 0x3f;
+
+/// The content that stands for a rule in a place, with its buffer.
+pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
+    let parts = rule.parts.iter();
+    let contents = parts.flat_map(|part| {
+        part.tests.iter().filter_map(|test| match test {
+            Test::Content(content) if !content.negated => Some((part.buffer, content)),
+            _ => None,
+        })
+    });
+    // The rule's own wish first, then what is of a message, then the longest.
+    let best = contents.max_by_key(|(buffer, content)| {
+        let of_message = buffer.buffer != Buffer::Payload;
+        (content.fast, of_message, content.bytes.len())
+    });
+    best.map(|(buffer, content)| (buffer, &content.bytes[..]))
+}
+
+/// Whether a rule could match in a place about bytes of a direction.
+fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
+    let of_place = match place {
+        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => {
+            Some(Direction::ToServer)
+        }
+        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => {
+            Some(Direction::ToClient)
+        }
+        _ => None,
+    };
+    of_place.is_none_or(|of_place| of_place == direction)
+        && rule.flow.directions().contains(&direction)
+}
+
+/// Rules of a place while all are gone through.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// For bytes to a server, and to a client, by buffer.
+    by_buffer: [BTreeMap<BufferKey, Vec<Wanted>>; 2],
+    unfiltered: Vec<u32>,
+}
+
+impl Waiting {
+    /// Adds a rule; with groups of connections by ports, where all are of one protocol.
+    pub(crate) fn add(&mut self, rule: u32, of: &Rule, place: Place, ports: Option<&PortGroups>) {
+        match fast_content(of) {
+            Some((buffer, content)) if place != Place::FlowStart => {
+                for direction in [Direction::ToServer, Direction::ToClient] {
+                    if goes(of, place, direction) {
+                        let may_match = |ports: &PortGroups| ports.may_match(&of.header, direction);
+                        let wanted = &mut self.by_buffer[direction.index()];
+                        wanted.entry(buffer).or_default().push(Wanted {
+                            rule,
+                            content: content.to_ascii_lowercase(),
+                            buffer: 0,
+                            ports: ports.map_or(GroupSet::ALL, may_match),
+                        });
+                    }
+                }
+            }
+            _ => self.unfiltered.push(rule),
+        }
+    }
+
+    /// The place with its rules.
+    pub(crate) fn station(
+        self,
+        place: Place,
+        signatures: &[Signature],
+        ports: Option<&PortGroups>,
+    ) -> Result<Station, RuleSetError> {
+        let ports: Vec<(u8, u64)> = ports.map_or(Vec::new(), |ports| ports.all().collect());
+        let ready = |wanted: BTreeMap<BufferKey, Vec<Wanted>>| {
+            let groups = together(wanted).into_iter();
+            let groups = groups.map(|(buffers, wanted)| Group::new(buffers, wanted, &ports));
+            groups.collect::<Result<_, _>>().map_err(RuleSetError)
+        };
+        let [to_server, to_client] = self.by_buffer;
+        Ok(Station {
+            groups: [ready(to_server)?, ready(to_client)?],
+            unfiltered: Unfiltered::new(&self.unfiltered, place, signatures),
+        })
+    }
+}
+
+/// Buffers with what is wanted of them. Those that most often are the same bytes go together: a body without content coding
+/// is what is in it.
+fn together(mut wanted: BTreeMap<BufferKey, Vec<Wanted>>) -> Vec<(Vec<BufferKey>, Vec<Wanted>)> {
+    let data = BufferKey::from(Buffer::FileData);
+    let mut all = Vec::with_capacity(wanted.len());
+    if let Some(mut of_data) = wanted.remove(&data) {
+        let mut buffers = vec![data];
+        for body in [Buffer::RequestBody, Buffer::ResponseBody].map(BufferKey::from) {
+            if let Some(mut of_body) = wanted.remove(&body) {
+                of_body
+                    .iter_mut()
+                    .for_each(|one| one.buffer = buffers.len());
+                of_data.append(&mut of_body);
+                buffers.push(body);
+            }
+        }
+        all.push((buffers, of_data));
+    }
+    all.extend(
+        wanted
+            .into_iter()
+            .map(|(buffer, wanted)| (vec![buffer], wanted)),
+    );
+    all
+}
+
+impl Station {
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.groups.iter().any(|groups| !groups.is_empty()) || !self.unfiltered.is_empty()
+    }
+}
+
+impl Unfiltered {
+    fn new(rules: &[u32], place: Place, signatures: &[Signature]) -> Unfiltered {
+        let mut plain = Vec::new();
+        let mut by_flags = match place {
+            Place::PacketTcp => vec![Vec::new(); FLAGS + 1],
+            _ => Vec::new(),
+        };
+        let (mut sources, mut destinations): (Vec<(u32, &AddressSet)>, Vec<_>) = Default::default();
+        for &rule in rules {
+            let signature = &signatures[rule as usize];
+            let header = &signature.rule.header;
+            if place == Place::PacketTcp {
+                for (flags, rules) in by_flags.iter_mut().enumerate() {
+                    if signature.may_have_flags(flags as u8) {
+                        rules.push(rule);
+                    }
+                }
+            } else if place != Place::FlowStart || header.both_ways {
+                plain.push(rule);
+            } else if header.source.is_narrow() {
+                sources.push((rule, &*header.source));
+            } else if header.destination.is_narrow() {
+                destinations.push((rule, &*header.destination));
+            } else {
+                plain.push(rule);
+            }
+        }
+        Unfiltered {
+            plain,
+            by_flags,
+            by_source: AddressIndex::new(&sources),
+            by_destination: AddressIndex::new(&destinations),
+        }
+    }
+
+    /// Whether there are rules about packets without payload that have these TCP flags.
+    #[inline]
+    pub(crate) fn has_for(&self, flags: u8) -> bool {
+        let by_flags = self.by_flags.get(usize::from(flags) & FLAGS);
+        !self.plain.is_empty() || by_flags.is_some_and(|rules| !rules.is_empty())
+    }
+
+    /// Runs `each` on the rules, with a connection's first packet those by its source and destination, too.
+    #[inline]
+    pub(crate) fn each(&self, ends: Option<[IpAddr; 2]>, flags: u8, mut each: impl FnMut(u32)) {
+        let mut all = |rules: &[u32]| rules.iter().for_each(|rule| each(*rule));
+        all(&self.plain);
+        if let Some(rules) = self.by_flags.get(usize::from(flags) & FLAGS) {
+            all(rules);
+        }
+        if let Some([source, destination]) = ends {
+            all(self.by_source.find(source));
+            all(self.by_destination.find(destination));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let flags = self.by_flags.iter().all(Vec::is_empty);
+        let addresses = self.by_source.is_empty() && self.by_destination.is_empty();
+        self.plain.is_empty() && flags && addresses
+    }
+}
