@@ -73,14 +73,18 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let mut kept = kept.unwrap_or_default();
-    let mut pending = kept.migration.take().unwrap_or_default();
+    let mut pending = std::mem::take(&mut kept.migration);
     // The first half of a migration is done, if it can be.
-    let half = pending.done.saturating_add(pending.steps.len() / 2);
-    let _ = pending.done(half, &mut kept.slos);
+    let half = pending.steps.len() / 2;
+    let half = pending.numbered().nth(half).map(|(number, _)| number);
+    let _ = half.map(|number| pending.done(number, &mut kept.slos));
     let outcome = reconcile(&cluster, &kept.slos, &set.slos, &set.chains, &Tailwater);
     if pending.steps.len() <= STEPS {
-        let left = resume(&outcome.plan, &pending).pending.steps;
-        assert!(left.len() <= pending.steps.len());
+        let last = pending.numbered().map(|(number, _)| number).last();
+        let left = resume(&outcome.plan, &pending).pending;
+        assert!(left.steps.len() <= pending.steps.len());
+        // Numbers mean the same steps, or are new.
+        assert!(left.steps == pending.steps || Some(left.first) > last);
     }
     assert_eq!(check(&cluster, outcome.plan.placed()), []);
     for answered in &outcome.answers {

@@ -426,7 +426,7 @@ Examples:
       Also the plan with the fewest servers, and the moves to it, if it saves enough; --apply puts it in
       the state. Only in builds with the feature `milp`.
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --done 3
-      Of the moves that --migrate put into the state the first three are done: told is what is left.
+      Of the moves that --migrate put into the state those up to number 3 are done: told is what is left.
 Exits with 3 if an SLO was denied.";
 
 /// What `tailwater place` is told.
@@ -471,9 +471,9 @@ pub struct PlaceArgs {
         conflicts_with = "apply"
     )]
     pub migrate: bool,
-    /// The steps up to number N of the state's migration are done
+    /// The steps that are left of the state's migration are done, up to number N
     #[arg(long, value_name = "N", requires = "state")]
-    pub done: Option<usize>,
+    pub done: Option<u64>,
     /// Give up the rest of the state's migration, but for drains of what has its successor
     #[arg(long, requires = "state")]
     pub abandon: bool,

@@ -177,16 +177,16 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     }
     progress.go_on(&outcome.plan, args.abandon);
     let mut better = match args.optimal {
-        true => Some(optimal(&outcome.plan, args)?),
+        true => Some(optimal(&outcome.plan, args, progress.pending())?),
         false => None,
     };
     if let Some(better) = &mut better {
         match (better.plan.take(), better.pending.take()) {
             (Some(plan), _) if args.apply => {
                 outcome.plan = plan;
-                progress = Progress::default();
+                progress.drop();
             }
-            (Some(_), Some(pending)) if args.migrate => progress = Progress::begin(pending),
+            (Some(_), Some(pending)) if args.migrate => progress.begin(pending),
             _ => {}
         }
     }
@@ -202,7 +202,7 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     };
     if let Some(path) = &args.state {
         let chains = known(&outcome.plan);
-        let state = StateSpec::new(&outcome.plan, &name, chains, progress.left());
+        let state = StateSpec::new(&outcome.plan, &name, chains, progress.pending());
         write_state(path, &json(&state)?)?;
     }
     match args.output {

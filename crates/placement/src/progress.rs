@@ -3,6 +3,10 @@
 //! Steps name their servers, so that they outlive the cluster that they were made for. What is left is looked at anew
 //! each time: steps of an SLO that cannot be taken any more, in their order and with all promises kept after each, are
 //! given up, but for drains of instances that its others make up for.
+//!
+//! Steps are told done by number, by somebody who read them off a list that may be old. So no number ever stands for two
+//! steps: when some are given up, and when another migration begins, what is left is numbered on from the last number
+//! that was given.
 
 use crate::check::check;
 use crate::cluster::Cluster;
@@ -70,66 +74,130 @@ impl NamedStep {
     }
 }
 
-/// A migration that is not over.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A migration that is not over, or the last one that was.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// How many of its steps are done.
     pub done: usize,
-    /// The others, in order: their numbers begin with `done + 1`.
+    /// The number that was told done last; 0 before any was.
+    pub told: u64,
+    /// The number of the first of `steps`, from which the others are counted; without any, that which comes next.
+    pub first: u64,
+    /// The steps that are left, in order.
     pub steps: Vec<NamedStep>,
+}
+
+impl Default for Pending {
+    /// There never was any.
+    fn default() -> Self {
+        Pending {
+            done: 0,
+            told: 0,
+            first: 1,
+            steps: Vec::new(),
+        }
+    }
 }
 
 /// Why steps cannot have been done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DoneError {
-    /// More were done before.
-    #[error("by the state the steps up to {done} are done already")]
-    Fewer {
-        /// How many.
-        done: usize,
+    /// There is nothing left to do.
+    #[error("there is no migration in the state; `--optimal --migrate` puts one there")]
+    Over,
+    /// It is a step of no list.
+    #[error("expected one of the steps that are left, {first} to {last}, found {number}")]
+    Unknown {
+        /// The first that is left.
+        first: u64,
+        /// The last.
+        last: u64,
+        /// What was told.
+        number: u64,
     },
-    /// There are not as many.
-    #[error("the migration in the state ends with step {steps}")]
-    More {
-        /// How many there are, done ones among them.
-        steps: usize,
+    /// It was done before the one told last, or given up, or what was left got other numbers since.
+    #[error(
+        "expected one of the steps that are left, {first} to {last}, found {number}, which is done, or of a list that \
+         no longer holds"
+    )]
+    Stale {
+        /// The first that is left.
+        first: u64,
+        /// The last.
+        last: u64,
+        /// What was told.
+        number: u64,
     },
     /// It is about an instance that does not run by the state.
     #[error("step {number} in the state is about an instance that does not run")]
     Unlike {
-        /// The step, from 1.
-        number: usize,
+        /// The step.
+        number: u64,
     },
 }
 
 impl Pending {
-    /// All of a migration.
-    pub fn new(migration: &Migration, cluster: &Cluster) -> Self {
+    /// All of a migration, numbered on from those `before` it.
+    pub fn new(migration: &Migration, cluster: &Cluster, before: &Pending) -> Self {
         let steps = migration.steps.iter();
         Pending {
-            done: 0,
             steps: steps.map(|step| NamedStep::new(step, cluster)).collect(),
+            ..before.dropped()
         }
     }
 
-    /// Takes steps up to this number (from 1) as done: instances of `earlier` are then where they leave them. Done ones
-    /// may be told again.
+    /// No migration any more, as when a plan is there already: its numbers are not given again.
+    pub fn dropped(&self) -> Self {
+        Pending {
+            first: self.next(),
+            ..Pending::default()
+        }
+    }
+
+    /// Steps that are left, with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &NamedStep)> {
+        (self.first..).zip(&self.steps)
+    }
+
+    /// The number after the last that was given.
+    fn next(&self) -> u64 {
+        self.first.saturating_add(self.steps.len() as u64)
+    }
+
+    /// Takes the steps that are left up to this number as done: instances of `earlier` are then where they leave them.
+    /// The number that was told last may be told again.
     ///
     /// # Errors
-    /// They cannot have been; `earlier` may have a part of them.
-    pub fn done(&mut self, number: usize, earlier: &mut [Earlier]) -> Result<(), DoneError> {
-        let Some(more) = number.checked_sub(self.done) else {
-            return Err(DoneError::Fewer { done: self.done });
-        };
-        if more > self.steps.len() {
-            let steps = self.done + self.steps.len();
-            return Err(DoneError::More { steps });
+    /// They cannot have been, or it is not certain which steps are meant; `earlier` may have a part of them.
+    pub fn done(&mut self, number: u64, earlier: &mut [Earlier]) -> Result<(), DoneError> {
+        if number == self.told && number > 0 {
+            return Ok(());
         }
+        if self.steps.is_empty() {
+            return Err(DoneError::Over);
+        }
+        let (first, next) = (self.first, self.next());
+        let last = next.saturating_sub(1);
+        if number == 0 || number >= next {
+            return Err(DoneError::Unknown {
+                first,
+                last,
+                number,
+            });
+        }
+        let Some(before) = number.checked_sub(first) else {
+            return Err(DoneError::Stale {
+                first,
+                last,
+                number,
+            });
+        };
         let places = earlier.iter().enumerate();
         let places: HashMap<String, usize> = places.map(|(i, e)| (e.name.clone(), i)).collect();
-        for step in self.steps.drain(..more) {
+        for step in self.steps.drain(..=before as usize) {
+            let unlike = DoneError::Unlike { number: self.first };
             self.done += 1;
-            let unlike = DoneError::Unlike { number: self.done };
+            self.first += 1;
             let slo = places.get(&step.slo).map(|&i| &mut earlier[i]);
             let instances = &mut slo.ok_or(unlike)?.instances;
             let at = (step.server, step.node, step.ways);
@@ -143,6 +211,7 @@ impl Pending {
                 _ => return Err(unlike),
             }
         }
+        self.told = number;
         Ok(())
     }
 }
@@ -173,7 +242,8 @@ pub enum Stopped {
 /// What is left of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// What can still be done, in order, with all promises kept after each step.
+    /// What can still be done, in order, with all promises kept after each step; with new numbers if it is not all that
+    /// was left.
     pub pending: Pending,
     /// SLOs that stay where they are, and why.
     pub stopped: BTreeMap<String, Stopped>,
@@ -215,9 +285,17 @@ fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>)
             }
         }
         if stopped.len() == before {
-            let done = pending.done;
+            // Whoever has an older list would otherwise tell steps done that are no longer here.
+            let first = match steps.len() == pending.steps.len() {
+                true => pending.first,
+                false => pending.next(),
+            };
             return Resumed {
-                pending: Pending { done, steps },
+                pending: Pending {
+                    first,
+                    steps,
+                    ..pending.clone()
+                },
                 stopped,
             };
         }

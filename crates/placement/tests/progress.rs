@@ -45,7 +45,7 @@ fn way(servers: usize, count: usize) -> (Vec<Slo>, Plan, Plan, Pending) {
     slos.reverse();
     let to = placed(&Tailwater, &cluster, &slos);
     let way = migration(&from, &to).expect("a way");
-    let pending = Pending::new(&way, &cluster);
+    let pending = Pending::new(&way, &cluster, &Pending::default());
     assert!(pending.steps.len() > 10, "{}", pending.steps.len());
     (slos, from, to, pending)
 }
@@ -96,7 +96,9 @@ fn after(
     slos: &[Slo],
 ) -> (Reconciled, Pending) {
     let (mut earlier, mut pending) = (Earlier::all(from), pending.clone());
-    pending.done(done, &mut earlier).expect("steps");
+    if done > 0 {
+        pending.done(done as u64, &mut earlier).expect("steps");
+    }
     let outcome = reconcile(cluster, &earlier, slos, &[], &Tailwater);
     (outcome, pending)
 }
@@ -111,6 +113,7 @@ fn from_every_step_it_goes_on_to_its_end() {
         let resumed = resume(&outcome.plan, &left);
         assert_eq!(resumed.stopped, BTreeMap::new());
         assert_eq!(resumed.pending.done, done);
+        assert_eq!(resumed.pending.first, done as u64 + 1);
         assert_eq!(resumed.pending.steps, pending.steps[done..]);
         let now = taken(&outcome.plan, &resumed.pending.steps);
         for target in to.placed() {
@@ -157,6 +160,11 @@ fn after_every_step_any_server_may_vanish() {
             {
                 let is_gone = step.step == Action::Drain && !pending.steps.contains(step);
                 assert!(is_gone || pending.steps.contains(step), "{step:?}");
+            }
+            // Numbers mean the steps that they meant, or were never given.
+            if pending.steps != before.steps {
+                let last = before.numbered().last().map(|(number, _)| number);
+                assert!(Some(pending.first) > last);
             }
             // What is kept of it is read the same, and goes on the same from there.
             let again = resume(&outcome.plan, &pending);
@@ -219,7 +227,7 @@ fn slos_that_left_or_changed_do_not_stop_others() {
 }
 
 #[test]
-fn only_steps_that_there_are_can_be_done_and_done_ones_are_told_again() {
+fn only_steps_that_are_left_can_be_done_and_the_last_may_be_told_again() {
     let (_, from, _, pending) = way(24, 60);
     let all = pending.steps.len();
     let (mut earlier, mut left) = (Earlier::all(&from), pending.clone());
@@ -228,17 +236,51 @@ fn only_steps_that_there_are_can_be_done_and_done_ones_are_told_again() {
     let before = earlier.clone();
     left.done(3, &mut earlier).expect("the same again");
     assert_eq!(earlier, before);
-    assert_eq!(
-        left.done(2, &mut earlier),
-        Err(DoneError::Fewer { done: 3 })
-    );
-    assert_eq!(
-        left.done(all + 1, &mut earlier),
-        Err(DoneError::More { steps: all })
-    );
+    let (first, last) = (4, all as u64);
+    for number in [1, 2] {
+        let stale = DoneError::Stale {
+            first,
+            last,
+            number,
+        };
+        assert_eq!(left.done(number, &mut earlier), Err(stale));
+    }
+    for number in [0, last + 1, u64::MAX] {
+        let unknown = DoneError::Unknown {
+            first,
+            last,
+            number,
+        };
+        assert_eq!(left.done(number, &mut earlier), Err(unknown));
+    }
+    assert_eq!(earlier, before);
     let mut none: Vec<Earlier> = Vec::new();
+    let unlike = DoneError::Unlike { number: 4 };
+    assert_eq!(left.clone().done(4, &mut none), Err(unlike));
+    left.done(last, &mut earlier).expect("the rest");
+    assert_eq!((left.done, left.first), (all, last + 1));
+    left.done(last, &mut earlier).expect("the same again");
+    assert_eq!(left.done(last - 1, &mut earlier), Err(DoneError::Over));
+}
+
+#[test]
+fn no_number_stands_for_two_steps() {
+    let (slos, from, to, pending) = way(24, 60);
+    let way = migration(&from, &to).expect("a way");
+    let (outcome, left) = after(&from, &pending, 3, from.cluster(), &slos);
+    let last = pending.steps.len() as u64;
+    // Given up in part, replaced by another, or dropped: numbers go on.
+    let ended = abandon(&outcome.plan, &left).pending;
+    assert!(ended.steps.len() < left.steps.len());
+    assert_eq!((ended.first, ended.told), (last + 1, 3));
+    let another = Pending::new(&way, from.cluster(), &left);
     assert_eq!(
-        left.done(4, &mut none),
-        Err(DoneError::Unlike { number: 4 })
+        (another.first, another.told, another.done),
+        (last + 1, 0, 0)
     );
+    let dropped = left.dropped();
+    assert_eq!((dropped.first, dropped.steps.len()), (last + 1, 0));
+    let numbers: Vec<u64> = another.numbered().map(|(number, _)| number).collect();
+    let expected: Vec<u64> = (last + 1..=2 * last).collect();
+    assert_eq!(numbers, expected);
 }

@@ -53,25 +53,34 @@ pub struct Optimal {
     pub pending: Option<Pending>,
 }
 
-/// A step of a migration, with its server by name.
-pub type StepRow = NamedStep;
+/// A step of a migration, and the number by which `--done` knows it, once it is in the state.
+#[derive(Debug, Serialize)]
+pub struct StepRow {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    #[serde(flatten)]
+    pub step: NamedStep,
+}
 
-/// A step for people.
-pub fn line(number: usize, step: &StepRow) -> String {
-    let StepRow {
-        step,
-        slo,
-        server,
-        node,
-        ways,
-        to,
-    } = step;
-    let names = Action::ALL.iter();
-    let name = names.clone().find(|(_, action)| action == step);
-    let name = name.map_or("", |(name, _)| name);
-    let to = to.map_or(String::new(), |to| format!(" to {to}"));
-    let plural = if *ways == 1 { "" } else { "s" };
-    format!("{number:>4}. {name:<6} {slo} at {server}/{node} ({ways} way{plural}{to})\n")
+impl StepRow {
+    /// For people.
+    pub fn line(&self) -> String {
+        let NamedStep {
+            step,
+            slo,
+            server,
+            node,
+            ways,
+            to,
+        } = &self.step;
+        let names = Action::ALL.iter();
+        let name = names.clone().find(|(_, action)| action == step);
+        let name = name.map_or("", |(name, _)| name);
+        let number = self.number.map_or("-".to_owned(), |n| format!("{n}."));
+        let to = to.map_or(String::new(), |to| format!(" to {to}"));
+        let plural = if *ways == 1 { "" } else { "s" };
+        format!("{number:>5} {name:<6} {slo} at {server}/{node} ({ways} way{plural}{to})\n")
+    }
 }
 
 /// Refuses `--optimal` in a program without a solver.
@@ -120,8 +129,8 @@ fn search(plan: &Plan, args: &PlaceArgs) -> Result<Found, String> {
     })
 }
 
-/// Looks for a plan with fewer servers for all that was admitted.
-pub fn optimal(plan: &Plan, args: &PlaceArgs) -> Result<Optimal, CliError> {
+/// Looks for a plan with fewer servers for all that was admitted. Steps to it are numbered on from those `before` them.
+pub fn optimal(plan: &Plan, args: &PlaceArgs, before: &Pending) -> Result<Optimal, CliError> {
     let used = plan.active();
     let mut outcome = Optimal {
         servers_before: used,
@@ -144,7 +153,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs) -> Result<Optimal, CliError> {
         Ok(found) => {
             outcome.least_servers = found.least.max(outcome.least_servers);
             outcome.out_of_time = found.out_of_time;
-            outcome.propose(proposal(plan, &found.plan, args.saving), args);
+            outcome.propose(proposal(plan, &found.plan, args.saving), args, before);
         }
     }
     outcome.servers = used - outcome.saved;
@@ -162,7 +171,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs) -> Result<Optimal, CliError> {
 }
 
 impl Optimal {
-    fn propose(&mut self, proposal: Proposal, args: &PlaceArgs) {
+    fn propose(&mut self, proposal: Proposal, args: &PlaceArgs, before: &Pending) {
         match proposal {
             Proposal::Worth {
                 plan,
@@ -174,8 +183,13 @@ impl Optimal {
                 self.applied = args.apply;
                 self.begun = args.migrate;
                 self.moved = migration.moved;
-                let pending = Pending::new(&migration, plan.cluster());
-                self.steps = pending.steps.clone();
+                let pending = Pending::new(&migration, plan.cluster(), before);
+                // Nobody can tell steps done that are not in the state.
+                let steps = pending.numbered().map(|(number, step)| StepRow {
+                    number: args.migrate.then_some(number),
+                    step: step.clone(),
+                });
+                self.steps = steps.collect();
                 self.pending = Some(pending);
                 self.plan = Some(*plan);
             }
@@ -216,8 +230,8 @@ impl Optimal {
             self.moved,
             self.steps.len()
         );
-        for (number, step) in self.steps.iter().enumerate() {
-            text.push_str(&line(number + 1, step));
+        for step in &self.steps {
+            text.push_str(&step.line());
         }
         text.push_str(match (self.applied, self.begun) {
             (true, _) => "applied: the state has this plan\n",

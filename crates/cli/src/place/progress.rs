@@ -1,6 +1,6 @@
 //! `tailwater place`: a migration in the state, step by step.
 
-use super::optimal::{StepRow, line};
+use super::optimal::StepRow;
 use crate::args::PlaceArgs;
 use crate::error::CliError;
 use crate::text::one_line;
@@ -8,14 +8,16 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tailwater_placement::plan::Plan;
-use tailwater_placement::progress::{Pending, Stopped, abandon, resume};
+use tailwater_placement::progress::{DoneError, Pending, Stopped, abandon, resume};
 use tailwater_placement::spec::State;
 
 /// How far a migration is.
 #[derive(Debug, Default)]
 pub struct Progress {
-    pending: Option<Pending>,
+    pending: Pending,
     stopped: BTreeMap<String, Stopped>,
+    /// Something is left of it, or was until now.
+    is_told: bool,
     /// What `--optimal` prints is not printed again.
     is_new: bool,
 }
@@ -25,7 +27,7 @@ pub struct Progress {
 pub struct Document {
     /// Steps that are done.
     done: usize,
-    /// Those that are left, in order: the first has the number `done + 1`.
+    /// Those that are left, in order.
     steps: Vec<StepRow>,
     /// SLOs that stay where they are.
     stopped: Vec<StoppedRow>,
@@ -44,65 +46,70 @@ impl Progress {
     /// The migration of a state, of which `--done` is done, as the state then is.
     ///
     /// # Errors
-    /// There is none to go on with, or not as many steps.
+    /// There is none to go on with, or no such step is left.
     pub fn read(args: &PlaceArgs, state: &mut State) -> Result<Self, CliError> {
-        let mut pending = state.migration.take();
-        let asked = [("--done", args.done.is_some()), ("--abandon", args.abandon)];
-        let asked = asked.into_iter().find(|(_, asked)| *asked);
-        match (&mut pending, asked, args.done) {
-            (None, Some((option, _)), _) => {
-                return Err(CliError::Input(format!(
-                    "{option}: there is no migration in the state; `--optimal --migrate` puts one there"
-                )));
-            }
-            (Some(pending), _, Some(number)) => pending
+        let mut pending = std::mem::take(&mut state.migration);
+        let is_told = !pending.steps.is_empty() || args.done.is_some();
+        if let Some(number) = args.done {
+            pending
                 .done(number, &mut state.slos)
-                .map_err(|error| CliError::Input(format!("--done: {error}, found {number}")))?,
-            _ => {}
+                .map_err(|error| CliError::Input(format!("--done: {error}")))?;
+        } else if args.abandon && !is_told {
+            return Err(CliError::Input(format!("--abandon: {}", DoneError::Over)));
         }
         Ok(Progress {
             pending,
+            is_told,
             ..Progress::default()
         })
     }
 
-    /// One that begins.
-    pub fn begin(pending: Pending) -> Self {
-        Progress {
-            pending: Some(pending),
+    /// One that begins in place of this one.
+    pub fn begin(&mut self, pending: Pending) {
+        *self = Progress {
+            pending,
+            is_told: true,
             is_new: true,
             ..Progress::default()
-        }
+        };
+    }
+
+    /// Its SLOs are where another plan has them.
+    pub fn drop(&mut self) {
+        *self = Progress {
+            pending: self.pending.dropped(),
+            ..Progress::default()
+        };
     }
 
     /// Looks at what is left from where `plan` is.
     pub fn go_on(&mut self, plan: &Plan, end: bool) {
-        if let Some(pending) = &self.pending {
-            let resumed = match end {
-                true => abandon(plan, pending),
-                false => resume(plan, pending),
-            };
-            self.pending = Some(resumed.pending);
-            self.stopped = resumed.stopped;
-        }
+        let resumed = match end {
+            true => abandon(plan, &self.pending),
+            false => resume(plan, &self.pending),
+        };
+        self.pending = resumed.pending;
+        self.stopped = resumed.stopped;
     }
 
     /// What belongs in the state.
-    pub fn left(&self) -> Option<&Pending> {
-        let pending = self.pending.as_ref();
-        pending.filter(|pending| !pending.steps.is_empty())
+    pub fn pending(&self) -> &Pending {
+        &self.pending
     }
 
     /// What there is to tell.
     pub fn document(&self) -> Option<Document> {
-        let pending = self.pending.as_ref()?;
         let stopped = self.stopped.iter().map(|(slo, why)| StoppedRow {
             slo: slo.clone(),
             why: why.to_string(),
         });
-        Some(Document {
-            done: pending.done,
-            steps: pending.steps.clone(),
+        let steps = self.pending.numbered().map(|(number, step)| StepRow {
+            number: Some(number),
+            step: step.clone(),
+        });
+        self.is_told.then(|| Document {
+            done: self.pending.done,
+            steps: steps.collect(),
             stopped: stopped.collect(),
             is_new: self.is_new,
         })
@@ -127,8 +134,8 @@ impl Document {
                 plural(done)
             ),
         };
-        for (number, step) in self.steps.iter().enumerate() {
-            text.push_str(&line(done + number + 1, step));
+        for step in &self.steps {
+            text.push_str(&step.line());
         }
         for StoppedRow { slo, why } in &self.stopped {
             let _ = writeln!(text, "not moved any further: {slo}: {}", one_line(why));

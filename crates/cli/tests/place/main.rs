@@ -440,7 +440,8 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     let (_, text, _) = place(&slos, &cluster, &["--state", name, "--optimal"]);
     assert!(text.contains("optimal: "), "{text}");
     assert!(text.contains(" above the bound of "), "{text}");
-    assert!(text.contains("   1. "), "{text}");
+    // Steps that are not in the state have no numbers to tell them done by.
+    assert!(text.contains("\n    - start "), "{text}");
     assert!(text.contains("not applied: --migrate"), "{text}");
     // Half of its steps, told as done one by one, and then all: where the plan is.
     let copy = folder.path("copy.json");
@@ -454,7 +455,12 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     };
     let begun = step(&["--optimal", "--migrate"]);
     assert_eq!(begun["optimal"]["begun"], true);
-    assert_eq!(&begun["migration"]["steps"], &found["steps"]);
+    assert_eq!(&begun["migration"]["steps"], &begun["optimal"]["steps"]);
+    for (i, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        step["number"] = (i + 1).into();
+        assert_eq!(begun["migration"]["steps"][i], step);
+    }
     for done in 1..=steps.len() / 2 {
         let left = step(&["--done", &done.to_string()]);
         assert_eq!(left["migration"]["stopped"], serde_json::json!([]));

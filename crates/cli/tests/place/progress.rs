@@ -20,7 +20,8 @@ fn migrating(folder: &Folder) -> PathBuf {
     let mut resize = step("resize", "server-3");
     resize["to"] = 3.into();
     let steps = [step("start", "server-3"), step("drain", "server-0"), resize];
-    kept["spec"]["migration"] = serde_json::json!({"done": 0, "steps": steps});
+    kept["spec"]["migration"] =
+        serde_json::json!({"done": 0, "told": 0, "first": 1, "steps": steps});
     std::fs::write(&state, kept.to_string()).expect("the state");
     state
 }
@@ -68,11 +69,11 @@ fn the_next_run_goes_on_from_what_is_done() {
     for (wrong, expected) in [
         (
             "0",
-            "--done: by the state the steps up to 1 are done already, found 0",
+            "--done: expected one of the steps that are left, 2 to 3, found 0",
         ),
         (
             "4",
-            "--done: the migration in the state ends with step 3, found 4",
+            "--done: expected one of the steps that are left, 2 to 3, found 4",
         ),
     ] {
         let before = std::fs::read(&state).expect("the state");
@@ -89,18 +90,55 @@ fn the_next_run_goes_on_from_what_is_done() {
     );
     assert_eq!(servers(&found), ["server-3"]);
     assert_eq!(found["slos"][4]["instances"][0]["ways"], 3);
-    // It is over.
+    // It is over; what was told last may be told again, in case the answer was lost.
     assert_eq!(run(&state, &cluster, &[]).get("migration"), None);
-    let (status, _, stderr) = place(
-        &example("slos.yaml"),
-        &cluster,
-        &["--state", name, "--done", "3"],
-    );
-    assert_eq!(status, Some(2));
+    let again = run(&state, &cluster, &["--done", "3"]);
+    assert_eq!(again["migration"], found["migration"]);
+    for more in [&["--done", "2"][..], &["--done", "4"], &["--abandon"]] {
+        let more = [&["--state", name], more].concat();
+        let (status, _, stderr) = place(&example("slos.yaml"), &cluster, &more);
+        assert_eq!(status, Some(2));
+        assert!(
+            stderr.contains("there is no migration in the state"),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
+fn a_step_of_an_older_list_is_refused_and_none_of_its_numbers_is_used_again() {
+    let folder = Folder::new();
+    let (state, cluster) = (migrating(&folder), example("cluster.yaml"));
+    let name = state.to_str().expect("a name in UTF-8");
+    run(&state, &cluster, &["--done", "1"]);
+    // Somebody else's run gives up a part of it: the operator's list ends with 3.
+    let found = run(&state, &cluster, &["--abandon"]);
+    let steps = found["migration"]["steps"].as_array().expect("steps");
+    assert_eq!((steps.len(), &steps[0]["number"]), (1, &4.into()));
+    assert_eq!(steps[0]["step"], "drain");
+    let before = std::fs::read(&state).expect("the state");
+    for old in ["2", "3"] {
+        let more = ["--state", name, "--done", old];
+        let (status, stdout, stderr) = place(&example("slos.yaml"), &cluster, &more);
+        assert_eq!((status, &*stdout), (Some(2), ""));
+        let expected = format!(
+            "--done: expected one of the steps that are left, 4 to 4, found {old}, which is done, or of a list that no \
+             longer holds"
+        );
+        assert!(stderr.contains(&expected), "{stderr}");
+        assert_eq!(std::fs::read(&state).expect("the state"), before);
+    }
+    // What was told last is known still.
+    let found = run(&state, &cluster, &["--done", "1"]);
+    assert_eq!(found["migration"]["steps"][0]["number"], 4);
+    let (_, text, _) = place(&example("slos.yaml"), &cluster, &["--state", name]);
     assert!(
-        stderr.contains("there is no migration in the state"),
-        "{stderr}"
+        text.contains("   4. drain  lab at server-0/0 (1 way)"),
+        "{text}"
     );
+    let found = run(&state, &cluster, &["--done", "4"]);
+    assert_eq!(found["migration"]["done"], 2);
+    assert_eq!(servers(&found), ["server-3"]);
 }
 
 #[test]
@@ -126,6 +164,6 @@ fn an_abandoned_migration_leaves_the_drains_of_what_has_its_successor() {
         Some(1)
     );
     assert_eq!(found["migration"]["steps"][0]["step"], "drain");
-    let found = run(&state, &cluster, &["--done", "2"]);
+    let found = run(&state, &cluster, &["--done", "4"]);
     assert_eq!(servers(&found), ["server-3"]);
 }

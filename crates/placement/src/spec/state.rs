@@ -20,6 +20,8 @@ const KIND: &str = "Placement";
 const MAX_TEXT: usize = 256;
 /// The most steps of a migration.
 const MAX_STEPS: usize = 1 << 22;
+/// The highest number of a step: no number is used twice.
+const MAX_NUMBER: u64 = 1 << 52;
 /// The version of the format.
 const API_VERSION: &str = "tailwater.dev/v1alpha1";
 
@@ -51,6 +53,9 @@ struct Spec {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Migrating {
     done: usize,
+    told: u64,
+    first: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<NamedStep>,
 }
 
@@ -75,8 +80,8 @@ pub struct State {
     pub slos: Vec<Earlier>,
     /// Their chains, as far as the state tells.
     pub chains: Vec<KnownChain>,
-    /// A migration that is not over.
-    pub migration: Option<Pending>,
+    /// A migration that is not over, or the numbers of those that are.
+    pub migration: Pending,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -137,13 +142,8 @@ impl From<Earlier> for Kept {
 }
 
 impl StateSpec {
-    /// The state of a plan, of which these are the chains and what is left of a migration. `name` is the cluster's.
-    pub fn new(
-        plan: &Plan,
-        name: &str,
-        chains: Vec<KnownChain>,
-        migration: Option<&Pending>,
-    ) -> Self {
+    /// The state of a plan, of which these are the chains and the migration. `name` is the cluster's.
+    pub fn new(plan: &Plan, name: &str, chains: Vec<KnownChain>, migration: &Pending) -> Self {
         let slos = Earlier::all(plan).into_iter().map(Kept::from);
         StateSpec {
             api_version: API_VERSION,
@@ -154,9 +154,11 @@ impl StateSpec {
             spec: Spec {
                 slos: slos.collect(),
                 chains,
-                migration: migration.map(|pending| Migrating {
-                    done: pending.done,
-                    steps: pending.steps.clone(),
+                migration: (*migration != Pending::default()).then(|| Migrating {
+                    done: migration.done,
+                    told: migration.told,
+                    first: migration.first,
+                    steps: migration.steps.clone(),
                 }),
             },
         }
@@ -213,17 +215,24 @@ fn state(document: &Document) -> Result<State, SpecError> {
         cluster: metadata.name,
         slos,
         chains,
-        migration: migration.map(|node| migrating(&node)).transpose()?,
+        migration: migration.map_or(Ok(Pending::default()), |node| migrating(&node))?,
     })
 }
 
 fn migrating(node: &Located<'_>) -> Result<Pending, SpecError> {
-    let fields = node.fields(&["done", "steps"])?;
+    let fields = node.fields(&["done", "told", "first", "steps"])?;
     let done = fields.required("done", "the number of steps that are done")?;
     let done = done.whole(0..=MAX_STEPS as u64)? as usize;
-    let nodes = fields.required("steps", "a list of steps")?;
+    let first = fields.required("first", "the number of the first step that is left")?;
+    let first = first.whole(1..=MAX_NUMBER)?;
+    let told = fields.required("told", "the number of the step that was told done last")?;
+    let told = told.whole(0..=first - 1)?;
+    let nodes = match fields.optional("steps") {
+        None => Vec::new(),
+        Some(nodes) => nodes.list("steps", MAX_STEPS)?,
+    };
     let mut steps = Vec::new();
-    for node in nodes.list("steps", MAX_STEPS)? {
+    for node in nodes {
         let fields = node.fields(&["step", "slo", "server", "node", "ways", "to"])?;
         let step = fields.required("step", "start, resize or drain")?;
         let action = step.word(&Action::ALL)?;
@@ -243,7 +252,12 @@ fn migrating(node: &Located<'_>) -> Result<Pending, SpecError> {
                 .transpose()?,
         });
     }
-    Ok(Pending { done, steps })
+    Ok(Pending {
+        done,
+        told,
+        first,
+        steps,
+    })
 }
 
 /// Where an instance is, with how many ways.
