@@ -1,22 +1,22 @@
 //! `tailwater place`: whether SLOs fit on a cluster, and where their instances go.
 
+mod kept;
 mod optimal;
 mod profiles;
 mod progress;
 
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
-use crate::run::{check_writable, json};
+use crate::run::json;
 use crate::text::{fixed, one_line, short};
 use crate::{complain, print};
+use kept::StateFile;
 use optimal::{Optimal, available, optimal};
 use profiles::{ProfileFiles, of_curves};
 use progress::Progress;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -139,29 +139,13 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     let mut profiles = ProfileFiles::of(&args.slos);
     let ClusterSpec { name, cluster } = ClusterSpec::read(&args.cluster, &mut profiles)?;
     let set = SloSet::read(&args.slos, &mut profiles)?;
-    let mut earlier = State::default();
-    if let Some(path) = &args.state {
-        let inputs = || [&*args.slos, &*args.cluster].into_iter();
-        check_writable("--state", path, inputs())?;
-        // It is replaced as a whole, which a device or a pipe is not to be.
-        if !fs::metadata(path).is_ok_and(|file| file.is_file()) && path.exists() {
-            return Err(CliError::Input(format!(
-                "--state: expected a file, found {}",
-                path.display()
-            )));
-        }
-        check_writable("--state", &beside(path), inputs())?;
-        if fs::metadata(path).is_ok_and(|file| file.len() > 0) {
-            let kept = StateSpec::read(path)?;
-            if kept.cluster != name {
-                let (path, of) = (path.display(), one_line(&kept.cluster));
-                return Err(CliError::Input(format!(
-                    "--state: {path} is the state of cluster {of}, not of {name}"
-                )));
-            }
-            earlier = kept;
-        }
-    }
+    let file = args.state.as_deref();
+    let file = file.map(|path| StateFile::open(path, &[&args.slos, &args.cluster]));
+    let file = file.transpose()?;
+    let mut earlier = match &file {
+        None => State::default(),
+        Some(file) => file.read(&name)?,
+    };
     let scheduler: &dyn Scheduler = match args.scheduler {
         crate::args::PlaceScheduler::Tailwater => &Tailwater,
         crate::args::PlaceScheduler::ResqGreedy => &ResqGreedy,
@@ -200,10 +184,10 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         migration: progress.document(),
         ..document(&outcome, &name, scheduler.name())
     };
-    if let Some(path) = &args.state {
+    if let Some(file) = file {
         let chains = known(&outcome.plan);
         let state = StateSpec::new(&outcome.plan, &name, chains, progress.pending());
-        write_state(path, &json(&state)?)?;
+        file.replace(&json(&state)?)?;
     }
     match args.output {
         ReportOutput::Table => print(&table(&document))?,
@@ -213,33 +197,6 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(SLO_MISSED),
     })
-}
-
-/// Where a state is written before it takes the old one's place.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    beside.into()
-}
-
-/// Writes a state whole or not at all, whenever the machine stops.
-fn write_state(path: &Path, text: &str) -> Result<(), CliError> {
-    let failed = |source| CliError::Report {
-        file: path.display().to_string(),
-        source,
-    };
-    // What is written can be read again.
-    StateSpec::parse(text, "the new state").map_err(|error| CliError::System {
-        what: "the state could not be read again, and is not written",
-        source: std::io::Error::other(error.to_string()),
-    })?;
-    // Behind a link, the file is replaced, and the link stays.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let beside = beside(path);
-    let file = fs::File::create(&beside).map_err(failed)?;
-    std::io::Write::write_all(&mut &file, text.as_bytes()).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
 }
 
 fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Document {
