@@ -62,6 +62,10 @@ pub enum Command {
     /// One function of a chain, as a process: started by `tailwater run --isolation process`
     #[command(hide = true)]
     FunctionProcess(FunctionProcessArgs),
+    /// Load a shared library and have it read its configuration, from standard input: started by this program, to see whether
+    /// it survives
+    #[command(hide = true, name = TRY_LIBRARY)]
+    TryLibrary(TryLibraryArgs),
     /// Write a working function to begin with, in C or Rust
     #[command(after_help = NEW_FUNCTION_EXAMPLES)]
     NewFunction(NewFunctionArgs),
@@ -78,6 +82,16 @@ pub struct FunctionProcessArgs {
     /// The shared library that the function is in, rather
     #[arg(long, value_name = "FILE", conflicts_with = "place")]
     pub library: Option<PathBuf>,
+}
+
+/// The command by which this program tries out libraries.
+pub const TRY_LIBRARY: &str = "try-library";
+
+/// What `tailwater try-library` is told.
+#[derive(Debug, Args)]
+pub struct TryLibraryArgs {
+    /// The library's file
+    pub library: PathBuf,
 }
 
 const NEW_FUNCTION_EXAMPLES: &str = "\

@@ -30,12 +30,15 @@ use curves::Part;
 use error::CliError;
 use std::io::Write;
 use std::process::ExitCode;
+use tailwater_nf::library;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // Whatever this file is called by now: it may have been replaced while the program runs.
+    library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
@@ -52,6 +55,10 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
         Command::FunctionProcess(args) => isolation::function_process(&args),
+        Command::TryLibrary(args) => Err(CliError::System {
+            what: "the library cannot be tried out",
+            source: library::try_out(&args.library),
+        }),
         Command::NewFunction(args) => new_function::new_function(&args),
     };
     match outcome {

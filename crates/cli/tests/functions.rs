@@ -4,8 +4,9 @@ mod common;
 
 use common::*;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The examples' folder.
 fn examples() -> PathBuf {
@@ -251,4 +252,103 @@ fn a_function_that_fails_ends_the_run_with_its_report() {
     assert_identity(&report);
     assert!(count(&report, "delivered") <= 500);
     assert!(reason(&report, "worker-died") > 0);
+}
+
+/// As a run whose tables are huge: more private memory in one piece than the kernel lets a process copy. None of it is touched.
+const HUGE: &str = "#include <sys/mman.h>\n#include <sys/sysinfo.h>\n#include <sys/wait.h>\n#include <stdio.h>\n#include <unistd.h>\n\
+     __attribute__((constructor)) static void grow(void) {\n\
+         struct sysinfo all;\n\
+         sysinfo(&all);\n\
+         size_t half = (all.totalram + all.totalswap) * all.mem_unit / 4 * 3 >> 21 << 21;\n\
+         char *at = mmap(0, 2 * half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
+         if (at != MAP_FAILED && !mprotect(at, half, PROT_READ | PROT_WRITE))\n\
+             mprotect(at + half, half, PROT_READ | PROT_WRITE);\n\
+         pid_t child = fork();\n\
+         if (child == 0) _exit(0);\n\
+         fputs(child < 0 ? \"no fork\\n\" : \"a fork\\n\", stderr);\n\
+         if (child > 0) waitpid(child, 0, 0);\n\
+     }\n";
+
+/// A run with so much memory that it cannot be forked has libraries all the same, and takes on changes of its chain.
+#[test]
+fn a_run_too_large_to_be_forked_tries_libraries_out() {
+    let folder = Folder::new();
+    let source = folder.write("huge.c", HUGE);
+    let huge = folder.path("huge.so");
+    let mut compile = Command::new("cc");
+    works(
+        compile
+            .args(["-fPIC", "-shared", "-o"])
+            .arg(&huge)
+            .arg(source),
+    );
+    let place = folder.path("rate-limit");
+    copy(&examples().join("functions/rate-limit"), &place);
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include");
+    let header = format!("TAILWATER={}", headers.canonicalize().unwrap().display());
+    works(
+        Command::new("make")
+            .arg("-C")
+            .arg(&place)
+            .args(["rate_limit.so", &header]),
+    );
+    let rules = |name: &str, ports: &[u16]| {
+        let rule =
+            |port: &u16| format!("@0.0.0.0/0\t0.0.0.0/0\t0 : 65535\t{port} : {port}\t0x06/0xFF\n");
+        folder.write(name, ports.iter().map(rule).collect::<String>())
+    };
+    rules("all.rules", &[25]);
+    let functions = "[{acl: {default: allow, rulesFile: all.rules, matchAction: deny}}, \
+                     {library: {file: rate-limit/rate_limit.so, config: {packetsPerSecond: 1000000}}}]";
+    let chain = folder.spec("chain.yaml", functions, "");
+    let traffic = folder.capture("in.pcap", &mixture(2000));
+    let mut command = tailwater();
+    command
+        .env("LD_PRELOAD", &huge)
+        .args(["run", "--duration", "2m", "--traffic"]);
+    command.args([&traffic, &chain]).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    // Should this fail, the run ends by itself, and so does what it says.
+    let mut wait_for = |expected: &str| {
+        let mut told = String::new();
+        while !told.contains(expected) {
+            let before = told.len();
+            stderr.read_line(&mut told).unwrap();
+            assert!(told.len() > before, "{expected} is not there: {told}");
+        }
+        told
+    };
+    let first = wait_for("fork\n");
+    if !first.contains("no fork") {
+        eprintln!(
+            "not shown: this kernel copies as much memory as one likes (vm.overcommit_memory)"
+        );
+    }
+    // Replaced until it is seen: the run may not have begun when it is replaced for the first time.
+    let (replacing, done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let folder = &folder;
+        scope.spawn(move || {
+            let mut more = vec![25, 26];
+            let timeout = std::sync::mpsc::RecvTimeoutError::Timeout;
+            while done.recv_timeout(std::time::Duration::from_secs(2)) == Err(timeout)
+                && more.len() < 60
+            {
+                let new = rules("new.rules", &more);
+                std::fs::rename(new, folder.path("all.rules")).unwrap();
+                more.push(26 + more.len() as u16);
+            }
+        });
+        let told = wait_for("rules in force (version 2)");
+        assert!(!told.contains("cannot be tried out"), "{told}");
+        drop(replacing);
+    });
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
 }

@@ -3,11 +3,14 @@
 //! One of the few modules with `unsafe` code.
 
 use super::error::LibraryError;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long the child may take: configurations can be large, and it may have to be built by others first.
@@ -48,22 +51,80 @@ impl Step {
     }
 }
 
-/// Runs `work` in a child process. It is given a function to call at the beginning of each step.
+/// The program that tries libraries out, and what it is told before the library's file.
+static TRIED_BY: OnceLock<(OsString, OsString)> = OnceLock::new();
+
+/// Has libraries tried out by a program of its own, started as `PROGRAM COMMAND FILE`, which calls [`try_out`](super::try_out)
+/// with the file. Without this a process forks itself, which the kernel may refuse to one with much memory. Counts the first time only.
+pub fn try_by(program: impl Into<OsString>, command: impl Into<OsString>) {
+    let _ = TRIED_BY.set((program.into(), command.into()));
+}
+
+/// Runs `work` in a child process, on a library's file and its configuration. It is given a function to call at the beginning of each step.
 ///
-/// What `work` allocates, prints or changes is gone with the child: only whether it came to its end counts.
+/// What `work` allocates, prints or changes is gone with the child: only whether it came to its end counts. A program that tries out in
+/// place of this one [works likewise](tried).
 ///
 /// # Errors
 /// There can be no child, or it did not come to the end.
-pub(super) fn survives(work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), LibraryError> {
-    survives_within(PATIENCE, work)
+pub(super) fn survives(
+    (file, config): (&Path, &str),
+    work: fn(&Path, &str, &mut dyn FnMut(Step)),
+) -> Result<(), LibraryError> {
+    match TRIED_BY.get() {
+        Some((program, command)) => {
+            let mut program = Command::new(program);
+            survives_program(program.arg(command).arg(file), config)
+        }
+        None => survives_within(PATIENCE, |step| work(file, config, step)),
+    }
+}
+
+/// As [`survives`], in a program that is told the configuration.
+fn survives_program(program: &mut Command, config: &str) -> Result<(), LibraryError> {
+    let mut trial = || {
+        let (mut steps, said) = (memory(c"steps")?, memory(c"said")?);
+        steps.write_all(config.as_bytes())?;
+        steps.rewind()?;
+        // It reads the configuration, and writes its steps behind that.
+        let [input, output, error] = [&steps, &said, &said].map(File::try_clone);
+        let child = program
+            .stdin(input?)
+            .stdout(output?)
+            .stderr(error?)
+            .spawn()?;
+        Ok((child.id() as libc::pid_t, steps, said))
+    };
+    let (child, steps, said) = trial().map_err(LibraryError::Child)?;
+    outcome(child, PATIENCE, (steps, config.len() as u64), said)
+}
+
+/// The program's side: does the work, on a configuration that is read from standard input, and ends the process.
+pub(super) fn tried(file: &Path, work: fn(&Path, &str, &mut dyn FnMut(Step))) -> io::Error {
+    let given = || {
+        let mut steps = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut config = String::new();
+        steps.read_to_string(&mut config)?;
+        // The library is to find nothing there.
+        let nothing = File::open("/dev/null")?;
+        Ok((steps, config, nothing))
+    };
+    match given() {
+        Err(error) => error,
+        Ok((steps, config, nothing)) => {
+            redirect(&nothing, 0);
+            alone();
+            end(steps, |step| work(file, &config, step))
+        }
+    }
 }
 
 fn survives_within(
     patience: Duration,
     work: impl FnOnce(&mut dyn FnMut(Step)),
 ) -> Result<(), LibraryError> {
-    let mut steps = memory(c"steps").map_err(LibraryError::Child)?;
-    let mut said = memory(c"said").map_err(LibraryError::Child)?;
+    let steps = memory(c"steps").map_err(LibraryError::Child)?;
+    let said = memory(c"said").map_err(LibraryError::Child)?;
     // SAFETY: in a program with one thread, such as one that reads its chain spec, a child can do whatever its
     // parent can. In one with several (tests), the GNU C library has `fork` leave its allocator and its dynamic
     // linker usable for the child, and the child does not touch the standard library's locks: it prints nothing
@@ -73,23 +134,40 @@ fn survives_within(
         return Err(LibraryError::Child(io::Error::last_os_error()));
     }
     if child == 0 {
-        quiet(&said);
-        // What cannot be written is a step that the parent does not see: it will say that of the one before.
-        let mut step = |step| drop(steps.write_all(&[step as u8]));
-        let ended = catch_unwind(AssertUnwindSafe(|| work(&mut step)));
-        let code = match ended {
-            Ok(()) => {
-                step(Step::Done);
-                0
-            }
-            Err(_) => 101,
-        };
-        // SAFETY: ends the child at once, without the parent's exit handlers.
-        unsafe { libc::_exit(code) };
+        redirect(&said, 1);
+        redirect(&said, 2);
+        alone();
+        end(steps, work);
     }
+    outcome(child, patience, (steps, 0), said)
+}
+
+/// In the child: does the work, says how far it is, and ends the process.
+fn end(mut steps: File, work: impl FnOnce(&mut dyn FnMut(Step))) -> ! {
+    // What cannot be written is a step that the parent does not see: it will say that of the one before.
+    let mut step = |step| drop(steps.write_all(&[step as u8]));
+    let ended = catch_unwind(AssertUnwindSafe(|| work(&mut step)));
+    let code = match ended {
+        Ok(()) => {
+            step(Step::Done);
+            0
+        }
+        Err(_) => 101,
+    };
+    // SAFETY: ends the child at once, without exit handlers: neither the parent's, if it was forked, nor the library's.
+    unsafe { libc::_exit(code) }
+}
+
+/// What became of a child whose steps are in this file from here on.
+fn outcome(
+    child: libc::pid_t,
+    patience: Duration,
+    (mut steps, from): (File, u64),
+    mut said: File,
+) -> Result<(), LibraryError> {
     let status = wait(child, patience).map_err(LibraryError::Child)?;
     let mut seen = Vec::new();
-    let read = steps.seek(SeekFrom::Start(0));
+    let read = steps.seek(SeekFrom::Start(from));
     read.and_then(|_| steps.read_to_end(&mut seen))
         .map_err(LibraryError::Child)?;
     let last = seen.last().copied().unwrap_or_default();
@@ -116,16 +194,21 @@ fn memory(name: &CStr) -> io::Result<File> {
     }
 }
 
-/// In the child: what the library prints goes to `said`, and a crash leaves no core file behind.
-fn quiet(said: &File) {
+/// In the child: makes a file one of its standard descriptors.
+fn redirect(file: &File, standard: i32) {
+    // SAFETY: a system call on the child's own descriptors.
+    unsafe { libc::dup2(file.as_raw_fd(), standard) };
+}
+
+/// In the child: a crash leaves no core file behind, and nothing is left of it when its parent is killed.
+fn alone() {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: system calls on the child's own descriptors and limits; `none` outlives its call.
+    // SAFETY: system calls on the child's own limits and signals; `none` outlives its call.
     unsafe {
-        libc::dup2(said.as_raw_fd(), 1);
-        libc::dup2(said.as_raw_fd(), 2);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
         // Where a program caught these, the library is not to be saved by it.
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGTERM] {
@@ -230,6 +313,33 @@ mod tests {
             ends,
             "ended the process (exit code 0) while an instance was started"
         );
+    }
+
+    #[test]
+    fn what_becomes_of_a_program_is_told() {
+        let told = |script: &str, config: &str| {
+            let mut shell = Command::new("sh");
+            let result = survives_program(shell.args(["-c", script]), config);
+            result.map_or_else(|error| error.to_string(), |()| "all is well".to_owned())
+        };
+        // The configuration is there; steps go behind it, whatever bytes it has.
+        let whole = r#"cat > /dev/null; printf '\000\001\002\003\004' >&0"#;
+        for config in ["", "{}", "\u{4}\u{4}"] {
+            assert_eq!(told(whole, config), "all is well");
+            assert_eq!(
+                told("cat >&2; exit 3", config).split(';').next().unwrap(),
+                "ended the process (exit code 3) while it was loaded"
+            );
+        }
+        assert_eq!(
+            told(
+                r#"cat > /dev/null; printf '\000\001' >&0; echo why; kill -SEGV $$"#,
+                "{}"
+            ),
+            "crashed (SIGSEGV) while it read its configuration; it said \"why\""
+        );
+        let error = survives_program(&mut Command::new("/no/such/program"), "{}").unwrap_err();
+        assert!(matches!(error, LibraryError::Child(_)), "{error}");
     }
 
     #[test]

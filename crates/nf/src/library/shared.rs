@@ -2,7 +2,7 @@
 //!
 //! One of the few modules with `unsafe` code.
 
-use super::child::{Step, survives};
+use super::child::{Step, survives, tried};
 use super::error::LibraryError;
 use super::function::Foreign;
 use super::load::{load, load_for_a_trial};
@@ -36,24 +36,7 @@ impl LibraryFunction {
             return Err(LibraryError::NoFile);
         }
         let content = content(file).map_err(LibraryError::Read)?;
-        survives(|step| {
-            step(Step::Load);
-            // What is wrong without a crash is found again, and told, below.
-            let Ok(library) = load_for_a_trial(file) else {
-                return;
-            };
-            step(Step::Configure);
-            let Ok(shared) = Configured::new(library, config) else {
-                return;
-            };
-            step(Step::Start);
-            let instance = shared.start();
-            step(Step::Stop);
-            if let Some(instance) = instance {
-                // SAFETY: an instance of this library, not used any more.
-                unsafe { shared.stop(instance) }
-            }
-        })?;
+        survives((file, config), trial)?;
         LibraryFunction::loaded(file, content, config)
     }
 
@@ -119,6 +102,33 @@ impl PartialEq for LibraryFunction {
 }
 
 impl Eq for LibraryFunction {}
+
+/// Tries out a library, with a configuration that comes from standard input, and ends the process: what a program does that
+/// libraries are [tried out by](super::try_by). If it cannot, why not.
+#[must_use]
+pub fn try_out(file: &Path) -> io::Error {
+    tried(file, trial)
+}
+
+/// What a library has to survive.
+fn trial(file: &Path, config: &str, step: &mut dyn FnMut(Step)) {
+    step(Step::Load);
+    // What is wrong without a crash is found again by the parent, and told.
+    let Ok(library) = load_for_a_trial(file) else {
+        return;
+    };
+    step(Step::Configure);
+    let Ok(shared) = Configured::new(library, config) else {
+        return;
+    };
+    step(Step::Start);
+    let instance = shared.start();
+    step(Step::Stop);
+    if let Some(instance) = instance {
+        // SAFETY: an instance of this library, not used any more.
+        unsafe { shared.stop(instance) }
+    }
+}
 
 /// A hash of a file, however large.
 fn content(file: &Path) -> io::Result<u64> {
