@@ -32,7 +32,7 @@ fn options(drops: bool, eve: Option<PathBuf>) -> Options {
 }
 
 fn table(sources: &Sources, options: &Options) -> Arc<IdsTable> {
-    let loaded = load_ids_rules(sources).unwrap();
+    let loaded = load_ids_rules(sources, &[]).unwrap();
     Arc::new(IdsTable::new((sources, &loaded), options, 7).unwrap())
 }
 
@@ -184,7 +184,9 @@ fn rules_are_replaced_in_the_middle_of_streams() {
     chain.run(&frames[..4], NOW);
     let asks = "alert tcp any any -> any any (content:\"second\"; flowbits:isset,first; sid:3;)";
     let other = sources(&[&stream("second", 2), asks]);
-    let ready = table.prepare(&load_ids_rules(&other).unwrap()).unwrap();
+    let ready = table
+        .prepare(&load_ids_rules(&other, &[]).unwrap())
+        .unwrap();
     assert_eq!(table.put(ready), 2);
     chain.run(&frames[4..], NOW);
     drop(chain);
@@ -235,7 +237,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         "alert tcp any -> any any (sid:2;)",
         "alert tcp any any -> any any (content:\"a\"; ja3.hash; sid:3;)",
     ]);
-    let error = load_ids_rules(&wrong).unwrap_err();
+    let error = load_ids_rules(&wrong, &[]).unwrap_err();
     let lines: Vec<String> = error.each().map(|error| error.alone()).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
@@ -246,7 +248,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         lines[1].contains("expected action, protocol, addresses"),
         "{lines:?}"
     );
-    let skipped = load_ids_rules(&sources(&[wrong.inline[3].as_str(), RULE])).unwrap();
+    let skipped = load_ids_rules(&sources(&[wrong.inline[3].as_str(), RULE]), &[]).unwrap();
     let notices = [
         "1 of 2 rules are not loaded, for they ask for what is not supported:",
         "     1 option ja3.hash",

@@ -103,7 +103,9 @@ impl IdsConfig {
                 return Err(item.error(format!("{name} cannot be read: {error}")));
             }
         }
-        let loaded = load_rules(&sources)?;
+        let inline = fields.optional("rules");
+        let inline = inline.map_or(Ok(Vec::new()), |list| list.list("rules", MAX_FILES))?;
+        let loaded = load_rules(&sources, &inline)?;
         Ok(IdsConfig {
             sources,
             loaded,
@@ -215,11 +217,11 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
     }
 }
 
-/// Reads all rules.
+/// Reads all rules. What is wrong in one that stands in the spec is told with its place there, if that is known.
 ///
 /// # Errors
-/// Everything that is wrong in any of the files.
-pub(crate) fn load_rules(sources: &Sources) -> Result<Loaded, SpecError> {
+/// Everything that is wrong in any of the files, and in the spec.
+pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Loaded, SpecError> {
     let variables: &Variables = &sources.variables;
     let reader = Reader::new(variables);
     let mut reader =
@@ -229,13 +231,18 @@ pub(crate) fn load_rules(sources: &Sources) -> Result<Loaded, SpecError> {
     for path in &sources.files {
         let name = path.display().to_string();
         match read_text(path, &name) {
-            Ok(text) => texts.push((name, text)),
+            Ok(text) => texts.push((name, text, None)),
             Err(error) => errors.push(error),
         }
     }
-    let inline = sources.inline.iter();
-    texts.extend(inline.map(|rule| ("rules".to_owned(), rule.clone())));
-    for (name, text) in &texts {
+    let nodes = inline.iter().map(Some).chain(std::iter::repeat(None));
+    let inline = sources.inline.iter().zip(nodes);
+    texts.extend(inline.map(|(rule, node)| ("rules".to_owned(), rule.clone(), node)));
+    for (name, text, node) in &texts {
+        let wrong = |message: String, line: usize, column: usize| match node {
+            Some(node) => node.error(message),
+            None => SpecError::whole_file(name, message).at(line, column),
+        };
         let Parsed {
             rules: read,
             skipped,
@@ -243,12 +250,8 @@ pub(crate) fn load_rules(sources: &Sources) -> Result<Loaded, SpecError> {
             more,
         } = reader.read(text);
         for mistake in mistakes {
-            let error = SpecError::whole_file(name, mistake.message);
-            errors.push(
-                error
-                    .at(mistake.line, mistake.column)
-                    .suggest(mistake.suggestion),
-            );
+            let error = wrong(mistake.message, mistake.line, mistake.column);
+            errors.push(error.suggest(mistake.suggestion));
         }
         if more > 0 {
             errors.push(SpecError::whole_file(
@@ -263,7 +266,7 @@ pub(crate) fn load_rules(sources: &Sources) -> Result<Loaded, SpecError> {
             let (generator, sid) = (rule.about.generator, rule.about.sid);
             if !taken.insert((generator, sid)) {
                 let message = format!("expected each sid once, found {sid} again");
-                errors.push(SpecError::whole_file(name, message).at(rule.line as usize, 1));
+                errors.push(wrong(message, rule.line as usize, 1));
             }
             rules.push(dropping(rule, sources));
         }
@@ -271,7 +274,7 @@ pub(crate) fn load_rules(sources: &Sources) -> Result<Loaded, SpecError> {
     match SpecError::all(errors) {
         Some(error) => Err(error),
         None => {
-            let texts = texts.into_iter().map(|(_, text)| text).collect();
+            let texts = texts.into_iter().map(|(_, text, _)| text).collect();
             Ok(Loaded::new(rules, reasons, texts))
         }
     }
