@@ -64,7 +64,7 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
             use RunError::{
-                Build, Core, External, IsolatedAndHandedOver, Isolation, Open, Recording, State,
+                Build, Core, External, IsolatedAndHandedOver, Isolation, Open, State,
                 StateHandedOver,
             };
             matches!(
@@ -79,7 +79,6 @@ impl CliError {
                             | IsolationError::Build(_)
                     )
                     | Open(OpenError::Device(_))
-                    | Recording { .. }
                     | State(_)
                     | StateHandedOver
             )

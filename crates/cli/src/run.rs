@@ -25,7 +25,6 @@ use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_nf::spec::{ChainSpec, FunctionConfig};
-use tailwater_traffic::TrafficError;
 
 /// Packets that a queue of the trace NIC holds.
 const RING: u32 = 1024;
@@ -315,9 +314,11 @@ pub fn check_writable<'p>(
     path: &Path,
     inputs: impl Iterator<Item = &'p Path>,
 ) -> Result<(), CliError> {
-    let refuse = |source| TrafficError::Write {
-        file: path.display().to_string(),
-        source,
+    let refuse = |source: io::Error| {
+        CliError::Input(format!(
+            "{flag}: {}: cannot write: {source}",
+            path.display()
+        ))
     };
     for input in inputs {
         if same_file(path, input) {
@@ -340,7 +341,7 @@ pub fn check_writable<'p>(
                 .map_err(refuse)?;
             fs::remove_file(path).map_err(refuse)?;
         }
-        Err(error) => return Err(refuse(error).into()),
+        Err(error) => return Err(refuse(error)),
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use tailwater_net::Nanos;
 use tailwater_nf::chunks::{ChunkSender, Chunks};
+use tailwater_nf::out_file::{OutFile, Pulse};
 use tailwater_traffic::{Packet, PcapWriter, TrafficError};
 
 /// Bytes of a chunk, in which packets travel to the writer.
@@ -14,17 +15,23 @@ const CHUNKS: usize = 16;
 const RECORD: usize = 12;
 
 /// One queue's way to the capture file. Recording copies the packet; the worker waits for the disk
-/// only when all the queue's chunks are full, which shows as a gap.
+/// only when all the queue's chunks are full, which shows as a gap. A file that hangs is given up: it
+/// gets nothing more.
 #[derive(Debug)]
 pub struct CaptureTap {
     chunks: ChunkSender<u8>,
+    given_up: bool,
 }
 
 impl CaptureTap {
     /// Records a frame sent at `now`.
     #[inline]
     pub fn record(&mut self, now: Nanos, frame: &[u8]) {
-        self.chunks.wait_for_room(RECORD + frame.len());
+        // Also if it takes something after all, and a shorter frame would find room: what it has is to have no gap.
+        if self.given_up || !self.chunks.wait_for_room(RECORD + frame.len()) {
+            self.given_up = true;
+            return;
+        }
         self.chunks.extend(&now.0.to_le_bytes());
         self.chunks.extend(&(frame.len() as u32).to_le_bytes());
         self.chunks.extend(frame);
@@ -35,13 +42,15 @@ impl CaptureTap {
 #[derive(Debug)]
 pub struct CaptureFile {
     writer: Option<JoinHandle<Result<u64, TrafficError>>>,
+    file: String,
+    pulse: Pulse,
 }
 
 impl Drop for CaptureFile {
-    /// No thread stays behind, not even after an error elsewhere. The taps must be gone.
+    /// No thread stays behind, not even after an error elsewhere, unless the file hangs. The taps must be gone.
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+            let _ = self.pulse.join(writer);
         }
     }
 }
@@ -56,11 +65,19 @@ impl CaptureFile {
         path: &Path,
         queues: usize,
     ) -> Result<(CaptureFile, Vec<CaptureTap>), TrafficError> {
-        let mut file = PcapWriter::create(path)?;
+        let name = path.display().to_string();
+        let error = |source| TrafficError::Write {
+            file: name.clone(),
+            source,
+        };
         let (chunks, receiver) = Chunks::new(queues, CHUNKS, CHUNK);
+        let pulse = chunks.pulse().clone();
+        let file = OutFile::create(path, &pulse).map_err(error)?;
+        let mut file = PcapWriter::new(file, &*name)?;
         let taps = (0..queues)
             .map(|queue| CaptureTap {
                 chunks: chunks.sender(queue),
+                given_up: false,
             })
             .collect();
         let writer = std::thread::Builder::new()
@@ -76,29 +93,31 @@ impl CaptureFile {
                 let packets = file.packets();
                 outcome.and_then(|()| file.finish()).map(|_| packets)
             })
-            .map_err(|source| TrafficError::Write {
-                file: path.display().to_string(),
-                source,
-            })?;
-        let writer = Some(writer);
-        Ok((CaptureFile { writer }, taps))
+            .map_err(error)?;
+        let file = CaptureFile {
+            writer: Some(writer),
+            file: name,
+            pulse,
+        };
+        Ok((file, taps))
     }
 
     /// Waits until everything is written, all taps being gone. Returns the packets written.
     ///
     /// # Errors
-    /// The first error of writing.
+    /// The first error of writing; the file hangs.
     pub fn finish(mut self) -> Result<u64, TrafficError> {
         let Some(writer) = self.writer.take() else {
             return Ok(0);
         };
-        writer
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.pulse.join(writer).unwrap_or_else(|source| {
+            let file = std::mem::take(&mut self.file);
+            Err(TrafficError::Write { file, source })
+        })
     }
 }
 
-fn write_chunk(file: &mut PcapWriter<std::fs::File>, mut bytes: &[u8]) -> Result<(), TrafficError> {
+fn write_chunk(file: &mut PcapWriter<OutFile>, mut bytes: &[u8]) -> Result<(), TrafficError> {
     while let Some((time, rest)) = bytes.split_first_chunk::<8>()
         && let Some((length, rest)) = rest.split_first_chunk::<4>()
     {

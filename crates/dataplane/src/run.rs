@@ -25,7 +25,7 @@ mod progress;
 mod setup;
 mod threads;
 
-pub use error::RunError;
+pub use error::{RunError, Unrecorded};
 pub use progress::Progress;
 
 /// How to run.

@@ -3,8 +3,9 @@
 //! Each [`ChunkSender`] owns a fixed number of chunks. It fills one at a time and hands it over when
 //! full; the [`ChunkReceiver`] gives it back emptied. Nothing is allocated after the start, and memory
 //! is bounded: when all chunks are with the receiver, the sender chooses between waiting and
-//! doing without.
+//! doing without. Who waits does so as long as the receiver gets on: its [`Pulse`] beats with each chunk.
 
+use crate::out_file::Pulse;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// The shape of chunks, and the way to the receiver; makes senders.
@@ -13,6 +14,7 @@ pub struct Chunks<T> {
     items: usize,
     count: usize,
     full: SyncSender<Chunk<T>>,
+    pulse: Pulse,
 }
 
 /// A full chunk, and the way back for it.
@@ -29,7 +31,23 @@ impl<T: Copy> Chunks<T> {
         let count = count.max(2);
         // Room for all chunks of all senders: handing over never waits.
         let (full, filled) = sync_channel(senders * count);
-        (Chunks { items, count, full }, ChunkReceiver { filled })
+        let pulse = Pulse::default();
+        let receiver = ChunkReceiver {
+            filled,
+            pulse: pulse.clone(),
+        };
+        let chunks = Chunks {
+            items,
+            count,
+            full,
+            pulse,
+        };
+        (chunks, receiver)
+    }
+
+    /// Whether the receiver gets on.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     /// A sender; `source` tells the receiver whose chunks are its.
@@ -45,6 +63,7 @@ impl<T: Copy> Chunks<T> {
             full: self.full.clone(),
             empty,
             back,
+            pulse: self.pulse.clone(),
         }
     }
 }
@@ -58,21 +77,33 @@ pub struct ChunkSender<T> {
     full: SyncSender<Chunk<T>>,
     empty: Receiver<Vec<T>>,
     back: SyncSender<Vec<T>>,
+    pulse: Pulse,
 }
 
 impl<T: Copy> ChunkSender<T> {
-    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks;
-    /// without a receiver, what was in the chunk is lost.
+    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks; `false`, for good, if it
+    /// [hangs](Pulse::wait). Without a receiver, what was in the chunk is lost.
     #[inline]
-    pub fn wait_for_room(&mut self, items: usize) {
-        if self.chunk.len() + items > self.items {
-            let next = match self.empty.recv() {
-                Ok(next) => next,
-                // The sender itself holds a way back.
-                Err(_) => unreachable!("the channel is open"),
-            };
+    #[must_use]
+    pub fn wait_for_room(&mut self, items: usize) -> bool {
+        self.chunk.len() + items <= self.items || self.wait_for_chunk()
+    }
+
+    #[cold]
+    fn wait_for_chunk(&mut self) -> bool {
+        if self.pulse.is_given_up() {
+            return false;
+        }
+        let mut next = None;
+        let (empty, pulse) = (&self.empty, &self.pulse);
+        let came = pulse.wait(|| {
+            next = empty.try_recv().ok();
+            next.is_some()
+        });
+        if let Some(next) = next {
             self.hand_over(next);
         }
+        came
     }
 
     /// Makes room for `items` more, or says that there is none because the receiver has all chunks.
@@ -132,6 +163,7 @@ impl<T> Drop for ChunkSender<T> {
 #[derive(Debug)]
 pub struct ChunkReceiver<T> {
     filled: Receiver<Chunk<T>>,
+    pulse: Pulse,
 }
 
 impl<T> ChunkReceiver<T> {
@@ -144,6 +176,7 @@ impl<T> ChunkReceiver<T> {
         }) = self.filled.recv()
         {
             each(source, &items);
+            self.pulse.beat();
             items.clear();
             let _ = back.try_send(items);
         }
@@ -164,7 +197,7 @@ mod tests {
             for mut sender in senders {
                 scope.spawn(move || {
                     for i in 0..1000u32 {
-                        sender.wait_for_room(1);
+                        assert!(sender.wait_for_room(1));
                         sender.extend(&[i]);
                     }
                 });
@@ -193,11 +226,29 @@ mod tests {
         let mut received = Vec::new();
         std::thread::scope(|scope| {
             scope.spawn(|| receiver.for_each(|_, items| received.extend_from_slice(items)));
-            sender.wait_for_room(1);
+            assert!(sender.wait_for_room(1));
             sender.extend(&[8]);
             drop(sender);
         });
         assert_eq!(received, (0..9).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_receiver_that_hangs_is_waited_for_once() {
+        let (chunks, receiver) = Chunks::new(1, 2, 1);
+        let mut sender = chunks.sender(0);
+        for i in 0..2u8 {
+            assert!(sender.wait_for_room(1));
+            sender.extend(&[i]);
+        }
+        assert!(!sender.wait_for_room(1));
+        assert!(chunks.pulse().is_given_up());
+        // Also when it takes something after all: the rest would have a gap in it.
+        drop(chunks);
+        let mut received = Vec::new();
+        drop(sender);
+        receiver.for_each(|_, items| received.extend_from_slice(items));
+        assert_eq!(received, [0, 1]);
     }
 
     #[test]
@@ -206,7 +257,7 @@ mod tests {
         let mut sender = chunks.sender(0);
         drop(receiver);
         for i in 0..100u8 {
-            sender.wait_for_room(1);
+            assert!(sender.wait_for_room(1));
             sender.extend(&[i]);
         }
     }

@@ -31,6 +31,7 @@ pub mod load_balancer;
 pub mod mirror;
 pub mod nat;
 mod origin;
+pub mod out_file;
 pub mod parcel;
 pub mod policer;
 pub mod region;

@@ -5,6 +5,7 @@ use crate::port::{OpenError, RetaError};
 use crate::report::RunReport;
 use std::io;
 use tailwater_isolation::server::IsolationError;
+use tailwater_nf::accounting::ExportError;
 use tailwater_nf::build::BuildError;
 use tailwater_state::redis::AccessError;
 use tailwater_traffic::TrafficError;
@@ -70,10 +71,21 @@ pub enum RunError {
     #[error("{source}")]
     Recording {
         /// What failed.
-        source: TrafficError,
+        source: Unrecorded,
         /// The run's report.
         report: Box<RunReport>,
     },
+}
+
+/// What a run recorded, and not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Unrecorded {
+    /// The capture of what was sent.
+    #[error(transparent)]
+    Capture(#[from] TrafficError),
+    /// What a function writes, or tells others.
+    #[error(transparent)]
+    Export(#[from] ExportError),
 }
 
 impl RunError {

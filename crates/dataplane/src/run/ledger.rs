@@ -2,7 +2,7 @@
 
 use super::chains::Makers;
 use super::threads::Ended;
-use super::{Progress, RunConfig, RunError};
+use super::{Progress, RunConfig, RunError, Unrecorded};
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::death::survive;
@@ -15,15 +15,12 @@ use crate::telemetry::WindowReceiver;
 use crate::timeline::add_reasons;
 use crate::watch::News;
 use crate::worker::Finished;
-use std::io;
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_net::Nanos;
-use tailwater_nf::accounting::ExportError;
 use tailwater_nf::chain::{Chain, Reason};
 use tailwater_nf::spec::ChainSpec;
-use tailwater_traffic::TrafficError;
 
 /// How often progress is told at least.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -141,7 +138,8 @@ impl Ledger<'_> {
         let flows = makers.flow_report(&chains);
         let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);
         let (isolation, exported) = makers.finish();
-        let recorded = recorded.and(exported.map_err(not_exported));
+        let recorded = recorded.map(drop).map_err(Unrecorded::from);
+        let recorded = recorded.and(exported.map_err(Unrecorded::from));
         let mut packets = collector.packets(&reasons, config.not_matched);
         let named = reasons.iter().map(|reason| &reason.name);
         for (name, count) in named.zip(last).filter(|(_, count)| *count > 0) {
@@ -195,7 +193,7 @@ impl Ledger<'_> {
             });
         }
         match recorded {
-            Ok(_) => Ok(*report),
+            Ok(()) => Ok(*report),
             Err(source) => Err(RunError::Recording { source, report }),
         }
     }
@@ -252,16 +250,4 @@ fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> Serv
         packets_kept_back: buckets.kept_back,
         longest_move_us: buckets.longest_move.as_micros_f64(),
     }
-}
-
-fn not_exported(error: ExportError) -> TrafficError {
-    let (file, source) = match error {
-        ExportError::Write { file, source } => (file, source),
-        ExportError::Copies { to, source } => (to, source),
-        ExportError::Lost { ref file, .. } | ExportError::Undelivered { ref file, .. } => {
-            (file.clone(), io::Error::other(error.to_string()))
-        }
-    };
-    let file = file.display().to_string();
-    TrafficError::Write { file, source }
 }

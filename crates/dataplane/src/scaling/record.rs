@@ -60,7 +60,6 @@ pub use server::ServerDecision;
 
 use format::{Encoder, MOST_WORDS};
 use server::MOST_SERVER_WORDS;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -69,6 +68,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tailwater_net::Nanos;
 use tailwater_nf::chunks::{ChunkReceiver, ChunkSender, Chunks};
+use tailwater_nf::out_file::{OutFile, Pulse};
 use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
@@ -112,6 +112,7 @@ struct Shared {
     file: PathBuf,
     chunks: Mutex<Option<Chunks<u64>>>,
     writer: Mutex<Option<JoinHandle<io::Result<u64>>>>,
+    pulse: Pulse,
     dispatchers: AtomicU32,
     lost: Arc<AtomicU64>,
 }
@@ -126,10 +127,11 @@ impl Recorder {
             file: path.to_owned(),
             source,
         };
-        let mut file = BufWriter::new(File::create(path).map_err(error)?);
-        file.write_all(&header.encoded()).map_err(error)?;
         let lost = Arc::new(AtomicU64::new(0));
         let (chunks, receiver) = Chunks::new(DISPATCHERS, CHUNKS, CHUNK);
+        let pulse = chunks.pulse().clone();
+        let mut file = BufWriter::new(OutFile::create(path, &pulse).map_err(error)?);
+        file.write_all(&header.encoded()).map_err(error)?;
         let left_out = Arc::clone(&lost);
         let thread = std::thread::Builder::new()
             .name("decisions".to_owned())
@@ -140,6 +142,7 @@ impl Recorder {
                 file: path.to_owned(),
                 chunks: Mutex::new(Some(chunks)),
                 writer: Mutex::new(Some(thread)),
+                pulse,
                 dispatchers: AtomicU32::new(0),
                 lost,
             }),
@@ -150,10 +153,12 @@ impl Recorder {
     #[cfg(test)]
     fn unattended() -> (Recorder, ChunkReceiver<u64>) {
         let (chunks, receiver) = Chunks::new(1, CHUNKS, CHUNK);
+        let pulse = chunks.pulse().clone();
         let shared = Shared {
             file: PathBuf::new(),
             chunks: Mutex::new(Some(chunks)),
             writer: Mutex::new(None),
+            pulse,
             dispatchers: AtomicU32::new(0),
             lost: Arc::default(),
         };
@@ -204,15 +209,13 @@ impl Recorder {
     /// Waits until everything is in the file, the run being over: all mappers are gone. `None` if that was done before.
     ///
     /// # Errors
-    /// The first error of writing.
+    /// The first error of writing; the file hangs.
     pub fn finish(&self) -> Result<Option<Recorded>, RecordError> {
         drop(lock(&self.shared.chunks).take());
         let Some(writer) = lock(&self.shared.writer).take() else {
             return Ok(None);
         };
-        let written = writer
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let written = self.shared.pulse.join(writer).flatten();
         let decisions = written.map_err(|source| RecordError {
             file: self.shared.file.clone(),
             source,

@@ -1,7 +1,7 @@
 //! Flow records on their way to a file: one thread writes what all workers hand it.
 
 use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
-use std::fs::File;
+use crate::out_file::{OutFile, Pulse};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -152,6 +152,7 @@ pub struct Exported {
 #[derive(Debug)]
 struct Writer {
     file: PathBuf,
+    pulse: Pulse,
     thread: JoinHandle<io::Result<u64>>,
 }
 
@@ -182,17 +183,22 @@ impl AccountingTable {
             file: path.to_owned(),
             source,
         };
-        let file = File::create(path).map_err(error)?;
         let (chunks, receiver) = Chunks::new(WORKERS, CHUNKS, CHUNK);
+        let pulse = chunks.pulse().clone();
+        let file = OutFile::create(path, &pulse).map_err(error)?;
         let thread = std::thread::Builder::new()
             .name("flow-records".to_owned())
             .spawn(move || write_records(BufWriter::new(file), format, receiver))
             .map_err(error)?;
-        let file = path.to_owned();
+        let writer = Writer {
+            file: path.to_owned(),
+            pulse,
+            thread,
+        };
         Ok(AccountingTable {
             totals: Mutex::default(),
             chunks: Mutex::new(Some(chunks)),
-            writer: Mutex::new(Some(Writer { file, thread })),
+            writer: Mutex::new(Some(writer)),
         })
     }
 
@@ -227,7 +233,7 @@ impl AccountingTable {
     /// [finished](crate::chain::Chain::finish). `None` if there is no file, or not any more.
     ///
     /// # Errors
-    /// The first error of writing; records that are missing.
+    /// The first error of writing; the file hangs; records that are missing.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         drop(
             self.chunks
@@ -236,13 +242,15 @@ impl AccountingTable {
                 .take(),
         );
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer { file, thread }) = writer.take() else {
+        let Some(Writer {
+            file,
+            pulse,
+            thread,
+        }) = writer.take()
+        else {
             return Ok(None);
         };
-        let written = thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let records = match written {
+        let records = match pulse.join(thread).flatten() {
             Ok(records) => records,
             Err(source) => return Err(ExportError::Write { file, source }),
         };
@@ -265,7 +273,7 @@ impl Default for AccountingTable {
 }
 
 fn write_records(
-    mut file: BufWriter<File>,
+    mut file: BufWriter<OutFile>,
     format: ExportFormat,
     receiver: ChunkReceiver<FlowRecord>,
 ) -> io::Result<u64> {

@@ -50,13 +50,14 @@ impl Accounting {
         let Some(sender) = &mut self.sender else {
             return;
         };
-        if self.finishing {
-            sender.wait_for_room(1);
-        } else if !sender.has_room(1) {
-            self.totals.lost_records += 1;
-            return;
+        let has_room = match self.finishing {
+            true => sender.wait_for_room(1),
+            false => sender.has_room(1),
+        };
+        match has_room {
+            true => sender.extend(&[record]),
+            false => self.totals.lost_records += 1,
         }
-        sender.extend(&[record]);
     }
 }
 

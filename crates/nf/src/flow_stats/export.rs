@@ -5,6 +5,8 @@ use super::record::FlowRecord;
 use super::session::{Sent, Session};
 use crate::accounting::{ExportError, Exported};
 use crate::origin::Origin;
+use crate::out_file::{GRACE, Pulse};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,10 +24,6 @@ const TURN: usize = 1024;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a message waits for more records.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long, after the last packet, a collector may take no record before the rest is given up.
-const GRACE: Duration = Duration::from_secs(5);
-/// How long a worker that has nothing else to do sleeps when a ring is full.
-const NAP: Duration = Duration::from_millis(1);
 
 /// How records get to a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +99,8 @@ pub(super) struct Shared {
     over: AtomicBool,
     abandoned: AtomicBool,
     lost: [AtomicU64; 3],
+    /// Whether the thread gets on. It bounds by itself what it waits for, but for a file, which may hang.
+    pub(super) pulse: Pulse,
 }
 
 impl Shared {
@@ -146,12 +146,15 @@ impl Sender {
         taken
     }
 
-    /// As [`send`](Sender::send), but waits for room. It is lost only if nobody makes any.
+    /// As [`send`](Sender::send), but waits for room. It is lost only if nobody makes any, or the outlet hangs.
     pub(super) fn send_waiting(&mut self, record: &FlowRecord) -> bool {
-        while self.ring.room(1) == 0 && !self.ring.is_closed() {
-            std::thread::sleep(NAP);
+        let ring = &mut self.ring;
+        let pulse = &self.shared.pulse;
+        let waited = pulse.wait(|| ring.room(1) > 0 || ring.is_closed());
+        if !waited {
+            self.shared.lose(record);
         }
-        self.send(record)
+        waited && self.send(record)
     }
 }
 
@@ -162,17 +165,17 @@ struct Teller {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<Sent>>>,
     /// What became of it, until that is told.
-    ended: Mutex<Option<std::thread::Result<Sent>>>,
+    ended: Mutex<Option<io::Result<Sent>>>,
 }
 
 impl Teller {
-    /// Waits until everything is told or lost.
+    /// Waits until everything is told or lost, or the outlet hangs.
     fn end(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             self.shared.over.store(true, Ordering::Release);
             thread.thread().unpark();
-            let ended = thread.join();
+            let ended = self.shared.pulse.join(thread);
             *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         }
     }
@@ -183,12 +186,18 @@ impl Teller {
         let Some(sent) = ended.take() else {
             return Ok(None);
         };
-        let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let file = self.outlet.name();
-        if let Some(source) = sent.error {
-            return Err(ExportError::Write { file, source });
-        }
-        let records = sent.records;
+        let records = match sent {
+            Ok(Sent {
+                error: None,
+                records,
+            }) => records,
+            Ok(Sent {
+                error: Some(source),
+                ..
+            })
+            | Err(source) => return Err(ExportError::Write { file, source }),
+        };
         match self.shared.not_sent().records {
             0 => Ok(Some(Exported { file, records })),
             lost => Err(ExportError::Undelivered {
@@ -331,6 +340,7 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
     let mut waiting = Instant::now();
     let (mut stuck, mut given_up) = (None, false);
     loop {
+        shared.pulse.beat();
         // In this order: what was pushed before its worker ended is popped below.
         let over = shared.over.load(Ordering::Acquire);
         let ending = shared.ending.load(Ordering::Acquire) || over;

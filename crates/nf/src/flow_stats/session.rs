@@ -5,8 +5,8 @@ use super::ipfix::{Message, NotSent};
 use super::record::FlowRecord;
 use super::retry::Retry;
 use crate::origin::Origin;
+use crate::out_file::OutFile;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -15,9 +15,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a message in a file.
 const FILE_MESSAGE: usize = 16 << 10;
-/// How long a connection may take to be made, and a message to be taken.
+/// How long a connection may take to be made, and a message to be taken: less than a thread may take to be known to [get on](crate::out_file::Pulse).
 const CONNECT: Duration = Duration::from_secs(3);
-const WRITE: Duration = Duration::from_secs(5);
+const WRITE: Duration = Duration::from_secs(4);
+/// How long is slept at a time.
+const NAP: Duration = Duration::from_secs(1);
 /// How long the last records may wait for the next try to connect.
 const LAST_TRY: Duration = Duration::from_millis(500);
 /// As many records may wait for a message to be full, or a connection to come back.
@@ -39,7 +41,7 @@ enum Stream {
     None,
     Udp(UdpSocket),
     Tcp(TcpStream),
-    File(BufWriter<File>),
+    File(BufWriter<OutFile>),
 }
 
 /// When templates and options are told.
@@ -104,7 +106,7 @@ impl Session {
         let now = Instant::now();
         let (stream, far, limit, refresh, bits_per_second) = match outlet {
             Outlet::File(path) => {
-                let file = BufWriter::new(File::create(path)?);
+                let file = BufWriter::new(OutFile::create(path, &shared.pulse)?);
                 (Stream::File(file), None, FILE_MESSAGE, None, None)
             }
             Outlet::Collector {
@@ -261,7 +263,9 @@ impl Session {
             if !self.retry.wait(Instant::now()).is_zero() {
                 return false;
             }
-            match connect(far) {
+            let connected = connect(far);
+            self.shared.pulse.beat();
+            match connected {
                 Ok(stream) => {
                     self.stream = stream;
                     self.retry.connected(Instant::now());
@@ -335,6 +339,7 @@ impl Session {
                 sent => sent.map(drop),
             },
         };
+        self.shared.pulse.beat();
         self.last = match (&self.stream, &sent) {
             (Stream::Udp(_), Ok(())) => told,
             _ => NotSent::default(),
@@ -355,7 +360,13 @@ impl Session {
         let nanos = bytes as u64 * 8 * 1_000_000_000 / rate.max(1);
         let now = Instant::now();
         self.next_at = self.next_at.max(now) + Duration::from_nanos(nanos);
-        std::thread::sleep(self.next_at - now);
+        let mut left = self.next_at - now;
+        while !left.is_zero() {
+            let nap = left.min(NAP);
+            std::thread::sleep(nap);
+            self.shared.pulse.beat();
+            left -= nap;
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 use super::sources::Classes;
 use crate::accounting::{ExportError, Exported};
 use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
+use crate::out_file::{OutFile, Pulse};
 use serde_json::{Map, Value, json};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,7 @@ type Editions = Arc<Mutex<Vec<(u32, Arc<RuleSet>)>>>;
 #[derive(Debug)]
 struct Writer {
     file: PathBuf,
+    pulse: Pulse,
     thread: JoinHandle<io::Result<u64>>,
 }
 
@@ -63,9 +64,10 @@ impl Eve {
             file: path.to_owned(),
             source,
         };
-        let file = File::create(path).map_err(error)?;
-        let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
         let (chunks, receiver) = Chunks::new(WORKERS, CHUNKS, CHUNK);
+        let pulse = chunks.pulse().clone();
+        let file = OutFile::create(path, &pulse).map_err(error)?;
+        let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let texts = Texts {
             editions: Arc::clone(&editions),
@@ -77,10 +79,14 @@ impl Eve {
             .name("alerts".to_owned())
             .spawn(move || write_alerts(BufWriter::new(file), texts, receiver))
             .map_err(error)?;
-        let file = path.to_owned();
+        let writer = Writer {
+            file: path.to_owned(),
+            pulse,
+            thread,
+        };
         Ok(Eve {
             chunks: Mutex::new(Some(chunks)),
-            writer: Mutex::new(Some(Writer { file, thread })),
+            writer: Mutex::new(Some(writer)),
             editions,
             told: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -108,7 +114,7 @@ impl Eve {
         self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
-    /// Waits until everything is in the file.
+    /// Waits until everything is in the file, or this hangs.
     pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
         drop(
             self.chunks
@@ -117,13 +123,15 @@ impl Eve {
                 .take(),
         );
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer { file, thread }) = writer.take() else {
+        let Some(Writer {
+            file,
+            pulse,
+            thread,
+        }) = writer.take()
+        else {
             return Ok(None);
         };
-        let written = thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        match written {
+        match pulse.join(thread).flatten() {
             Ok(records) => Ok(Some(Exported { file, records })),
             Err(source) => Err(ExportError::Write { file, source }),
         }
@@ -131,7 +139,7 @@ impl Eve {
 }
 
 fn write_alerts(
-    mut file: BufWriter<File>,
+    mut file: BufWriter<OutFile>,
     mut texts: Texts,
     receiver: ChunkReceiver<Alert>,
 ) -> io::Result<u64> {

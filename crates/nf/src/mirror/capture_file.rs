@@ -2,6 +2,7 @@
 
 use super::cells::Copied;
 use super::writer::numbered;
+use crate::out_file;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl CaptureFile {
     /// # Errors
     /// It cannot be, or is to be followed by others though it is no ordinary file.
     pub(super) fn create(path: &Path, max_bytes: u64, files: u32) -> io::Result<CaptureFile> {
-        let file = File::create(path)?;
+        let file = out_file::create(path)?;
         if files > 1 && !file.metadata()?.is_file() {
             let message = "it is no ordinary file, and can only be one";
             return Err(io::Error::new(ErrorKind::InvalidInput, message));

@@ -7,13 +7,14 @@ use super::interface::Interface;
 use crate::accounting::{ExportError, Exported};
 use crate::live::Live;
 use crate::origin::Origin;
+use crate::out_file::Pulse;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
@@ -21,8 +22,6 @@ use tailwater_net::Nanos;
 const TURN: usize = 4096;
 /// How often the thread looks for copies when there are none. Workers do not wake it: that would be a system call.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long, after the last packet, a file may take nothing before the rest is given up.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Where copies go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,8 +159,8 @@ struct Shared {
     over: AtomicBool,
     /// Copies that were taken, and are [lost](Writing::lost), until a worker has counted them.
     lost: [AtomicU64; 2],
-    /// Grows whenever the thread has done something.
-    turns: AtomicU64,
+    /// Whether the thread gets on.
+    pulse: Pulse,
     /// Whether the thread has hung for so long that what it has not settled counts as lost. While this is locked nothing is settled.
     given_up: Mutex<bool>,
     origin: Origin,
@@ -174,22 +173,12 @@ impl Shared {
 
     /// Waits until this is so; `false` if the thread hangs before, and is given up.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
-        let turns = || self.turns.load(Ordering::Relaxed);
-        let (mut seen, mut since) = (turns(), Instant::now());
-        while !is_done() {
-            if turns() != seen {
-                (seen, since) = (turns(), Instant::now());
-            }
-            let mut given_up = self.given_up();
-            *given_up |= since.elapsed() >= GRACE;
-            if *given_up {
-                // It may have been done at the last moment.
-                return is_done();
-            }
-            drop(given_up);
-            std::thread::sleep(LOOK);
+        if self.pulse.wait(&is_done) {
+            return true;
         }
-        true
+        *self.given_up() = true;
+        // It may have been done at the last moment.
+        is_done()
     }
 }
 
@@ -314,14 +303,10 @@ impl MirrorTable {
         let thread = thread.take()?;
         self.shared.over.store(true, Ordering::Release);
         thread.thread().unpark();
-        if !self.shared.wait(|| thread.is_finished()) {
-            // It ends when the file lets it, or with the program.
-            let message = format!("it took nothing for {} seconds", GRACE.as_secs());
-            return Some((0, Some(io::Error::new(ErrorKind::TimedOut, message))));
+        match self.shared.pulse.join(thread) {
+            Ok(writing) => Some(writing.end()),
+            Err(hangs) => Some((0, Some(hangs))),
         }
-        let writing = thread.join();
-        let writing = writing.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Some(writing.end())
     }
 
     /// Waits until all copies are written, all workers' chains having [finished](crate::chain::Chain::finish), or given up.
@@ -377,7 +362,7 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
             });
         }
         if popped > 0 {
-            shared.turns.fetch_add(1, Ordering::Relaxed);
+            shared.pulse.beat();
             continue;
         }
         writing.write_out();

@@ -3,7 +3,7 @@
 use super::records::Usage;
 use super::table::{Due, UpfTable};
 use crate::accounting::{ExportError, ExportFormat, Exported};
-use std::fs::File;
+use crate::out_file::{OutFile, Pulse};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,7 @@ impl Report {
 pub(super) struct Reports {
     file: PathBuf,
     over: Arc<AtomicBool>,
+    pulse: Pulse,
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
@@ -91,7 +92,8 @@ impl Reports {
             file: path.to_owned(),
             source,
         };
-        let file = BufWriter::new(File::create(path).map_err(error)?);
+        let pulse = Pulse::default();
+        let file = BufWriter::new(OutFile::create(path, &pulse).map_err(error)?);
         let over = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&over);
         let thread = std::thread::Builder::new()
@@ -101,6 +103,7 @@ impl Reports {
         Ok(Reports {
             file: path.to_owned(),
             over,
+            pulse,
             thread: Some(thread),
         })
     }
@@ -108,7 +111,7 @@ impl Reports {
     /// Reports on all sessions, and waits until everything is in the file.
     ///
     /// # Errors
-    /// The first error of writing.
+    /// The first error of writing; the file hangs.
     pub(super) fn finish(mut self) -> Result<Exported, ExportError> {
         let records = self.end().map_err(|source| ExportError::Write {
             file: self.file.clone(),
@@ -126,9 +129,7 @@ impl Reports {
         };
         self.over.store(true, Ordering::Relaxed);
         thread.thread().unpark();
-        thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.pulse.join(thread).flatten()
     }
 }
 
@@ -141,7 +142,7 @@ impl Drop for Reports {
 
 fn write_reports(
     table: &UpfTable,
-    mut file: BufWriter<File>,
+    mut file: BufWriter<OutFile>,
     format: ExportFormat,
     over: &AtomicBool,
 ) -> io::Result<u64> {

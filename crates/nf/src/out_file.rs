@@ -1,0 +1,214 @@
+//! Files that threads write what workers hand them to, and which may hang: a pipe that nobody reads, a disk or a server
+//! that does not answer. A run's end waits for them within a bound.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a file that is waited for may take nothing before it is given up, and a pipe may have no reader.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Whether a thread gets on with its work; copies share it. Who waits for the thread gives it up, for all, when it has not for [`GRACE`].
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<Beats>);
+
+#[derive(Debug, Default)]
+struct Beats {
+    count: AtomicU64,
+    given_up: AtomicBool,
+}
+
+impl Pulse {
+    /// The thread has done something.
+    pub fn beat(&self) {
+        self.0.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has waited in vain.
+    pub fn is_given_up(&self) -> bool {
+        self.0.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Waits until this is so; `false` if the thread hangs before, or has been given up.
+    #[must_use]
+    pub fn wait(&self, mut is_done: impl FnMut() -> bool) -> bool {
+        let beats = || self.0.count.load(Ordering::Relaxed);
+        let (mut seen, mut since) = (beats(), Instant::now());
+        while !is_done() {
+            if self.is_given_up() {
+                return false;
+            }
+            if beats() != seen {
+                (seen, since) = (beats(), Instant::now());
+            } else if since.elapsed() >= GRACE {
+                self.0.given_up.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
+
+    /// Waits until the thread ends, and says what it came to. One that hangs ends when its file lets it, or with the program.
+    ///
+    /// # Errors
+    /// It hangs.
+    ///
+    /// # Panics
+    /// If the thread did.
+    pub fn join<T>(&self, thread: JoinHandle<T>) -> io::Result<T> {
+        if !self.wait(|| thread.is_finished()) {
+            let message = format!("it took nothing for {} seconds", GRACE.as_secs());
+            return Err(io::Error::new(ErrorKind::TimedOut, message));
+        }
+        let ended = thread.join();
+        Ok(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+/// A file that is written anew, by a thread whose [`Pulse`] beats whenever it takes something.
+#[derive(Debug)]
+pub struct OutFile {
+    file: File,
+    pulse: Pulse,
+}
+
+impl OutFile {
+    /// Creates the file, as [`create`] does.
+    ///
+    /// # Errors
+    /// As [`create`].
+    pub fn create(path: &Path, pulse: &Pulse) -> io::Result<OutFile> {
+        let pulse = pulse.clone();
+        create(path).map(|file| OutFile { file, pulse })
+    }
+}
+
+impl Write for OutFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        self.pulse.beat();
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Creates a file, or writes it anew. A named pipe is opened once somebody reads it.
+///
+/// # Errors
+/// It cannot be created; nobody reads the pipe for [`GRACE`].
+pub fn create(path: &Path) -> io::Result<File> {
+    let is_pipe = || path.metadata().is_ok_and(|file| file.file_type().is_fifo());
+    if !is_pipe() {
+        return File::create(path);
+    }
+    let since = Instant::now();
+    loop {
+        let mut options = OpenOptions::new();
+        match options
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+        {
+            // Opened again so that writing waits, which now waits for no reader.
+            Ok(_there) => return File::create(path),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                if since.elapsed() >= GRACE {
+                    let message = format!("nobody reads this pipe (waited {GRACE:?})");
+                    return Err(io::Error::new(ErrorKind::TimedOut, message));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::mpsc::channel;
+
+    /// A named pipe, which goes when it is dropped.
+    struct Pipe(PathBuf);
+
+    impl Pipe {
+        fn new() -> Pipe {
+            static MADE: AtomicU32 = AtomicU32::new(0);
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("tailwater-out-file-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let made = std::process::Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+            Pipe(path)
+        }
+    }
+
+    impl Drop for Pipe {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_told_and_one_that_comes_late_is_taken() {
+        let pipe = Pipe::new();
+        let error = create(&pipe.0).unwrap_err().to_string();
+        assert_eq!(error, "nobody reads this pipe (waited 5s)");
+        let bytes = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut bytes = Vec::new();
+                // Waits for the writer in its turn.
+                File::open(&pipe.0)
+                    .unwrap()
+                    .read_to_end(&mut bytes)
+                    .unwrap();
+                bytes
+            });
+            let pulse = Pulse::default();
+            let mut file = OutFile::create(&pipe.0, &pulse).unwrap();
+            // More than a pipe holds: it is waited for, and not refused.
+            file.write_all(&[7; 200_000]).unwrap();
+            drop(file);
+            reader.join().unwrap()
+        });
+        assert_eq!(bytes, [7; 200_000]);
+    }
+
+    #[test]
+    fn a_thread_that_hangs_is_given_up_by_all_and_one_that_is_slow_is_not() {
+        let (pulse, (go_on, wait)) = (Pulse::default(), channel::<()>());
+        let thread = std::thread::spawn(move || wait.recv().is_err());
+        let error = pulse.join(thread).unwrap_err();
+        assert_eq!(error.to_string(), "it took nothing for 5 seconds");
+        assert!(pulse.is_given_up());
+        // Nobody waits for it a second time.
+        assert!(!pulse.clone().wait(|| false));
+        // What is done is done all the same.
+        assert!(pulse.wait(|| true));
+        drop(go_on);
+
+        let slow = Pulse::default();
+        let beats = slow.clone();
+        let thread = std::thread::spawn(move || {
+            for _ in 0..GRACE.as_millis() / 500 + 4 {
+                std::thread::sleep(Duration::from_millis(500));
+                beats.beat();
+            }
+            "done"
+        });
+        assert_eq!(slow.join(thread).unwrap(), "done");
+    }
+}
