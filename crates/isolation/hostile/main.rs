@@ -4,13 +4,13 @@
 mod raw;
 
 use std::fs::File;
-use std::net::UdpSocket;
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tailwater_isolation::program::{Configured, run};
 use tailwater_nf::batch::{Batch, Packet, Verdict};
 use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
@@ -44,30 +44,16 @@ impl NetworkFunction for Hostile {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &["odd"]
+        &["odd", "in-vain"]
     }
 
-    /// Nearly every packet goes on: whether an attack succeeds shows by its process's still being there.
+    /// Packets go on if the attack succeeds: if it is refused, and the process is still there, they are dropped.
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
         let (name, argument) = self.attack.split_once(' ').unwrap_or((&self.attack, ""));
-        let number = || argument.parse::<i32>().expect("a number");
+        if attempt(name, argument) == Some(false) {
+            batch.for_each(|packet, _| packet.verdict = Verdict::Drop(IN_VAIN));
+        }
         match name {
-            "open" => drop(File::open("/program")),
-            "thread" => drop(std::thread::Builder::new().spawn(|| ())),
-            "socket" => drop(UdpSocket::bind("127.0.0.1:0")),
-            "kill" => {
-                if let Some(pid) = Pid::from_raw(number()) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-            }
-            "leave-core" => {
-                let mut cores = CpuSet::new();
-                cores.set(number() as usize);
-                let _ = sched_setaffinity(None, &cores);
-            }
-            "allocate" => {
-                std::hint::black_box(vec![1u8; number() as usize]);
-            }
             "exit-once" => {
                 File::create(argument).expect("a mark");
                 std::process::exit(7);
@@ -96,6 +82,44 @@ impl NetworkFunction for Hostile {
             _ => {}
         }
     }
+}
+
+/// The second of its reasons to drop.
+const IN_VAIN: u8 = 1;
+
+/// Makes the system calls of an attack: whether they did what they are to do. None if it has no such.
+fn attempt(name: &str, argument: &str) -> Option<bool> {
+    let number = || argument.parse::<i32>().expect("a number");
+    let done = match name {
+        "open" => std::fs::read(argument).is_ok_and(|secret| !secret.is_empty()),
+        "fork" => Command::new(argument).spawn().is_ok(),
+        "thread" => {
+            let thread = std::thread::Builder::new().spawn(|| ());
+            thread.is_ok_and(|thread| thread.join().is_ok())
+        }
+        "socket" => TcpStream::connect(argument).is_ok(),
+        "kill" => {
+            Pid::from_raw(number()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+        }
+        "leave-core" => {
+            let mut cores = CpuSet::new();
+            cores.set(number() as usize);
+            sched_setaffinity(None, &cores).is_ok() && sched_getcpu() == number() as usize
+        }
+        "raise-priority" => {
+            let priority = libc::sched_param {
+                sched_priority: number(),
+            };
+            // SAFETY: it reads the parameter, which is there.
+            unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0 }
+        }
+        "allocate" => {
+            let bytes = std::hint::black_box(vec![1u8; number() as usize]);
+            bytes.iter().all(|byte| *byte == 1)
+        }
+        _ => return None,
+    };
+    Some(done)
 }
 
 impl Drop for Hostile {

@@ -1,9 +1,13 @@
 //! System calls that are not a function's work.
 
 use crate::{Neighbour, PACKETS, Rig, core, frame, program, ways};
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime};
-use tailwater_isolation::server::FunctionReport;
+use tailwater_isolation::server::{FunctionReport, PRIORITY};
 
 /// Sends one batch through a good function, the hostile one and another good one: how many packets came through, and
 /// what is told of the three.
@@ -23,71 +27,173 @@ fn one_batch(
     (through, rig.finish())
 }
 
-/// Its name and argument, what is told of its end, and what switches off the defence that is in its way.
-type Attack = (String, &'static str, fn(&mut Confinement));
+/// What there is to attack: somebody to kill, a file of root's, someone who listens, another core.
+struct Scene {
+    neighbour: Neighbour,
+    secret: PathBuf,
+    listener: TcpListener,
+    other_core: Option<usize>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let name = format!("tailwater-calls-{}", std::process::id());
+        let secret = std::env::temp_dir().join(name);
+        fs::write(&secret, "a secret").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        Scene {
+            neighbour: Neighbour::new(),
+            secret,
+            listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+            other_core: core(1),
+        }
+    }
+
+    fn attacks(&self) -> Vec<Attack> {
+        let mut attacks = vec![
+            Attack {
+                what: format!("open {}", self.secret.display()),
+                told: "it called openat, which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.root = None;
+                    it.own_user = false;
+                    it.limits.processes = None;
+                },
+            },
+            Attack {
+                what: "fork /bin/true".into(),
+                told: "which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.root = None;
+                    it.limits.processes = None;
+                    it.groups.processes = None;
+                },
+            },
+            Attack {
+                what: "thread".into(),
+                told: "which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.limits.processes = None;
+                    it.groups.processes = None;
+                },
+            },
+            Attack {
+                what: format!("socket {}", self.listener.local_addr().unwrap()),
+                told: "it called socket, which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.namespaces.network = false;
+                },
+            },
+            Attack {
+                what: format!("kill {}", self.neighbour.0.id()),
+                told: "it called kill, which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.namespaces.processes = false;
+                    it.own_user = false;
+                    it.limits.processes = None;
+                },
+            },
+            Attack {
+                what: format!("raise-priority {}", PRIORITY + 1),
+                told: "it called sched_setscheduler, which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.own_user = false;
+                    it.limits.processes = None;
+                    it.drop_capabilities = false;
+                    it.namespaces.users = false;
+                },
+            },
+            Attack {
+                what: format!("allocate {}", 96 << 20),
+                told: "it used more memory than it may",
+                switch_off: |it| it.groups.memory = None,
+            },
+        ];
+        if let Some(core) = self.other_core {
+            attacks.push(Attack {
+                what: format!("leave-core {core}"),
+                told: "it called sched_setaffinity, which functions may not",
+                switch_off: |it| {
+                    it.filter = false;
+                    it.groups.cores = false;
+                },
+            });
+        }
+        attacks
+    }
+
+    /// Whether the neighbour was killed; if so, there is a new one.
+    fn has_lost_its_neighbour(&mut self) -> bool {
+        let dead = self.neighbour.0.try_wait().unwrap().is_some();
+        if dead {
+            self.neighbour = Neighbour::new();
+        }
+        dead
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.secret);
+    }
+}
+
+/// Something that is not a function's work.
+struct Attack {
+    /// Its name and argument.
+    what: String,
+    /// What is told of its end.
+    told: &'static str,
+    /// Switches off the defences that are in its way.
+    switch_off: fn(&mut Confinement),
+}
 
 #[test]
 fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
-    let neighbour = Neighbour::new();
-    let other_core = core(1);
-    let mut attacks: Vec<Attack> = vec![
-        (
-            "open".into(),
-            "it called openat, which functions may not",
-            |it| it.filter = false,
-        ),
-        ("thread".into(), "which functions may not", |it| {
-            it.filter = false;
-            it.limits.processes = None;
-            it.groups.processes = None;
-        }),
-        (
-            "socket".into(),
-            "it called socket, which functions may not",
-            |it| it.filter = false,
-        ),
-        (
-            format!("kill {}", neighbour.0.id()),
-            "it called kill, which functions may not",
-            |it| it.filter = false,
-        ),
-        (
-            format!("allocate {}", 96 << 20),
-            "it used more memory than it may",
-            |it| it.groups.memory = None,
-        ),
-    ];
-    if let Some(core) = other_core {
-        attacks.push((
-            format!("leave-core {core}"),
-            "it called sched_setaffinity, which functions may not",
-            |it| it.filter = false,
-        ));
-    }
     for container in ways() {
-        for (attack, told, switch_off) in &attacks {
+        let mut scene = Scene::new();
+        for attack in 0..scene.attacks().len() {
+            // A neighbour that was killed has a successor of another number.
+            let Attack {
+                what,
+                told,
+                switch_off,
+            } = scene.attacks().swap_remove(attack);
             let mut confinement = Confinement::full();
             confinement.groups.memory = Some(48 << 20);
-            let (through, reports) = one_batch(attack, &confinement, &container);
-            assert_eq!(through, 0, "{attack}");
+            let (through, reports) = one_batch(&what, &confinement, &container);
+            assert_eq!(through, 0, "{what}");
             let ends = &reports[1].ends;
             assert!(
                 ends.iter().any(|how| how.contains(told)),
-                "{attack}: {:?}",
+                "{what}: {:?}",
                 reports[1]
             );
             for good in [&reports[0], &reports[2]] {
-                assert_eq!(good.restarts.total(), 0, "{attack}: {:?}", good.ends);
+                assert_eq!(good.restarts.total(), 0, "{what}: {:?}", good.ends);
             }
+            assert!(!scene.has_lost_its_neighbour(), "{what}");
 
             switch_off(&mut confinement);
-            let (through, reports) = one_batch(attack, &confinement, &container);
-            assert_eq!(through, PACKETS, "{attack} without its defence");
+            let (through, reports) = one_batch(&what, &confinement, &container);
             assert_eq!(
                 reports[1].restarts.total(),
                 0,
-                "{attack}: {:?}",
+                "{what}: {:?}",
                 reports[1].ends
+            );
+            // Packets go on only if it could do what it meant to.
+            assert_eq!(through, PACKETS, "{what} without its defence");
+            assert_eq!(
+                scene.has_lost_its_neighbour(),
+                what.starts_with("kill"),
+                "{what} without its defence"
             );
         }
     }

@@ -31,9 +31,19 @@ fn attack(
 }
 
 /// Without what the kernel, or the root directory, or the user would be in the way with.
-fn exposed(container: &Option<ContainerRuntime>) -> Option<Confinement> {
-    // A container has a root directory of its own in any case.
-    container.is_none().then(Confinement::none)
+fn exposed(container: &Option<ContainerRuntime>) -> Confinement {
+    let mut exposed = Confinement::none();
+    if container.is_some() {
+        // In a namespace of its own it has a `/proc` of its own, and none without one that is the machine's.
+        exposed = Confinement::full();
+        exposed.filter = false;
+        exposed.root = None;
+        exposed.own_user = false;
+        exposed.limits.processes = None;
+        exposed.drop_capabilities = false;
+        exposed.namespaces.processes = false;
+    }
+    exposed
 }
 
 /// A batch of buffers that stands for a NIC's, in which there is a secret; and a memory file that stands for another chain's
@@ -91,10 +101,7 @@ fn buffers_of_the_nic_and_memory_of_other_chains_are_out_of_reach() {
             );
             assert_eq!([nic(), others.secret_of_chain()], [*SECRET; 2], "{what}");
 
-            let Some(exposed) = exposed(&container) else {
-                continue;
-            };
-            let (loot, report) = attack(&what, &exposed, &container);
+            let (loot, report) = attack(&what, &exposed(&container), &container);
             assert_eq!(report.restarts.total(), 0, "{what}: {report:?}");
             if what.starts_with("read") {
                 assert_eq!(loot, Some(*SECRET), "{what}");
@@ -137,16 +144,14 @@ fn what_is_for_reading_is_for_reading() {
                 "{what}: {report:?}"
             );
             // By its user alone: the files are the server's.
-            let mut user = Confinement::none();
+            let mut user = exposed(&container);
             user.own_user = true;
             user.drop_capabilities = true;
-            if container.is_none() {
-                let (loot, report) = attack(what, &user, &container);
-                assert_eq!(loot, None, "{what}: {report:?}");
-                assert_eq!(report.restarts.ended, 1, "{what}: {report:?}");
-                let (loot, _) = attack(what, &Confinement::none(), &container);
-                assert_eq!(loot, Some(*OVERWRITTEN), "{what}");
-            }
+            let (loot, report) = attack(what, &user, &container);
+            assert_eq!(loot, None, "{what}: {report:?}");
+            assert_eq!(report.restarts.ended, 1, "{what}: {report:?}");
+            let (loot, _) = attack(what, &exposed(&container), &container);
+            assert_eq!(loot, Some(*OVERWRITTEN), "{what}");
         }
     }
 }

@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::path::PathBuf;
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tailwater_confine::Confinement;
 use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{FunctionReport, PRIORITY};
@@ -119,6 +119,37 @@ fn a_spy_sees_no_packet_before_its_turn() {
         let (through, saw, report) = spy("mark", &attack, &without, &container);
         assert_eq!(through, BATCHES * 2, "{report:?}");
         assert!(saw > 0, "{report:?}");
+    }
+}
+
+/// It is the order in which the worker gives its core away that keeps a spy from seeing: where the worker is on another core
+/// than its functions, and gives none away, the spy looks on.
+#[test]
+fn a_spy_sees_packets_before_its_turn_where_the_worker_does_not_see_to_the_order() {
+    if core(1).is_none() {
+        println!("skipped: a worker on another core than its functions: there is none");
+        return;
+    }
+    for container in ways() {
+        let programs = vec![
+            program("mark", &Confinement::full(), &container),
+            raw("spy", &Confinement::full(), &container),
+            program("nothing", &Confinement::full(), &container),
+        ];
+        let mut rig = Rig::new(programs, Duration::from_millis(200));
+        let until = Instant::now() + Duration::from_secs(120);
+        let mut saw = 0;
+        for n in 0.. {
+            let sent = rig.send(&[n, n].map(unseen));
+            saw = sent
+                .first()
+                .map_or(saw, |first| u64::from_ne_bytes(loot(first)));
+            if saw > 0 {
+                break;
+            }
+            assert!(Instant::now() < until, "it saw none of {n} batches");
+        }
+        rig.finish();
     }
 }
 
