@@ -86,7 +86,7 @@ impl CliError {
         let train = |error: &TrainError| match error {
             TrainError::Epoch(_) | TrainError::Traffic(_) => true,
             TrainError::Run(error) => run(error),
-            TrainError::Stopped | TrainError::NoCapacity { .. } => false,
+            TrainError::Stopped | TrainError::Away { .. } | TrainError::NoCapacity { .. } => false,
         };
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,

@@ -23,6 +23,8 @@ const WANTED: usize = 16;
 const RUNS: usize = 4;
 /// Undisturbed windows that are enough to judge by.
 const ENOUGH: usize = 3;
+/// Saturated runs until some packet is processed, each twice as long as the one before.
+const TRIES: u32 = 6;
 /// Packets that the core's own queue holds where that does not matter.
 pub(crate) const BUFFERS: u32 = 4096;
 /// The most batches of a run that are noted.
@@ -76,20 +78,29 @@ impl Lab<'_> {
     }
 
     /// Packets a second that the chain takes when there are always more: the median window's. The
-    /// trace once, or over and over for `duration`.
+    /// trace once, or over and over for `duration`, or longer where the machine keeps the core away for all of that.
     pub fn saturated(
         &self,
         spec: &ChainSpec,
         trace: Trace,
         duration: Option<Nanos>,
     ) -> Result<f64, TrainError> {
-        let nic = TraceNicConfig {
-            pacing: Pacing::Saturate,
-            duration,
-            ..TraceNicConfig::default()
-        };
-        let report = self.run(spec, trace, nic, SATURATED_WINDOW, None, None)?;
-        Ok(rate(&report))
+        let mut length = Nanos::ZERO;
+        for longer in 0..TRIES {
+            let nic = TraceNicConfig {
+                pacing: Pacing::Saturate,
+                duration: duration.map(|duration| Nanos(duration.0 << longer)),
+                ..TraceNicConfig::default()
+            };
+            let report = self.run(spec, trace.clone(), nic, SATURATED_WINDOW, None, None)?;
+            let rate = rate(&report);
+            if rate > 0.0 {
+                return Ok(rate);
+            }
+            length = Nanos::from_secs_f64(report.duration_s);
+        }
+        let core = self.core;
+        Err(TrainError::Away { core, length })
     }
 
     /// A run with this setting.
@@ -207,17 +218,27 @@ impl Default for Setting {
     }
 }
 
-/// Packets a second of a run that always had more: the median window's.
+/// Packets a second of a run that always had more: the median window's. If the core was away again and again, those of
+/// the window that had most of it. 0 only if none was processed.
 pub(crate) fn rate(report: &RunReport) -> f64 {
-    let windows = judged(report);
-    let mut packets: Vec<u64> = windows.iter().map(|window| window.offered).collect();
-    packets.sort_unstable();
-    match packets.get(packets.len() / 2) {
-        Some(packets) if windows.len() >= ENOUGH => {
-            *packets as f64 / SATURATED_WINDOW.as_secs_f64()
-        }
+    let offered = |windows: &[&WindowReport]| {
+        let offered = windows.iter().map(|window| window.offered);
+        // There were always more: where none came, nobody was there to take them.
+        let mut offered: Vec<u64> = offered.filter(|packets| *packets > 0).collect();
+        offered.sort_unstable();
+        offered
+    };
+    let whole = whole(report);
+    let good = offered(&undisturbed(report));
+    let packets = match (good.len(), whole.len()) {
+        (ENOUGH.., _) => good.get(good.len() / 2).copied(),
+        (_, ENOUGH..) => offered(&whole.iter().collect::<Vec<_>>()).last().copied(),
         // Too short for windows.
-        _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
+        _ => None,
+    };
+    match packets {
+        Some(packets) => packets as f64 / SATURATED_WINDOW.as_secs_f64(),
+        None => report.packets.offered as f64 / report.duration_s.max(1e-9),
     }
 }
 
@@ -242,16 +263,24 @@ pub(crate) struct EpochLoad {
     pub duration: Option<Nanos>,
 }
 
-/// The windows to judge by: whole ones without gaps, in which no backlog is left from a gap in the
-/// window before; or all whole ones if few are without. The first is left out, too: caches are cold.
+/// The windows to judge by: [those that nothing disturbed](undisturbed), or all whole ones if these are few.
 pub(crate) fn judged(report: &RunReport) -> Vec<&WindowReport> {
-    let list = &report.windows.list;
-    let whole = list.get(1..list.len().max(2) - 1).unwrap_or_default();
-    let good = list.windows(2).take(whole.len());
-    let good = good.filter(|pair| !pair[0].flagged && !pair[1].flagged);
-    let good: Vec<&WindowReport> = good.map(|pair| &pair[1]).collect();
+    let good = undisturbed(report);
     match good.len() {
         ENOUGH.. => good,
-        _ => whole.iter().collect(),
+        _ => whole(report).iter().collect(),
     }
+}
+
+/// All windows but the last, which is cut, and the first: caches are cold.
+fn whole(report: &RunReport) -> &[WindowReport] {
+    let list = &report.windows.list;
+    list.get(1..list.len().max(2) - 1).unwrap_or_default()
+}
+
+/// Whole windows without gaps, in which no backlog is left from a gap in the window before.
+fn undisturbed(report: &RunReport) -> Vec<&WindowReport> {
+    let pairs = report.windows.list.windows(2).take(whole(report).len());
+    let good = pairs.filter(|pair| !pair[0].flagged && !pair[1].flagged);
+    good.map(|pair| &pair[1]).collect()
 }

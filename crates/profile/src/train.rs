@@ -71,6 +71,17 @@ pub enum TrainError {
     /// The caller said so.
     #[error("measuring was stopped")]
     Stopped,
+    /// The chain processed nothing, since it had no core.
+    #[error(
+        "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
+         another of --cores"
+    )]
+    Away {
+        /// The core.
+        core: usize,
+        /// How long the last attempt was.
+        length: Nanos,
+    },
     /// A packet takes longer than an epoch.
     #[error(
         "the chain processes no packet in an epoch of {epoch}: expected a longer latency objective"
@@ -101,6 +112,9 @@ const TRACE_LOAD: f64 = 0.8;
 const OVERLOAD: f64 = 1.3;
 /// Epochs for each flow count.
 const EPOCHS: u64 = 150;
+/// The packets of epochs come in so many seconds at most, however slow the chain is.
+const LONGEST_EPOCHS: f64 = 10.0;
+const QUICK_LONGEST_EPOCHS: f64 = 0.5;
 /// The share of the core that the lowest rate takes which is tried.
 const LOWEST_LOAD: f64 = 0.2;
 /// The longest and the shortest frames that costs are measured with, without check sequence.
@@ -330,7 +344,12 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let known = u64::from(self.spec.flows.capacity / 2) * u64::from(each);
             let epochs = if self.quick { EPOCHS / 3 } else { EPOCHS };
             let packets = (epochs * u64::from(in_epoch)).max(2048);
-            let packets = packets.min(PACKETS).min(known);
+            let longest = match self.quick {
+                true => QUICK_LONGEST_EPOCHS,
+                false => LONGEST_EPOCHS,
+            };
+            let in_time = (rate * OVERLOAD * longest) as u64;
+            let packets = packets.min(PACKETS).min(known).min(in_time).max(1);
             let mut source = Minnows::new(flows, each, self.size(), packets);
             let trace = evenly(&mut source, rate * OVERLOAD)?;
             let load = EpochLoad {
