@@ -34,7 +34,10 @@ pub const CAUSES: [(&str, &str); 9] = [
     ),
     ("migration", "kept back until their RSS bucket had moved"),
     ("nic-ring-full", "lost: the NIC's queue was full"),
-    ("no-place", "lost: the chain had no room for the flow"),
+    (
+        "no-place",
+        "lost in the chain: the reasons say for want of what",
+    ),
     ("external", "an external function had them for too long"),
 ];
 

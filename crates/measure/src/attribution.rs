@@ -21,7 +21,8 @@ pub enum Cause {
     Migration,
     /// It found the NIC's descriptor ring full and was lost.
     RingFull,
-    /// It was lost in the chain for want of room: in the flow table, among a NAT's ports.
+    /// It was lost in the chain for want of something: room in the flow table or among a NAT's ports, the store of its
+    /// state, a function's process.
     NoPlace,
     /// An external function had it for more than half of the objective, or never gave it back.
     External,

@@ -7,7 +7,7 @@ use tailwater_sdk::host::{WrongConfig, WrongFunction};
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// The file cannot be read.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read: {error}{}", advice(.0), error = .0)]
     Read(io::Error),
     /// It is no file.
     #[error("expected a shared library, found a folder or device")]
@@ -50,6 +50,14 @@ pub enum LibraryError {
         /// What the library says.
         message: String,
     },
+}
+
+/// What to do about a file that cannot be read.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; expected one that has been built",
+        _ => "",
+    }
 }
 
 impl From<WrongConfig> for LibraryError {

@@ -2,8 +2,8 @@
 
 use crate::keys;
 use ::redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, TlsCertificates,
+    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
 };
 use std::fs;
 use std::io::{self, Read};
@@ -32,7 +32,7 @@ pub enum AccessError {
     #[error("spec.state.redis.passwordEnv: the variable {0} is not set")]
     Environment(String),
     /// Redis is not there, or refuses.
-    #[error("spec.state.redis: {address}: {source}")]
+    #[error("spec.state.redis: {address}: {source}{}", advice(.source))]
     Redis {
         /// Where Redis is to be.
         address: String,
@@ -45,6 +45,17 @@ pub enum AccessError {
     /// There are no random numbers.
     #[error("no random numbers for passwords: {0}")]
     Random(io::Error),
+}
+
+/// What to do about it, as far as that is known.
+fn advice(source: &RedisError) -> &'static str {
+    match source.kind() {
+        ErrorKind::Io => "; expected a Redis that is running there: start it, or say where it is",
+        ErrorKind::AuthenticationFailed => {
+            "; expected another user, passwordFile or passwordEnv in the spec"
+        }
+        _ => "",
+    }
 }
 
 /// Why the users of an instance cannot be made.
