@@ -147,11 +147,37 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a chain with JSON output, which must work.
+/// Gives a chain's file, an example's or a skeleton's, the objective of [`Folder::spec`]: a busy machine has its time.
+pub fn lenient(chain: &Path) {
+    let text = std::fs::read_to_string(chain).unwrap();
+    let mut changed = 0;
+    let lines = text.lines().map(|line| {
+        let (indent, rest) = line.split_at(line.len() - line.trim_start().len());
+        match rest.starts_with("latency:") {
+            true => {
+                changed += 1;
+                format!("{indent}latency: 250ms\n")
+            }
+            false => format!("{line}\n"),
+        }
+    });
+    let lines: String = lines.collect();
+    assert_eq!(changed, 1, "{text}");
+    std::fs::write(chain, lines).unwrap();
+}
+
+/// Runs a chain with JSON output, which must work. Unless told otherwise, the NIC's queue holds what comes while a busy
+/// machine has the core.
 pub fn report(chain: &Path, traffic: &Path, more: &[&str]) -> serde_json::Value {
+    let deep = ["--ring", "65536"];
+    let ring = match more.contains(&"--ring") {
+        true => &deep[..0],
+        false => &deep[..],
+    };
     let output = tailwater()
         .args(["run", "--output", "json", "--traffic"])
         .args([traffic, chain])
+        .args(ring)
         .args(more)
         .output()
         .unwrap();

@@ -134,10 +134,9 @@ fn new_functions_are_programs_too() {
             "c" => works(Command::new("make").arg("-C").arg(&place).arg(&library)),
             _ => cargo(&place, &place.join("target")),
         }
-        // A busy machine has its time.
         let chain = place.join("chain.yaml");
+        lenient(&chain);
         let spec = std::fs::read_to_string(&chain).unwrap();
-        std::fs::write(&chain, spec.replace("200us", "250ms")).unwrap();
         let (in_process, sent) = run_isolated(&chain, &traffic, "none", &core);
         // Ten flows of 200 packets each, which may have 100.
         assert_eq!(reason(&in_process, &format!("{name}/too-many")), 1000);
