@@ -43,8 +43,35 @@ pub enum Way {
 pub enum Chain {
     /// So many functions, each of which does so many look-ups a packet.
     Lookups { functions: usize, lookups: u32 },
+    /// A classifier that sends part of the packets through two functions, and the rest through two others; behind it one
+    /// that has all.
+    Branches { lookups: u32, part: Part },
     /// One of the examples.
     Example(&'static str),
+}
+
+/// How many packets go into the first branch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part {
+    Half,
+    Sixteenth,
+}
+
+impl Part {
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Half => "half",
+            Part::Sixteenth => "sixteenth",
+        }
+    }
+
+    /// The source ports of as many of [the traffic's](trace) flows: they are in sixteen ranges of 4,000 each.
+    fn ports(self) -> &'static str {
+        match self {
+            Part::Half => "1024-33023",
+            Part::Sixteenth => "1024-5023",
+        }
+    }
 }
 
 /// A folder that is gone after.
@@ -72,8 +99,28 @@ impl Folder {
 
     /// The file of a chain, whose batches in one process have so many packets.
     fn file(&self, chain: Chain, batch: usize) -> PathBuf {
-        let (functions, lookups) = match chain {
-            Chain::Lookups { functions, lookups } => (functions, lookups),
+        let function = |name: &str, lookups: u32| {
+            format!(
+                "{{name: {name}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}"
+            )
+        };
+        let (name, functions) = match chain {
+            Chain::Lookups { functions, lookups } => {
+                let all = (0..functions).map(|i| function(&format!("f{i}"), lookups));
+                let name = format!("{functions}-{lookups}-{batch}.yaml");
+                (name, all.collect::<Vec<_>>())
+            }
+            Chain::Branches { lookups, part } => {
+                let [a, b, c, d, behind] =
+                    ["a", "b", "c", "d", "behind"].map(|name| function(name, lookups));
+                let ports = part.ports();
+                let classifier = format!(
+                    "classifier: {{rules: [{{to: one, sourcePorts: {ports}}}], default: other, branches: \
+                     {{one: {{functions: [{a}, {b}]}}, other: {{functions: [{c}, {d}]}}}}}}"
+                );
+                let name = format!("{}-{lookups}-{batch}.yaml", part.name());
+                (name, vec![classifier, behind])
+            }
             Chain::Example(name) => {
                 let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
                 return Path::new(examples).join(format!("{name}.yaml"));
@@ -84,12 +131,10 @@ impl Folder {
              slo: {{latency: {}ms}}\n  packets: {{batch: {batch}}}\n  functions:\n",
             SLO.0 / 1_000_000
         );
-        for i in 0..functions {
-            text += &format!(
-                "    - {{name: f{i}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}\n"
-            );
+        for function in functions {
+            text += &format!("    - {function}\n");
         }
-        let path = self.0.join(format!("{functions}-{lookups}-{batch}.yaml"));
+        let path = self.0.join(name);
         std::fs::write(&path, text).unwrap_or_else(|error| panic!("{error}"));
         path
     }

@@ -7,8 +7,8 @@
 //!
 //! | option | |
 //! |---|---|
-//! | `--part lengths\|costs\|batches\|restarts` | only these figures |
-//! | `--kind lookups-200\|light` | `lengths` of these functions only: 200 longest-prefix matches a packet, as in Quadrant's figure 5, or one |
+//! | `--part lengths\|branches\|costs\|batches\|restarts` | only these figures |
+//! | `--kind lookups-200\|light` | `lengths` and `branches` of these functions only: 200 longest-prefix matches a packet, as in Quadrant's figure 5, or one |
 //! | `--least N`, `--most N` | `lengths` of chains from so many to so many functions (1, 6) |
 //! | `--runs N` | runs of each (5) |
 //! | `--try KIND N WAY,...` | runs chains of N functions of a kind once each way, tells the time of a packet on standard error, and ends; ways: `o32` in one process in batches of 32, `f32` isolated in such, `i3` in batches chosen for 3 %, `c3` the same confined, `x32` and `s32` by futexes and by a virtual switch |
@@ -24,6 +24,11 @@
 //! - `switches`: what any batch takes besides its packets, with caches to be filled again;
 //! - `futex`, `virtual-switch`: throughput, Mpps, of the [baselines](baselines) at their best batches (`-batch`);
 //!   `over-futex`, `over-virtual-switch`: isolated ÷ these; `-model`: the same ratio by the model.
+//!
+//! `isolation/branches/KIND/PART/...`: a classifier that sends half of the packets, or a sixteenth, through two functions and
+//! the rest through two others, and behind it a function that has all: `one-process`, `isolated`, `ratio` and `batch` as
+//! above; `straight`: the ratio of three such functions in a row, which is what each packet meets; `of-straight`: the one
+//! by the other.
 //!
 //! Costs: `switch` (from process to process by turns), `switch/futex`; `copy/SIZE` (one frame, once); `packet/SIZE` (what
 //! each packet adds for a chain of one light function); `attach`, `start`, `start/confined`; `confined`: throughput of three
@@ -42,7 +47,7 @@ mod figures;
 mod restarts;
 
 use baselines::Kind;
-use chains::{Chain, Folder, PROCESS, Way, processes};
+use chains::{Chain, Folder, PROCESS, Part, Way, processes};
 use figures::Figures;
 use std::fs;
 use std::hint::black_box;
@@ -169,6 +174,47 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
         Figures(vec![batch as f64]).print(&format!("{name}/{other}-batch"), "packets");
         figures[1].print(&format!("{name}/over-{other}"), "ratio");
         figures[2].print(&format!("{name}/over-{other}-model"), "ratio");
+    }
+}
+
+/// Rows by branch.
+fn branches(folder: &Folder, (kind, lookups): (&str, u32), runs: usize) {
+    let row = Chain::Lookups {
+        functions: 3,
+        lookups,
+    };
+    let row_batch = best(folder, row, Way::One);
+    for part in [Part::Half, Part::Sixteenth] {
+        let chain = Chain::Branches { lookups, part };
+        let chain_batch = best(folder, chain, Way::One);
+        let names = [
+            ("one-process", "Mpps"),
+            ("isolated", "Mpps"),
+            ("ratio", "ratio"),
+            ("straight", "ratio"),
+            ("of-straight", "ratio"),
+            ("batch", "packets"),
+        ];
+        let mut figures = names.map(|_| Figures::default());
+        for run in 0..runs {
+            let part = part.name();
+            eprintln!("branches, {kind}, {part}: run {} of {runs}", run + 1);
+            let one = folder.run(chain, Way::One(chain_batch), 64).throughput_mpps;
+            let report = folder.run(chain, Way::Isolated(BOUND), 64);
+            let isolated = report.throughput_mpps;
+            let straight_one = folder.run(row, Way::One(row_batch), 64).throughput_mpps;
+            let straight = folder.run(row, Way::Isolated(BOUND), 64).throughput_mpps / straight_one;
+            let ratio = isolated / one;
+            let batch = processes(&report).batch as f64;
+            let row = [one, isolated, ratio, straight, ratio / straight, batch];
+            for (figures, figure) in figures.iter_mut().zip(row) {
+                figures.add(figure);
+            }
+        }
+        for (figures, (figure, unit)) in figures.iter().zip(names) {
+            let part = part.name();
+            figures.print(&format!("branches/{kind}/{part}/{figure}"), unit);
+        }
     }
 }
 
@@ -386,6 +432,13 @@ fn main() -> ExitCode {
             }
             for functions in number("--least", 1)..=number("--most", 6) {
                 length(&folder, functions, kind, runs);
+            }
+        }
+    }
+    if wanted("branches") {
+        for kind in KINDS {
+            if text("--kind").is_none_or(|wanted| wanted == kind.0) {
+                branches(&folder, kind, runs);
             }
         }
     }
