@@ -115,7 +115,7 @@ fn files_that_are_no_libraries() {
     for (file, expected) in [
         (
             "missing.so",
-            "cannot be read: No such file or directory (os error 2)",
+            "cannot be read: No such file or directory (os error 2); expected one that has been built",
         ),
         (
             "folder.so",
