@@ -13,7 +13,7 @@ use std::collections::HashMap;
 const SERVERS: usize = 24;
 /// Most kinds of clients' ports.
 const CLIENTS: usize = 8;
-/// Most sets of ports that kinds are told apart by: those of the most rules.
+/// Most sets of ports that kinds are told apart by: those of the most rules, and the others as one.
 const SETS: usize = 1024;
 /// Ports that most connections go to: each counts as much as [`KNOWN_WEIGHT`] others.
 const KNOWN: [u16; 18] = [
@@ -141,20 +141,38 @@ impl Kinds {
         let mut sets: Vec<(&PortSet, u64)> = sets.into_iter().collect();
         sets.retain(|(set, _)| !set.is_all());
         sets.sort_unstable_by_key(|(set, rules)| (std::cmp::Reverse(*rules), set.intervals()));
-        sets.truncate(SETS);
         let intervals = || sets.iter().flat_map(|(set, _)| set.intervals());
         let changes = intervals().flat_map(|(first, last)| [Some(*first), last.checked_add(1)]);
         let mut starts: Vec<u16> = changes.flatten().chain([0]).collect();
         starts.sort_unstable();
         starts.dedup();
-        let mut of = vec![vec![0u64; sets.len().div_ceil(64)]; starts.len()];
-        for (i, (set, _)) in sets.iter().enumerate() {
-            for (first, last) in set.intervals() {
-                let from = starts.partition_point(|start| start < first);
-                let to = starts.partition_point(|start| start <= last);
-                for bits in &mut of[from..to] {
-                    bits[i / 64] |= 1 << (i % 64);
+        let stretches = |(first, last): &(u16, u16)| {
+            let from = starts.partition_point(|start| start < first);
+            from..starts.partition_point(|start| start <= last)
+        };
+        let bits = sets.len().min(SETS);
+        let mut of = vec![vec![0u64; bits.div_ceil(64)]; starts.len()];
+        let mut rules = vec![0; bits];
+        // Of sets that are one, how many begin and end in front of a stretch.
+        let mut changes = vec![0i64; starts.len() + 1];
+        for (i, (set, count)) in sets.iter().enumerate() {
+            rules[i.min(SETS - 1)] += count;
+            for stretches in set.intervals().iter().map(stretches) {
+                if i >= SETS - 1 {
+                    changes[stretches.start] += 1;
+                    changes[stretches.end] -= 1;
+                    continue;
                 }
+                for sets in &mut of[stretches] {
+                    sets[i / 64] |= 1 << (i % 64);
+                }
+            }
+        }
+        let mut there = 0;
+        for (sets, change) in of.iter_mut().zip(changes) {
+            there += change;
+            if there > 0 {
+                sets[(SETS - 1) / 64] |= 1 << ((SETS - 1) % 64);
             }
         }
         let ends = starts[1..].iter().copied().map(u32::from).chain([1 << 16]);
@@ -171,7 +189,6 @@ impl Kinds {
             all[place].weight += u64::from(end) - u64::from(*start) + KNOWN_WEIGHT * known;
             kinds.push(place);
         }
-        let rules: Vec<u64> = sets.iter().map(|(_, rules)| *rules).collect();
         let (few, place) = fewer(all, &rules, most);
         Kinds {
             starts,

@@ -329,6 +329,38 @@ mod tests {
     use crate::rule::Direction;
     use proptest::prelude::*;
 
+    /// However many sets there could be, those that are kept are within bounds, and every group has one with all of its
+    /// strings.
+    #[test]
+    fn sets_of_strings_are_bounded() {
+        let header = |port| {
+            let ports = PortSet::from_to(port, port);
+            crate::port_groups::tests::header(PortSet::all(), ports, false)
+        };
+        // Half of the strings are of any port, the others of one each; there are many more than may be kept once a group.
+        let headers: Vec<_> = (0..3000).map(|i| header(2 * i + 1)).collect();
+        let of_server = |header| (header, &[Direction::ToServer][..]);
+        let groups = PortGroups::new(headers.iter().map(of_server));
+        let one = |header| groups.may_match(header, Direction::ToServer);
+        let any = std::iter::repeat_n(GroupSet::ALL, headers.len());
+        let may_match: Vec<GroupSet> = headers.iter().map(one).chain(any).collect();
+        let all = may_match.len();
+        let strings: Vec<Vec<u8>> = (0..all).map(|i| format!("content-{i}").into()).collect();
+        let ports: Vec<(u8, u64)> = groups.all().collect();
+        let (literals, by_ports) = by_ports(&Strings::new(&strings), &may_match, &ports);
+        let size = |set: usize| {
+            let group = by_ports.iter().position(|which| usize::from(*which) == set);
+            let group = group.expect("it is some group's") as u8;
+            may_match.iter().filter(|may| may.contains(group)).count()
+        };
+        let sum: usize = (1..literals.len()).map(size).sum();
+        assert!(literals.len() > 8, "{}", literals.len());
+        assert!(sum <= SET_STRINGS + SET_TIMES * all, "{sum}");
+        // What most connections are looked at for is kept.
+        let most = by_ports[usize::from(groups.of(50_000, 40_000))];
+        assert_eq!((most > 0, size(most.into())), (true, all / 2));
+    }
+
     proptest! {
         /// However bytes are cut, by whatever means, in whichever buffer, what is found is what a plain search finds, but for
         /// rules about other ports.

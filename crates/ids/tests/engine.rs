@@ -3,7 +3,9 @@
 mod common;
 
 use common::rig::{HOME, Rig, Tcp, WORLD, rules, udp};
+use std::sync::Arc;
 use tailwater_ids::inspector::{Reason, Settings, Verdict};
+use tailwater_ids::ruleset::{BitNames, RuleSet};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -467,4 +469,21 @@ fn long_streams_and_messages_slide_through_the_window() {
     };
     let mut rig = Rig::new(rules(text), settings);
     assert_eq!(rig.packets(&Tcp::outward(99).client(&long).frames), []);
+}
+
+#[test]
+fn a_connections_ports_are_looked_up_again_when_rules_change() {
+    let first = "alert tcp any any -> any 4711 (content:\"one\"; sid:1;)\n\
+                 alert tcp any any -> any 25 (content:\"two\"; sid:2;)";
+    let second = "alert tcp any any -> any 80 (content:\"one\"; sid:11;)\n\
+                  alert tcp any any -> any 443 (content:\"three\"; sid:12;)\n\
+                  alert tcp any 1024: -> any 4711 (content:\"three\"; sid:13;)";
+    let mut rig = Rig::of(first);
+    let tcp = Tcp::outward(4711).client(b"one two three.");
+    assert_eq!(rig.packets(&tcp.frames), [1]);
+    let seen = tcp.frames.len();
+    rig.rules = Arc::new(RuleSet::new(rules(second), &mut BitNames::default()).unwrap());
+    rig.inspector.renew(2, Arc::clone(&rig.rules));
+    let tcp = tcp.client(b"one two three.");
+    assert_eq!(rig.packets(&tcp.frames[seen..]), [13]);
 }
