@@ -8,7 +8,7 @@ mod progress;
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
 use crate::run::json;
-use crate::text::{fixed, one_line, short};
+use crate::text::{fixed, one_line, short_at_most};
 use crate::{complain, print};
 use kept::StateFile;
 use optimal::{Optimal, available, optimal};
@@ -358,14 +358,10 @@ fn table(document: &Document) -> String {
             words.push_str(reason);
         }
         let mut fits = Vec::new();
-        fits.extend(
-            row.fitting_packets_per_second
-                .map(|rate| format!("{}pps", short(rate))),
-        );
-        fits.extend(
-            row.fitting_latency_nanoseconds
-                .map(|nanos| format!("latency {}", Nanos(nanos))),
-        );
+        let rate = row.fitting_packets_per_second.map(short_at_most);
+        fits.extend(rate.map(|rate| format!("{rate}pps")));
+        let latency = row.fitting_latency_nanoseconds.map(at_least);
+        fits.extend(latency.map(|latency| format!("latency {latency}")));
         if !fits.is_empty() {
             let _ = write!(words, "; would fit with {}", fits.join(", or "));
         }
@@ -422,6 +418,16 @@ fn table(document: &Document) -> String {
         text.push_str(&optimal.table());
     }
     text
+}
+
+/// A latency that is printed with all of its digits, and not less: what fits must not read as what does not.
+fn at_least(nanos: u64) -> Nanos {
+    let unit = match nanos {
+        n if n < 1_000_000 => 1,
+        n if n < 1_000_000_000 => 1_000,
+        _ => 1_000_000,
+    };
+    Nanos(nanos.div_ceil(unit) * unit)
 }
 
 fn instance(instance: &Placed) -> String {

@@ -51,6 +51,14 @@ pub fn short(number: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
+/// As [`short`], but never more than the number: what fits must not read as what does not.
+pub fn short_at_most(number: f64) -> String {
+    let digits = number.max(1.0).log10().floor() as i32;
+    let unit = 10f64.powi((digits - 2).max(0));
+    // The small addition is for whole numbers of units, which division may leave a bit less.
+    short((number / unit + 1e-9).floor() * unit)
+}
+
 /// A share of one as percent with at most three decimals, never rounded up: what is short of
 /// 99 % must not read as 99 %.
 pub fn percent(share: f64) -> String {
@@ -63,6 +71,22 @@ pub fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fits_is_never_told_as_more() {
+        for (number, text) in [
+            (5_308_593.0, "5.30M"),
+            (5_300_000.0, "5.30M"),
+            (69_096_000.0, "69.0M"),
+            (999_999.0, "999k"),
+            (1000.0, "1.00k"),
+            (847.9, "847"),
+            (7.0, "7"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(short_at_most(number), text, "{number}");
+        }
+    }
 
     #[test]
     fn lines_stay_lines() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tailwater_net::Nanos;
 use tailwater_nf::spec::document::{Fields, Located, label, line, nearest, percentile};
 use tailwater_nf::spec::{ChainSpec, SpecError};
-use tailwater_placement::cluster::{MAX_CORES, MAX_KINDS};
+use tailwater_placement::cluster::{MAX_CORES, MAX_KINDS, ServerKind};
 use tailwater_placement::curve::{CacheCurve, CurveError, LoadCurve};
 use tailwater_placement::slo::{ChainProfile as Chain, Curves};
 use tailwater_placement::spec::Profiles;
@@ -92,12 +92,14 @@ fn inside(folder: &Path, node: &Located<'_>) -> Result<Vec<PathBuf>, SpecError> 
 }
 
 impl Profiles for ProfileFiles {
-    fn servers(&mut self, machine: &str, node: Option<&Located<'_>>) -> Result<(), SpecError> {
-        let known = self.machines.entry(machine.to_owned()).or_default();
+    fn servers(&mut self, kind: &ServerKind, node: Option<&Located<'_>>) -> Result<(), SpecError> {
+        let machine = &kind.machine;
+        let known = self.machines.entry(machine.clone()).or_default();
         let Some(node) = node else {
             return Ok(());
         };
         let found = hardware(node)?;
+        has_cache(&found.machine, kind, node)?;
         match known {
             Some(known) if *known != found => Err(node.error(format!(
                 "expected the same hardware for all servers of machine \"{machine}\", found other: call it \
@@ -373,6 +375,28 @@ fn hardware(node: &Located<'_>) -> Result<Hardware, SpecError> {
         machine: Machine::of_fields(&fields)?,
         may_differ,
     })
+}
+
+/// Servers give out no more cache than their machine has, where that is known: what is beyond it would be promised, and
+/// not be there.
+fn has_cache(machine: &Machine, kind: &ServerKind, node: &Located<'_>) -> Result<(), SpecError> {
+    let way = kind.way_bytes / 1024;
+    let given = u64::from(kind.ways) * way;
+    let (cache, ways) = (machine.cache_kibibytes, machine.cache_ways);
+    let problem = if ways > 0 && u32::from(kind.ways) > ways {
+        format!(
+            "cacheWays of at least the servers' {} ways, found {ways}",
+            kind.ways
+        )
+    } else if cache > 0 && given > cache.into() {
+        format!(
+            "cacheKibibytes of at least the servers' {} ways of {way} KiB, {given}, found {cache}",
+            kind.ways
+        )
+    } else {
+        return Ok(());
+    };
+    Err(node.error(format!("expected {problem}")))
 }
 
 fn curves(machine: String, cores: u16, rising: &Rising) -> Result<Curves, CurveError> {

@@ -89,6 +89,46 @@ fn what_is_denied_has_its_reason_and_what_would_fit() {
 }
 
 #[test]
+fn what_would_fit_fits_as_it_is_printed() {
+    let folder = Folder::new();
+    // Each asks for too much, and most answers have more digits than are printed.
+    for (number, from, to) in [
+        (1, "throughput: 12Mpps", "throughput: 90Mpps"),
+        (1, "throughput: 12Mpps", "throughput: 31234567pps"),
+        (0, "3.3Mpps, latency: 30us", "330Mpps, latency: 29999ns"),
+        (0, "3.3Mpps, latency: 30us", "123456789pps, latency: 7us"),
+        (2, "throughput: 600kpps", "throughput: 77777777pps"),
+        (3, "latency: 100us", "latency: 3us"),
+    ] {
+        let slos = changed(&folder, "slos.yaml", from, to);
+        let (status, stdout, _) = place(&slos, &example("cluster.yaml"), &[]);
+        assert_eq!(status, Some(3));
+        let row = stdout.lines().nth(number + 1).expect("a row");
+        let (_, fits) = row.split_once("would fit with ").expect("what would fit");
+        let spec = std::fs::read_to_string(&slos).expect("SLOs");
+        let name = row.split(' ').next().expect("a name");
+        let slo = spec
+            .lines()
+            .find(|line| line.contains(&format!("name: {name}, chain")));
+        let slo = slo.expect("the SLO");
+        for fit in fits.split(", or ") {
+            let (field, value) = match fit.split_once(' ') {
+                Some(("latency", value)) => ("latency: ", value),
+                _ => ("throughput: ", fit),
+            };
+            let (before, rest) = slo.split_once(field).expect("the field");
+            let (_, rest) = rest.split_once(',').expect("another field");
+            let fitting = spec.replace(slo, &format!("{before}{field}{value},{rest}"));
+            // Beside the others, which come first.
+            let fitting = folder.write("fitting.yaml", fitting);
+            let (_, stdout, stderr) = place(&fitting, &example("cluster.yaml"), &[]);
+            let row = stdout.lines().nth(number + 1).expect("a row");
+            assert!(row.contains(" admitted "), "{fit}: {row}{stderr}");
+        }
+    }
+}
+
+#[test]
 fn slos_leave_and_servers_vanish() {
     let folder = Folder::new();
     let (slos, cluster) = (example("slos.yaml"), example("cluster.yaml"));

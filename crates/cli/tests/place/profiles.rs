@@ -291,3 +291,37 @@ fn profiles_that_changed_since_the_state_was_written_are_told_once() {
     let changed = serde_json::json!([{"name": "acl-nat", "curves": false, "configuration": true}]);
     assert_eq!(found["changed_chains"], changed);
 }
+
+#[test]
+fn servers_give_out_no_more_cache_than_their_hardware_has() {
+    for (from, to, expected) in [
+        (
+            "ways: 14",
+            "ways: 17",
+            "hardware: expected cacheWays of at least the servers' 17 ways, found 16",
+        ),
+        (
+            "wayKibibytes: 2048",
+            "wayKibibytes: 2341",
+            "hardware: expected cacheKibibytes of at least the servers' 14 ways of 2341 KiB, 32774, found 32768",
+        ),
+    ] {
+        let (_folder, slos, cluster) = with("measured-cluster.yaml", from, to);
+        let (status, stdout, stderr) = place(&slos, &cluster, &[]);
+        assert_eq!((status, &*stdout), (Some(2), ""));
+        assert!(stderr.contains("measured-cluster.yaml:"), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+    // All of it is not too much, and what is not known is not looked at.
+    for (from, to) in [
+        ("ways: 14", "ways: 16"),
+        (
+            "cacheKibibytes: 32768",
+            "cacheKibibytes: 0, mayDiffer: [cacheKibibytes]",
+        ),
+    ] {
+        let (_folder, slos, cluster) = with("measured-cluster.yaml", from, to);
+        let (status, stdout, stderr) = place(&slos, &cluster, &[]);
+        assert_eq!(status, Some(0), "{stdout}{stderr}");
+    }
+}

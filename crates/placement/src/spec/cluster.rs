@@ -105,7 +105,7 @@ fn group(
         way_bytes: way.whole(1..=MAX_WAY)? * 1024,
         classes: or("classes", MAX_CORES, CLASSES)?,
     };
-    profiles.servers(&kind.machine, fields.optional("hardware").as_ref())?;
+    profiles.servers(&kind, fields.optional("hardware").as_ref())?;
     let names = match fields.optional("count") {
         None => vec![name],
         Some(count) => {

@@ -1,5 +1,6 @@
 //! Who knows what was measured, where a spec names files of profiles instead of curves.
 
+use crate::cluster::ServerKind;
 use crate::slo::ChainProfile;
 use tailwater_nf::spec::SpecError;
 use tailwater_nf::spec::document::Located;
@@ -7,11 +8,15 @@ use tailwater_nf::spec::document::Located;
 /// What reads the parts of specs that are about profiles: their files belong to whoever measures, and this crate
 /// knows them by what comes of them only. It is told of all servers of a cluster, then of the files, then of chains.
 pub trait Profiles {
-    /// Servers of a machine, and what hardware they are if the cluster says.
+    /// Servers of a kind, and what hardware they are if the cluster says.
     ///
     /// # Errors
-    /// What is wrong there.
-    fn servers(&mut self, machine: &str, hardware: Option<&Located<'_>>) -> Result<(), SpecError>;
+    /// What is wrong there, also as hardware of these servers.
+    fn servers(
+        &mut self,
+        kind: &ServerKind,
+        hardware: Option<&Located<'_>>,
+    ) -> Result<(), SpecError>;
 
     /// The files and folders that a set of SLOs names.
     ///
@@ -31,7 +36,7 @@ pub trait Profiles {
 pub struct NoProfiles;
 
 impl Profiles for NoProfiles {
-    fn servers(&mut self, _: &str, _: Option<&Located<'_>>) -> Result<(), SpecError> {
+    fn servers(&mut self, _: &ServerKind, _: Option<&Located<'_>>) -> Result<(), SpecError> {
         Ok(())
     }
 
