@@ -386,6 +386,92 @@ fn patterns() {
     run_passing(&[&version(1), &version(500)], 300, true);
 }
 
+/// What all packets are counted under changes places: each is counted once.
+#[test]
+fn counters() {
+    let version = |first: u8, second: u8| {
+        format!(
+            "count: {{counters: [{{name: first, protocol: {first}}}, {{name: second, protocol: {second}}}]}}"
+        )
+    };
+    let (outcome, told) = run_changing(&[version(17, 132), version(132, 17)], 300, true);
+    assert!(told.len() >= 2, "{told:?}");
+    nothing_is_lost(&outcome, 0);
+    in_order(&outcome.frames);
+    let packets = &outcome.report().packets;
+    let count = |name: &str| packets.reasons.get(name).copied().unwrap_or_default();
+    let counted = ["count/first", "count/second"].map(count);
+    assert!(counted[0] > 0 && counted[1] > 0, "{counted:?}");
+    assert_eq!(counted[0] + counted[1], packets.delivered, "{packets:?}");
+}
+
+/// One half of the flows is dropped, or the other: every stretch of packets is let pass by one program.
+#[test]
+fn filters() {
+    let folder = Folder::new();
+    let version = |bit: u32| {
+        // Classic BPF: the eighth bit of the source address's last byte is set, or not.
+        let program = format!("5\n32 0 0 26\n84 0 0 128\n21 0 1 {bit}\n6 0 0 65535\n6 0 0 0\n");
+        let file = folder.0.join(format!("{bit}.bpf"));
+        std::fs::write(&file, program).unwrap();
+        let file = file.display();
+        format!("bpfFilter: {{rules: [{{programFile: '{file}', action: drop}}]}}")
+    };
+    let (outcome, told) = run_changing(&[version(0), version(128)], 256, false);
+    assert!(told.len() >= 2, "{told:?}");
+    nothing_is_lost(&outcome, outcome.report().packets.dropped_by_nf);
+    let halves: Vec<u32> = outcome
+        .frames
+        .iter()
+        .map(|frame| whose(frame).0 & 128)
+        .collect();
+    assert_eq!(halves.iter().collect::<BTreeSet<_>>().len(), 2);
+    let changes = halves.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes <= 33 * told.len(), "{changes} changes in {told:?}");
+}
+
+/// Functions whose new versions treat these packets as the old ones do.
+#[test]
+fn limits_rules_sessions_and_loads() {
+    let guard = |all: u32| format!("dnsGuard: {{limits: {{all: {all}}}}}");
+    run_passing(&[&guard(90_000), &guard(100_000)], 300, true);
+    let detection = |count: usize| {
+        let rule = |sid: usize| {
+            format!("'alert udp any any -> any 53 (content:\"none-{sid}\"; sid:{sid};)'")
+        };
+        let rules: Vec<String> = (1..=count).map(rule).collect();
+        format!("ids: {{rules: [{}]}}", rules.join(", "))
+    };
+    run_passing(&[&detection(1), &detection(200)], 300, true);
+    let users = |count: usize| {
+        let session = |user: usize| format!("'{user} ue 10.60.0.{user} teid {user} profile all'");
+        let sessions: Vec<String> = (1..=count).map(session).collect();
+        let sessions = sessions.join(", ");
+        format!(
+            "upf: {{addresses: [192.0.2.1], default: pass, profiles: {{all: {{}}}}, sessions: [{sessions}]}}"
+        )
+    };
+    run_passing(&[&users(1), &users(200)], 300, false);
+    let load = |cycles: u32| format!("synthetic: {{cycles: {cycles}}}");
+    run_passing(&[&load(100), &load(200)], 300, true);
+}
+
+/// Packets go by a tunnel in which nothing goes twice, or past it: what comes out is what went in.
+#[test]
+fn destinations_of_an_optimizer() {
+    let version = |destinations: &str| {
+        format!(
+            "{{name: near, wanOptimizer: {{local: 192.0.2.1, remote: 192.0.2.2, mtu: 9000, destinations: [{destinations}]}}}}, \
+             {{name: far, wanOptimizer: {{local: 192.0.2.2, remote: 192.0.2.1, mtu: 9000}}}}"
+        )
+    };
+    run_passing(
+        &[&version("0.0.0.0/0"), &version("203.0.113.0/24")],
+        300,
+        false,
+    );
+}
+
 /// A wrong version is told of with its place, and what was in force stays.
 #[test]
 fn wrong_versions_change_nothing() {
