@@ -44,6 +44,10 @@ const EVICTS: &str = "capacity: 512, whenFull: evict";
 const LARGE: &str = "capacity: 16384";
 const ACL: &str =
     "acl: {rulesFile: rules/acl-1500.rules, format: classbench, cache: none, default: allow}";
+/// Limits that nobody exceeds.
+const GUARD: &str = "dnsGuard: {limits: {nxdomains: 20000, all: 100000}}";
+const OPTIMIZER: &str =
+    "wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, mtu: 9000, destinations: [0.0.0.0/0]}";
 /// Copies go to a file that keeps nothing.
 const MIRROR: &str = "mirror: {to: {file: /dev/null}}";
 const URLS: &str = "urlFilter: {patterns: [bad.example, '*aaaaaaaab*', '*abababac*', /aaaa/aaab]}";
@@ -53,7 +57,7 @@ const IDS: &str = "ids: {rules: [\
      'alert tcp any any -> any any (content:\"ab\"; pcre:\"/(a|b|ab)*c/R\"; sid:3;)', \
      'alert http any any -> any any (http.uri; content:\"/aa\"; content:\"aab\"; distance:1; sid:4;)']}";
 
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 22] = [
     Row {
         name: "flow-table/known",
         what: "flows of one RSS bucket, whose places are all taken",
@@ -157,6 +161,33 @@ const ROWS: [Row; 19] = [
         plain: |_| clients(0..COUNTED as u32),
         hostile: |_| data(&stream(b"x", 1_400)),
         bound: 5.0,
+    },
+    Row {
+        name: "dns-guard/records",
+        what: "responses with as many records, and labels of the name, as there is room for",
+        function: GUARD,
+        flows: LARGE,
+        plain: |_| denials(3, 1),
+        hostile: |_| denials(120, 90),
+        bound: 20.0,
+    },
+    Row {
+        name: "wan-optimizer/repeats",
+        what: "one byte repeated, against content that never came before",
+        function: OPTIMIZER,
+        flows: LARGE,
+        plain: |_| data(&stream(&random(COUNTED * 1_400), 1_400)),
+        hostile: |_| data(&stream(b"x", 1_400)),
+        bound: 2.0,
+    },
+    Row {
+        name: "wan-optimizer/pieces",
+        what: "short stretches that came before, in another order each time",
+        function: OPTIMIZER,
+        flows: LARGE,
+        plain: |_| data(&stream(&random(COUNTED * 1_400), 1_400)),
+        hostile: |_| data(&stream(&pieces(COUNTED * 1_400, 48), 1_400)),
+        bound: 3.0,
     },
     Row {
         name: "url-filter/prefixes",
@@ -318,6 +349,46 @@ fn stream(bytes: &[u8], length: usize) -> Vec<(u32, Vec<u8>)> {
     places
         .map(|at| (at, all.by_ref().take(length).collect()))
         .collect()
+}
+
+/// Bytes that do not repeat.
+fn random(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// Stretches of so many bytes, out of 64, in an order that does not repeat.
+fn pieces(length: usize, piece: usize) -> Vec<u8> {
+    let (all, order) = (random(64 * piece), random(length / piece + 1));
+    let pieces = order
+        .iter()
+        .flat_map(|at| &all[usize::from(at % 64) * piece..][..piece]);
+    pieces.copied().take(length).collect()
+}
+
+/// Responses that there is no name of so many labels, with so many records in front of the one that says of which zone.
+fn denials(labels: usize, records: usize) -> Frames {
+    let mut message = vec![0x12, 0x34, 0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0];
+    message[8..10].copy_from_slice(&(records as u16 + 1).to_be_bytes());
+    message.extend(b"\x01a".repeat(labels));
+    message.extend([0, 0, 1, 0, 1]);
+    let record = |kind: u8| [0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, 0];
+    (0..records).for_each(|_| message.extend(record(1)));
+    message.extend(record(6));
+    let server = Ipv4Addr::new(198, 51, 100, 1);
+    let clients = (0..COUNTED as u32).map(|client| Ipv4Addr::from_bits(0x0a00_0000 + client * 256));
+    let frames = clients.map(|client| {
+        let key = FlowKey::v4(server, client, protocol::UDP, 53, 40_000);
+        let frame = FrameBuilder::new(&key).payload(&message).to_vec();
+        frame.unwrap_or_else(|error| panic!("{error}"))
+    });
+    frames.collect()
 }
 
 /// Requests for a path, one in each segment.
