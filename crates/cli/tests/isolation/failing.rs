@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, ways};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tailwater_dataplane::cores::available;
@@ -46,13 +46,32 @@ pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
     folder.capture(&format!("orders-{port}.pcap"), &packets)
 }
 
+/// More rounds, if the machine took the core away in the first.
+const ROUNDS: usize = 4;
+
+/// Whether a function kept its turn for too long that has not been told to: a machine that is busy with others can do that.
+fn was_away(report: &Value, cause: &str) -> bool {
+    let functions = report["isolation"]["functions"].as_array().unwrap();
+    let mut untold = functions
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| *i != 1 || cause != "overdue");
+    untold.any(|(_, it)| it["restarts"]["overdue"] != 0)
+}
+
 /// A function that does this three times loses what it had in its hands, and nothing else happens. What is told of the
 /// ends of its processes.
 fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, port));
     let core = available().pop().unwrap().to_string();
-    let (report, sent) = run_isolated(&chain, &traffic, way, &core);
+    let (mut report, mut sent) = run_isolated(&chain, &traffic, way, &core);
+    for _ in 0..ROUNDS {
+        if !was_away(&report, cause) {
+            break;
+        }
+        (report, sent) = run_isolated(&chain, &traffic, way, &core);
+    }
     let report = json!({"packets": report["packets"], "isolation": report["isolation"]});
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let failed = restarts(&functions[1]);
@@ -72,7 +91,9 @@ fn assert_survived(port: u16, cause: &str, way: &str) -> String {
         "{report}"
     );
     assert_eq!(sent.len() as u64, 6003 - lost, "{report}");
-    assert!(sent.len() > 1000, "{port}: {report}");
+    // At the least all before the first order but those in a batch with it: how soon there is another process depends on
+    // the machine.
+    assert!(sent.len() > 1000 - 256, "{port}: {report}");
     assert_eq!(wrong_checksums(&sent), 0);
     // Translations of before stand: every flow has one, which its process kept.
     let flows = by_flow(sent, false);
