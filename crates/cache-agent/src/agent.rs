@@ -205,7 +205,7 @@ impl<A: Cut> Agent<A> {
         }
         self.names(&on_demand, &decision.allocation);
         let used = self.used();
-        self.lease.follow(now, ways, &decision, used);
+        self.lease.follow(ways, &decision, used);
         Ok(Tick {
             decision,
             in_force: self.in_force.clone(),

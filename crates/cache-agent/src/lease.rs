@@ -46,8 +46,9 @@ impl Lease {
         self.holder.allowed(now).ways
     }
 
-    /// What was decided with so many ways, and how many are in use since. `false` if those are more than are leased.
-    pub(crate) fn follow(&mut self, now: Nanos, ways: u16, decision: &Decision, used: u16) -> bool {
+    /// What was decided with so many ways, and how many are in use since: more than are leased, if some could not be let
+    /// go of.
+    pub(crate) fn follow(&mut self, ways: u16, decision: &Decision, used: u16) {
         let leased = ways.saturating_sub(self.own);
         match (decision.short, decision.spare) {
             (0, 0) => self.idle = (0, u16::MAX),
@@ -64,9 +65,7 @@ impl Lease {
             }
         }
         let ways = used.saturating_sub(self.own);
-        self.holder
-            .set_in_use(now, Amount { cores: 0, ways })
-            .is_ok()
+        self.holder.found_in_use(Amount { cores: 0, ways });
     }
 
     /// A request, if one is to be sent now: in time before the lease ends, and when needs change.
@@ -114,5 +113,52 @@ impl Controller for Local {
             .map(|request| self.0.receive(now, request))
             .into_iter()
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_placement::on_demand::Allocation;
+
+    #[test]
+    fn ways_that_could_not_be_let_go_of_are_told_and_their_grant_is_not_given_up() {
+        let mut lease = Lease::new(Terms::DEFAULT, 1, 2);
+        let mut lessor = Lessor::new(Terms::DEFAULT, 1, Amount { cores: 0, ways: 10 });
+        let decision = |short| Decision {
+            allocation: Allocation::default(),
+            short,
+            spare: 0,
+            shares: Vec::new(),
+            refused: Vec::new(),
+            asks: Vec::new(),
+            policing: Vec::new(),
+        };
+        let mut exchange = |lease: &mut Lease, now: Nanos, most: u16| {
+            lessor.offer(Amount {
+                cores: 0,
+                ways: most,
+            });
+            let request = lease.request(now).expect("something changed");
+            let grant = lessor.receive(now, &request);
+            assert!(lease.receive(now, &grant));
+            (request, lessor.leased(now).ways)
+        };
+        lease.follow(2, &decision(8), 2);
+        assert_eq!(exchange(&mut lease, Nanos::from_secs(1), 8).1, 8);
+        lease.follow(10, &decision(0), 10);
+        assert_eq!(
+            exchange(&mut lease, Nanos::from_secs(2), 8).0.in_use.ways,
+            8
+        );
+        // The controller wants four back, but a class cannot be made smaller: it was moved, and has grown instead.
+        exchange(&mut lease, Nanos::from_secs(12), 4);
+        lease.follow(6, &decision(0), 11);
+        let (request, leased) = exchange(&mut lease, Nanos::from_secs(13), 4);
+        assert_eq!((request.in_use.ways, leased), (9, 8));
+        // When it is done at last, they are free.
+        lease.follow(6, &decision(0), 6);
+        let (request, leased) = exchange(&mut lease, Nanos::from_secs(14), 4);
+        assert_eq!((request.in_use.ways, leased), (4, 4));
     }
 }

@@ -71,6 +71,13 @@ impl Holder {
         Ok(())
     }
 
+    /// So much is in use, allowed or not: what could not be let go of in time is told as it is, and a grant that gives
+    /// less is not kept to.
+    pub fn found_in_use(&mut self, found: Amount) {
+        self.in_use = found;
+        self.keep();
+    }
+
     /// A request to send now.
     pub fn request(&self, now: Nanos, wants: Amount) -> Request {
         Request {
