@@ -5,13 +5,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_nf::reload::Reload;
 use tailwater_nf::spec::ChainSpec;
 
 /// How often files are looked at. One that has changed is read when it has not changed again until the next look:
 /// it may be being written.
 const LOOK: Duration = Duration::from_millis(250);
+/// How far the times that the kernel gives files may be behind.
+const BEHIND: Duration = Duration::from_millis(100);
 
 /// Set by whoever wants all files read again (for a signal's handler), changed or not; the runs of the process
 /// clear it.
@@ -38,6 +40,15 @@ impl Stamp {
             written: (file.mtime(), file.mtime_nsec()),
         })
     }
+}
+
+/// Whether a file, or its name, may have changed since this time.
+fn is_newer(path: &Path, than: SystemTime) -> bool {
+    let than = than.checked_sub(BEHIND).unwrap_or(UNIX_EPOCH);
+    let than = than.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let than = (than.as_secs() as i64, i64::from(than.subsec_nanos()));
+    // That of an older file that was given this name, too.
+    fs::metadata(path).is_ok_and(|file| (file.ctime(), file.ctime_nsec()) >= than)
 }
 
 /// Files with what tells whether they changed.
@@ -99,10 +110,13 @@ fn stamps(files: Vec<PathBuf>) -> Stamps {
 }
 
 impl Watch {
-    /// Of these files, which have just been read.
-    pub(crate) fn new(files: impl Reload + 'static) -> Watch {
+    /// Of these files, which were read at some time from `began` on: what may have changed since then is read again, once.
+    /// (Until packets come, captures are loaded and ports waited for.) Without a time, they were read just now.
+    pub(crate) fn new(files: impl Reload + 'static, began: Option<SystemTime>) -> Watch {
+        let now = stamps(files.files());
+        let missed = began.is_some_and(|began| now.iter().any(|(path, _)| is_newer(path, began)));
         Watch {
-            read: stamps(files.files()),
+            read: if missed { Stamps::new() } else { now },
             changed: Stamps::new(),
             files: Box::new(files),
         }
@@ -175,7 +189,7 @@ mod tests {
             .map(|name| folder.join(format!("tailwater-{name}-{}", std::process::id())));
         fs::write(&path, "first").unwrap();
         let count = Arc::new(AtomicUsize::new(0));
-        let mut watch = Watch::new(Counted(path.clone(), Arc::clone(&count)));
+        let mut watch = Watch::new(Counted(path.clone(), Arc::clone(&count)), None);
         assert_eq!(watch.look(false), [""; 0]);
         fs::write(&path, "second").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
@@ -221,12 +235,31 @@ mod tests {
     }
 
     #[test]
+    fn what_changed_after_it_was_read_is_read_again() {
+        let name = format!("tailwater-watch-began-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "first").unwrap();
+        let now = SystemTime::now();
+        let minute = Duration::from_secs(60);
+        for (began, expected) in [(now - minute, vec!["first"]), (now + minute, Vec::new())] {
+            let count = Arc::new(AtomicUsize::new(0));
+            let files = Counted(path.clone(), Arc::clone(&count));
+            let mut watch = Watch::new(files, Some(began));
+            assert_eq!(watch.look(false), [""; 0]);
+            assert_eq!(watch.look(false), expected);
+            assert_eq!(watch.look(false), [""; 0]);
+            assert_eq!(count.load(Ordering::Relaxed), expected.len());
+        }
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn who_asks_for_what_cannot_be_read_again_is_told_why() {
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: fixed}\n\
                     spec: {functions: [{forward: {}}], slo: {latency: 1ms, percentile: 99}}\n";
         let spec = ChainSpec::parse(text, "-", Path::new("/")).unwrap();
         for (isolated, why) in [(false, "in a file"), (true, "isolated functions read")] {
-            let mut watch = Watch::new(Fixed::of(&spec, isolated));
+            let mut watch = Watch::new(Fixed::of(&spec, isolated), None);
             assert_eq!(watch.look(false), [""; 0]);
             let told = watch.look(true);
             assert!(told.len() == 2 && told[1].contains(why), "{told:?}");
@@ -234,7 +267,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tailwater-fixed-{}", std::process::id()));
         fs::write(&path, text).unwrap();
         let spec = ChainSpec::read(&path).unwrap();
-        let mut watch = Watch::new(Fixed::of(&spec, true));
+        let mut watch = Watch::new(Fixed::of(&spec, true), None);
         fs::write(&path, format!("{text}# changed\n")).unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(false).len(), 2);

@@ -472,6 +472,35 @@ fn destinations_of_an_optimizer() {
     );
 }
 
+/// What is changed between the reading of the spec and the first packet is taken on.
+#[test]
+fn what_changes_before_packets_come() {
+    let folder = Folder::new();
+    let path = folder.0.join("chain.yaml");
+    let write = |cycles: u32| {
+        let text = spec_text(&format!("synthetic: {{cycles: {cycles}}}"), "250ms");
+        std::fs::write(&path, text).unwrap();
+    };
+    write(1);
+    let spec = ChainSpec::read(&path).unwrap();
+    write(2);
+    let setup = Setup {
+        traffic: Traffic {
+            packets: PACKETS,
+            spacing: Nanos::from_micros(50),
+            ..Traffic::default()
+        },
+        ..Setup::default()
+    };
+    let mut told = Vec::new();
+    let stop = AtomicBool::new(false);
+    let outcome = run_spec(spec, setup, &folder, &stop, |progress| {
+        told.extend(progress.news.iter().cloned());
+    });
+    nothing_is_lost(&outcome, 0);
+    assert_eq!(told, ["synthetic: 2 cycles in force (version 2)"]);
+}
+
 /// A wrong version is told of with its place, and what was in force stays.
 #[test]
 fn wrong_versions_change_nothing() {

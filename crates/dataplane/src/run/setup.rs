@@ -151,8 +151,8 @@ pub(super) fn ready<'r>(
     };
     let isolated = makers.isolated();
     let watch = match makers.reconfigure() {
-        Some(reconfigure) if !isolated => Watch::new(reconfigure),
-        _ => Watch::new(Fixed::of(spec, isolated)),
+        Some(reconfigure) if !isolated => Watch::new(reconfigure, spec.source.began()),
+        _ => Watch::new(Fixed::of(spec, isolated), None),
     };
     let crew = Crew {
         workers: config.cores.iter().copied().zip(workers).collect(),

@@ -17,6 +17,7 @@ use crate::branches::Branch;
 use crate::library::{Apart, Runs};
 use ipnet::IpNet;
 use std::path::Path;
+use std::time::SystemTime;
 use tailwater_net::toeplitz::RssHasher;
 
 /// The `kind` of chain specs.
@@ -193,6 +194,7 @@ fn chain(
     base_dir: &Path,
     runs: Runs<'_>,
 ) -> Result<ChainSpec, SpecError> {
+    let began = SystemTime::now();
     let (metadata, spec) = document.object(KIND, PARTS)?;
     let spec = spec.fields(FIELDS)?;
     let context = Context::new(base_dir, runs);
@@ -233,7 +235,7 @@ fn chain(
         source: Source::default(),
     };
     if let Some(text) = text {
-        chain.source = Source::new(&chain, text, base_dir);
+        chain.source = Source::new(&chain, text, base_dir, began);
     }
     Ok(chain)
 }

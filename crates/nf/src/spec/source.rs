@@ -4,6 +4,7 @@ use super::chain::ChainSpec;
 use super::error::SpecError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The text of a spec.
 pub(super) enum Text<'a> {
@@ -26,11 +27,27 @@ pub struct Source {
     read: Option<Arc<ChainSpec>>,
     /// Its functions' names, with their branches.
     names: Vec<(String, Option<usize>)>,
+    began: Began,
+}
+
+/// When reading began. It makes no difference between specs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Began(Option<SystemTime>);
+
+impl PartialEq for Began {
+    fn eq(&self, _: &Began) -> bool {
+        true
+    }
 }
 
 impl Source {
     /// Of a spec that has just been read from a text.
-    pub(super) fn new(spec: &ChainSpec, text: Text<'_>, base_dir: &Path) -> Source {
+    pub(super) fn new(
+        spec: &ChainSpec,
+        text: Text<'_>,
+        base_dir: &Path,
+        began: SystemTime,
+    ) -> Source {
         let (file, text) = match text {
             Text::File(path) => (Some(path.to_owned()), None),
             Text::Given(text, name) => (None, Some((text.into(), name.to_owned()))),
@@ -41,12 +58,18 @@ impl Source {
             base_dir: base_dir.to_owned(),
             read: Some(Arc::new(settings(spec))),
             names: names(spec),
+            began: Began(Some(began)),
         }
     }
 
     /// The file that the spec is in, if it is in one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
+    }
+
+    /// When reading the spec, and the files that it names, began: what was written to them later may not have been read.
+    pub fn began(&self) -> Option<SystemTime> {
+        self.began.0
     }
 
     /// Reads the spec again, and the files that it names.
