@@ -132,9 +132,11 @@ pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
 }
 
 /// The headers of an untagged whole IPv4 datagram without options that carries TCP or UDP, or
-/// `None` if the frame is anything else or malformed.
+/// `None` if the frame is anything else or malformed: [`parse`] says which. As [`parse_ordinary`],
+/// for who takes each field from where it is found.
 #[inline]
-pub(crate) fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
+#[must_use]
+pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     // Ethernet, IPv4 and TCP headers; one check of the length for all the reads below.
     const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
     const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;

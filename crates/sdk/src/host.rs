@@ -374,7 +374,7 @@ pub struct Place {
 }
 
 /// A packet as a function sees it that has no state, of a flow with this number. Its key is that of `headers`.
-#[inline]
+#[inline(always)]
 pub fn packet(
     place: Place,
     headers: &Headers,

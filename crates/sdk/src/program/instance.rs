@@ -14,10 +14,10 @@ use crate::protocol::message::Description;
 use crate::sys::prefetch;
 use std::ffi::c_void;
 use std::io;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::slice;
 use tailwater_net::Nanos;
-use tailwater_net::parse::Headers;
+use tailwater_net::parse::{Headers, parse_plain_v4};
 
 /// A function by the C interface that waits for its memory.
 #[derive(Debug)]
@@ -95,8 +95,10 @@ impl Ready for Waiting {
                 Some((_, memory)) => Some(FlowImages::open(memory, state_bytes)?),
                 None => None,
             },
-            raw: vec![NO_PACKET; MAX_BATCH].into(),
-            known: vec![Known::none(); MAX_BATCH].into(),
+            raw: Box::new([NO_PACKET; MAX_BATCH]),
+            keys: Box::new([abi::FlowKey::default(); MAX_BATCH]),
+            known: Box::new([Known::default(); MAX_BATCH]),
+            of_flows: Box::new([OfFlow::default(); MAX_BATCH]),
             count: 0,
             counters: vec![0; what.counters.len()].into(),
             function: self,
@@ -105,7 +107,7 @@ impl Ready for Waiting {
 }
 
 /// What is known of a packet besides what the function sees.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Its place in the batch.
     at: u16,
@@ -113,38 +115,20 @@ struct Known {
     length: u16,
     /// Whether a function in front rekeyed the flow.
     rekeyed: bool,
-    /// Its flow's place in the flow table.
+}
+
+/// A packet's flow, for a function that keeps state.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfFlow {
+    /// Its place in the flow table.
     flow: u32,
-    /// And its birth.
-    birth: u64,
-    rss_hash: u32,
-    arrival: Nanos,
-    /// The function's state of the flow, if it keeps any; and whether it is to decide anew about it.
-    state: *mut u8,
+    /// Whether the function is to decide anew about it.
     new: bool,
-    headers: Headers,
+    /// Its birth.
+    birth: u64,
 }
 
-impl Known {
-    /// Of no packet.
-    fn none() -> Known {
-        Known {
-            at: 0,
-            start: 0,
-            length: 0,
-            rekeyed: false,
-            flow: abi::NO_FLOW,
-            birth: 0,
-            rss_hash: 0,
-            arrival: Nanos::ZERO,
-            state: null_mut(),
-            new: false,
-            headers: Headers::default(),
-        }
-    }
-}
-
-impl Gathered for Known {
+impl Gathered for OfFlow {
     #[inline]
     fn flow(&self) -> (u32, u64) {
         (self.flow, self.birth)
@@ -166,6 +150,24 @@ impl Buffers {
         let at = usize::from(at);
         assert!(at < MAX_BATCH, "a place of the batch");
         self.packets.base().wrapping_add(at * self.bytes)
+    }
+
+    /// A frame in the buffer at this place.
+    #[inline]
+    fn place(&self, at: u16, [start, length]: [u16; 2]) -> Place {
+        Place {
+            buffer: self.start(at),
+            buffer_bytes: self.bytes,
+            start: start.into(),
+            length: length.into(),
+        }
+    }
+
+    /// Starts to fetch what is `start` bytes behind the start of that buffer, if anything is.
+    #[inline]
+    fn prefetch(&self, at: u16, start: u16) {
+        let offset = usize::from(at) * self.bytes + usize::from(start);
+        prefetch(self.packets.base().wrapping_add(offset));
     }
 
     /// The bytes from `start` on of the buffer at this place.
@@ -191,55 +193,85 @@ pub struct Instance {
     flows: Option<Flows>,
     /// What it shows of its flows, if their state is kept outside.
     images: Option<FlowImages>,
-    /// The batch, as the function sees it, and what else is known of its packets.
-    raw: Box<[abi::Packet]>,
-    known: Box<[Known]>,
+    /// The batch, as the function sees it, the keys of its packets, and what else is known of them.
+    raw: Box<[abi::Packet; MAX_BATCH]>,
+    keys: Box<[abi::FlowKey; MAX_BATCH]>,
+    known: Box<[Known; MAX_BATCH]>,
+    /// Of functions that keep state only.
+    of_flows: Box<[OfFlow; MAX_BATCH]>,
+    /// At most [`MAX_BATCH`].
     count: usize,
     counters: Box<[u64]>,
     function: Waiting,
 }
 
 impl Instance {
-    fn place(&self, known: &Known) -> Place {
-        Place {
-            buffer: self.buffers.start(known.at),
-            buffer_bytes: self.buffers.bytes,
-            start: known.start.into(),
-            length: known.length.into(),
-        }
-    }
-
-    /// What becomes of packet `i`, which the function let pass.
+    /// Puts a packet with these headers behind those that are there. `known` writes down those with which it came.
+    ///
+    /// Always inlined: each field goes from where it was found to where the function sees it, with no copy between.
     #[inline(always)]
-    fn forwarded(&mut self, i: usize) -> Made {
-        let (raw, known) = (&self.raw[i], &self.known[i]);
-        if raw.flags & abi::REWRITTEN == 0 && self.flows.is_none() {
-            return Made::Forward {
-                place: [known.start, known.length],
-                rekeyed: known.rekeyed,
+    fn add(&mut self, packet: &TurnPacket, headers: &Headers, known: impl Fn(&mut Headers)) {
+        let ([start, length], i) = (packet.place, self.count);
+        assert!(i < MAX_BATCH, "packets of a batch");
+        let (mut new, mut state) = (false, null_mut());
+        if let Some(flows) = &mut self.flows {
+            let flow = packet
+                .flow
+                .unwrap_or_else(|| panic!("a packet with a flow"));
+            let key = || {
+                let mut headers = Headers::default();
+                known(&mut headers);
+                headers.key
             };
+            let (gathered, images) = (&self.of_flows[..i], self.images.as_ref());
+            (new, state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
+            let (flow, birth) = flow;
+            self.of_flows[i] = OfFlow { flow, new, birth };
         }
-        self.moved(i)
+        self.known[i] = Known {
+            at: packet.at,
+            start,
+            length,
+            rekeyed: packet.rekeyed,
+        };
+        let place = self.buffers.place(packet.at, packet.place);
+        let flow = packet.flow.map(|(place, _)| place);
+        self.keys[i] = abi::FlowKey {
+            words: headers.key.words(),
+        };
+        self.raw[i] = abi::Packet {
+            // Where its key is, is said when all are there.
+            key: null(),
+            state: state.cast(),
+            flags: if new { abi::NEW_FLOW } else { 0 },
+            ..host::packet(place, headers, packet.arrival, (flow, packet.rss_hash))
+        };
+        self.count = i + 1;
     }
 
-    /// As [`forwarded`](Instance::forwarded), of a packet that may have moved, or whose flow may have.
+    /// As [`put`](Work::put) of a packet that is no ordinary one, and may have been changed. By value: what others refer to
+    /// is in memory for all packets.
+    #[inline(never)]
+    fn put_other(&mut self, packet: TurnPacket, known: impl Fn(&mut Headers)) -> bool {
+        let found = host::ip_headers(self.buffers.frame(packet.at, packet.place));
+        if let Some(headers) = &found {
+            self.add(&packet, headers, known);
+        }
+        found.is_some()
+    }
+
+    /// What becomes of packet `i`, which the function rewrote and let pass.
     fn moved(&mut self, i: usize) -> Made {
         let (raw, known) = (&self.raw[i], &self.known[i]);
-        let place = match raw.flags & abi::REWRITTEN {
-            0 => [known.start, known.length],
-            _ => {
-                let moved = host::moved(self.what, raw, self.place(known));
-                let fit = moved.filter(|moved| {
-                    host::ip_headers(self.buffers.frame(known.at, *moved)).is_some()
-                });
-                match fit {
-                    Some(place) => place,
-                    None => return Made::Drop(self.what.invalid()),
-                }
-            }
+        let before = self.buffers.place(known.at, [known.start, known.length]);
+        let moved = host::moved(self.what, raw, before);
+        let fit =
+            moved.filter(|moved| host::ip_headers(self.buffers.frame(known.at, *moved)).is_some());
+        let Some(place) = fit else {
+            return Made::Drop(self.what.invalid());
         };
         let rekeyed = match &mut self.flows {
-            Some(flows) => flows.take_pending(known.flow),
+            Some(flows) => flows.take_pending(self.of_flows[i].flow),
             None => known.rekeyed,
         };
         Made::Forward { place, rekeyed }
@@ -249,7 +281,7 @@ impl Instance {
 impl Work for Instance {
     #[inline]
     fn prefetch(&self, flow: u32, at: u16, start: u16) {
-        prefetch(self.buffers.start(at).wrapping_add(start.into()));
+        self.buffers.prefetch(at, start);
         if let Some(flows) = &self.flows {
             flows.prefetch(flow);
         }
@@ -264,55 +296,30 @@ impl Work for Instance {
         packet: &TurnPacket,
         known: impl Fn(&mut Headers),
     ) -> bool {
-        let ([start, length], i) = (packet.place, self.count);
         if !CHANGED {
-            known(&mut self.known[i].headers);
-        } else {
-            let frame = self.buffers.frame(packet.at, packet.place);
-            if !host::find_headers(frame, &mut self.known[i].headers) {
-                return false;
+            let mut headers = Headers::default();
+            known(&mut headers);
+            self.add(packet, &headers, known);
+            return true;
+        }
+        match parse_plain_v4(self.buffers.frame(packet.at, packet.place)) {
+            Some(headers) => {
+                self.add(packet, &headers, known);
+                true
             }
+            None => self.put_other(*packet, known),
         }
-        let (gathered, rest) = self.known.split_at_mut(i);
-        let to = &mut rest[0];
-        (to.at, to.start, to.length) = (packet.at, start, length);
-        to.rekeyed = packet.rekeyed;
-        to.flow = packet.flow.map_or(abi::NO_FLOW, |(place, _)| place);
-        (to.arrival, to.rss_hash) = (packet.arrival, packet.rss_hash);
-        if let Some(flows) = &mut self.flows {
-            let flow = packet
-                .flow
-                .unwrap_or_else(|| panic!("a packet with a flow"));
-            let key = || {
-                let mut headers = Headers::default();
-                known(&mut headers);
-                headers.key
-            };
-            to.birth = flow.1;
-            let images = self.images.as_ref();
-            (to.new, to.state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
-        }
-        self.count += 1;
-        true
     }
 
     #[inline]
     fn run(&mut self, _now: Nanos, mut each: impl FnMut(u16, Made)) {
-        let count = std::mem::take(&mut self.count);
+        let count = std::mem::take(&mut self.count).min(MAX_BATCH);
         if count == 0 {
             return;
         }
-        // Only now: headers are read as a whole long after they were written in parts.
-        for i in 0..count {
-            let known = &self.known[i];
-            let number = (known.flow != abi::NO_FLOW).then_some(known.flow);
-            let place = self.place(known);
-            let numbers = (number, known.rss_hash);
-            self.raw[i] = abi::Packet {
-                state: known.state.cast(),
-                flags: if known.new { abi::NEW_FLOW } else { 0 },
-                ..host::packet(place, &known.headers, known.arrival, numbers)
-            };
+        let keys = self.keys.as_ptr();
+        for (i, packet) in self.raw[..count].iter_mut().enumerate() {
+            packet.key = keys.wrapping_add(i);
         }
         let mut batch = abi::Batch {
             packets: self.raw.as_mut_ptr(),
@@ -321,24 +328,37 @@ impl Work for Instance {
             reserved: 0,
         };
         // SAFETY: as the header says. The instance is the only one. Each of the `count` packets has a frame, with so
-        // much room around it, in a buffer of its own; a key in `known`, which is not touched meanwhile; and the
+        // much room around it, in a buffer of its own; a key in `keys`, which is not touched meanwhile; and the
         // state of its flow. `self` is borrowed exclusively, and this is the process's only thread.
         let code = unsafe { (self.what.process)(self.function.instance, &raw mut batch) };
         let name = self.what.name;
         assert!(code == 0, "the function {name} failed (code {code})");
         if let Some(flows) = &mut self.flows {
-            for known in self.known[..count].iter().filter(|known| known.new) {
-                flows.saw(known.flow, known.birth);
+            for of in self.of_flows[..count].iter().filter(|of| of.new) {
+                flows.saw(of.flow, of.birth);
             }
         }
         if let (Some(flows), Some(images)) = (&self.flows, &self.images) {
-            for known in &self.known[..count] {
-                images.show(known.flow, known.birth, flows.piece(known.flow, images));
+            for of in &self.of_flows[..count] {
+                images.show(of.flow, of.birth, flows.piece(of.flow, images));
             }
         }
         for i in 0..count {
-            let made = match self.raw[i].verdict {
-                abi::FORWARD => self.forwarded(i),
+            let packet = &self.raw[i];
+            let made = match packet.verdict {
+                abi::FORWARD if packet.flags & abi::REWRITTEN == 0 => {
+                    let Some(flows) = &mut self.flows else {
+                        continue;
+                    };
+                    let known = &self.known[i];
+                    let rekeyed = flows.take_pending(self.of_flows[i].flow);
+                    if rekeyed == known.rekeyed {
+                        continue;
+                    }
+                    let place = [known.start, known.length];
+                    Made::Forward { place, rekeyed }
+                }
+                abi::FORWARD => self.moved(i),
                 reason => Made::Drop(reason - 1),
             };
             each(self.known[i].at, made);

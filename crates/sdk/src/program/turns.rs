@@ -65,7 +65,7 @@ pub trait Work {
         known: impl Fn(&mut Headers),
     ) -> bool;
 
-    /// Runs the batch, and tells what became of each packet, by its place.
+    /// Runs the batch, and tells what became of packets, by their places: of all but those that go on as they came.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made));
 
     /// What the function would wish to open for a flow of that key and RSS hash, of which nobody knows here, from this
@@ -226,6 +226,7 @@ impl<W: Work> Turns<W> {
             buffer_bytes,
             ..
         } = self;
+        let (board, bytes) = (&*board, *buffer_bytes);
         let all = all_of(count, word);
         let [mut left, moved] = match in_front {
             None => [all, 0],
@@ -233,9 +234,11 @@ impl<W: Work> Turns<W> {
         };
         // What is said of packets that there are not is a lie, which is the worker's to find.
         left &= all;
+        // Those that others moved stay so, unless this function says something else of them.
         let mut moves = 0;
         for i in places(word, left) {
-            work.prefetch(board.flow(i), i as u16, board.place(i)[0]);
+            let (flow, start) = board.to_fetch(i);
+            work.prefetch(flow, i as u16, start);
         }
         for i in places(word, left) {
             let bit = 1 << (i % 64);
@@ -245,7 +248,7 @@ impl<W: Work> Turns<W> {
                 && let Some(in_front) = in_front
             {
                 let said = Place::decode(in_front.place(i), round);
-                match said.filter(|said| said.fits(*buffer_bytes)) {
+                match said.filter(|said| said.fits(bytes)) {
                     Some(Place::Here {
                         start,
                         length,
@@ -267,9 +270,19 @@ impl<W: Work> Turns<W> {
                 flow: (known.flow != u32::MAX).then_some((known.flow, known.birth)),
                 rekeyed,
             };
-            if !work.put::<CHANGED>(&packet, |headers| board.headers(i, headers)) {
+            let headers = move |headers: &mut Headers| board.headers(i, headers);
+            if !work.put::<CHANGED>(&packet, headers) {
                 slate.set_place(i, Place::Dropped(MALFORMED).encode(round));
                 left &= !bit;
+            } else if CHANGED && moved & bit != 0 {
+                let [start, length] = place;
+                let here = Place::Here {
+                    start,
+                    length,
+                    rekeyed,
+                };
+                slate.set_place(i, here.encode(round));
+                moves |= bit;
             }
         }
         work.run(Nanos(board.now()), |at, made| {
@@ -278,6 +291,7 @@ impl<W: Work> Turns<W> {
             let place = match made {
                 Made::Forward { place, rekeyed } => {
                     if place == board.place(i) && !rekeyed {
+                        moves &= !bit;
                         return;
                     }
                     moves |= bit;
@@ -290,6 +304,7 @@ impl<W: Work> Turns<W> {
                 }
                 Made::Drop(reason) => {
                     left &= !bit;
+                    moves &= !bit;
                     Place::Dropped(reason)
                 }
             };

@@ -254,10 +254,12 @@ impl Board {
         to.key = FlowKey::from_words([word(5), rest(0), rest(1), rest(2), word(6)]);
     }
 
-    /// The place of packet `i`'s flow in the flow table; `u32::MAX` for none.
-    #[inline]
-    pub fn flow(&self, i: usize) -> u32 {
-        (self.0.load(KNOWN + LINE * i + 1, Relaxed) >> 32) as u32
+    /// What is to be fetched of packet `i`: its flow's place in the flow table, `u32::MAX` for none, and where its frame
+    /// started in its buffer when it came.
+    #[inline(always)]
+    pub fn to_fetch(&self, i: usize) -> (u32, u16) {
+        let word = self.0.load_line(KNOWN + LINE * i);
+        ((word(1) >> 32) as u32, word(3) as u16)
     }
 
     /// Where the frame of packet `i` was when it came: start, and length.

@@ -70,7 +70,8 @@ proptest! {
             let mut read = Headers::default();
             board.headers(i, &mut read);
             prop_assert_eq!((board.known(i), read), (known, headers));
-            prop_assert_eq!((board.flow(i), board.place(i)), (flow, known.place));
+            prop_assert_eq!(board.to_fetch(i), (flow, known.place[0]));
+            prop_assert_eq!(board.place(i), known.place);
         }
 
         let slate = file(SLATE_BYTES as u64);
