@@ -162,9 +162,10 @@ impl Process {
             let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();
             assert!(self.work.put::<false>(&packet, known));
         }
-        let mut rekeyed = Vec::new();
-        let each = |_, made| match made {
-            Made::Forward { rekeyed: now, .. } => rekeyed.push(now),
+        // Of those that go on as they came nothing is said.
+        let mut rekeyed: Vec<bool> = packets.iter().map(|packet| packet.2).collect();
+        let each = |at: u16, made| match made {
+            Made::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
             made => panic!("{made:?}"),
         };
         let ran = catch_unwind(AssertUnwindSafe(|| self.work.run(Nanos(1), each)));
