@@ -46,8 +46,8 @@ impl Lease {
         self.holder.allowed(now).ways
     }
 
-    /// What was decided with so many ways, and how many are in use since: more than are leased, if some could not be let
-    /// go of.
+    /// What was decided with so many ways, and how many are in use since: more than are leased, if some could not
+    /// be let go of.
     pub(crate) fn follow(&mut self, ways: u16, decision: &Decision, used: u16) {
         let leased = ways.saturating_sub(self.own);
         match (decision.short, decision.spare) {

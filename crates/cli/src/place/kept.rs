@@ -15,8 +15,8 @@ const TRIALS: usize = 1000;
 /// A file of states, for as long as this is there.
 pub struct StateFile {
     path: PathBuf,
-    /// What takes the state's place in the end. Until then its lock is the state's: the state itself is another file each
-    /// time, and may not be there.
+    /// What takes the state's place in the end. Until then its lock is the state's: the state itself is another file
+    /// each time, and may not be there.
     new: File,
     beside: PathBuf,
     is_replaced: bool,
