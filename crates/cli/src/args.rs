@@ -62,7 +62,8 @@ pub enum Command {
     /// One function of a chain, as a process: started by `tailwater run --isolation process`
     #[command(hide = true)]
     FunctionProcess(FunctionProcessArgs),
-    /// Load a shared library and have it read its configuration, from standard input: started by this program, to see whether
+    /// Load a shared library and have it read its configuration, from standard input: started by this program, to see
+    /// whether
     /// it survives
     #[command(hide = true, name = TRY_LIBRARY)]
     TryLibrary(TryLibraryArgs),

@@ -258,7 +258,8 @@ fn a_function_that_fails_ends_the_run_with_its_report() {
     assert!(reason(&report, "worker-died") > 0);
 }
 
-/// As a run whose tables are huge: more private memory in one piece than the kernel lets a process copy. None of it is touched.
+/// As a run whose tables are huge: more private memory in one piece than the kernel lets a process copy. None of it is
+/// touched.
 const HUGE: &str = "#include <sys/mman.h>\n#include <sys/sysinfo.h>\n#include <sys/wait.h>\n#include <stdio.h>\n#include <unistd.h>\n\
      __attribute__((constructor)) static void grow(void) {\n\
          struct sysinfo all;\n\

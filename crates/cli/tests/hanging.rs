@@ -1,4 +1,5 @@
-//! Files that take nothing any more while a run writes to them: a pipe that is full and that nobody reads, in the place of
+//! Files that take nothing any more while a run writes to them: a pipe that is full and that nobody reads, in the place
+//! of
 //! a disk or a server that does not answer.
 
 mod common;

@@ -110,7 +110,8 @@ fn stamps(files: Vec<PathBuf>) -> Stamps {
 }
 
 impl Watch {
-    /// Of these files, which were read at some time from `began` on: what may have changed since then is read again, once.
+    /// Of these files, which were read at some time from `began` on: what may have changed since then is read again,
+    /// once.
     /// (Until packets come, captures are loaded and ports waited for.) Without a time, they were read just now.
     pub(crate) fn new(files: impl Reload + 'static, began: Option<SystemTime>) -> Watch {
         let now = stamps(files.files());

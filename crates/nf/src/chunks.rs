@@ -81,7 +81,8 @@ pub struct ChunkSender<T> {
 }
 
 impl<T: Copy> ChunkSender<T> {
-    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks; `false`, for good, if it
+    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks; `false`, for good, if
+    /// it
     /// [hangs](Pulse::wait). Without a receiver, what was in the chunk is lost.
     #[inline]
     #[must_use]

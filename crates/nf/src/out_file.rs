@@ -15,7 +15,8 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Whether a thread gets on with its work; copies share it. Who waits for the thread gives it up, for all, when it has not for [`GRACE`].
+/// Whether a thread gets on with its work; copies share it. Who waits for the thread gives it up, for all, when it has
+/// not for [`GRACE`].
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Beats>);
 
@@ -55,7 +56,8 @@ impl Pulse {
         true
     }
 
-    /// Waits until the thread ends, and says what it came to. One that hangs ends when its file lets it, or with the program.
+    /// Waits until the thread ends, and says what it came to. One that hangs ends when its file lets it, or with the
+    /// program.
     ///
     /// # Errors
     /// It hangs.

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a message in a file.
 const FILE_MESSAGE: usize = 16 << 10;
-/// How long a connection may take to be made, and a message to be taken: less than a thread may take to be known to [get on](crate::out_file::Pulse).
+/// How long a connection may take to be made, and a message to be taken: less than a thread may take to be known to
+/// [get on](crate::out_file::Pulse).
 const CONNECT: Duration = Duration::from_secs(3);
 const WRITE: Duration = Duration::from_secs(4);
 /// How long is slept at a time.

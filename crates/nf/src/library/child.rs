@@ -54,15 +54,19 @@ impl Step {
 /// The program that tries libraries out, and what it is told before the library's file.
 static TRIED_BY: OnceLock<(OsString, OsString)> = OnceLock::new();
 
-/// Has libraries tried out by a program of its own, started as `PROGRAM COMMAND FILE`, which calls [`try_out`](super::try_out)
-/// with the file. Without this a process forks itself, which the kernel may refuse to one with much memory. Counts the first time only.
+/// Has libraries tried out by a program of its own, started as `PROGRAM COMMAND FILE`, which calls
+/// [`try_out`](super::try_out)
+/// with the file. Without this a process forks itself, which the kernel may refuse to one with much memory. Counts the
+/// first time only.
 pub fn try_by(program: impl Into<OsString>, command: impl Into<OsString>) {
     let _ = TRIED_BY.set((program.into(), command.into()));
 }
 
-/// Runs `work` in a child process, on a library's file and its configuration. It is given a function to call at the beginning of each step.
+/// Runs `work` in a child process, on a library's file and its configuration. It is given a function to call at the
+/// beginning of each step.
 ///
-/// What `work` allocates, prints or changes is gone with the child: only whether it came to its end counts. A program that tries out in
+/// What `work` allocates, prints or changes is gone with the child: only whether it came to its end counts. A program
+/// that tries out in
 /// place of this one [works likewise](tried).
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! Functions from shared libraries: `tailwater_nf.h` from the runtime's side.
 //!
-//! [`LibraryFunction::open`] tries a library in a child process first (`child`; [`try_by`] says which program's), so that one that crashes while it
+//! [`LibraryFunction::open`] tries a library in a child process first (`child`; [`try_by`] says which program's), so
+//! that one that crashes while it
 //! is loaded or configured gives an error and nothing worse; then loads it (`load`), and has it read its
 //! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](crate::function::NetworkFunction)
 //! that hands each batch to the library.

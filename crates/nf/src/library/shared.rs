@@ -103,7 +103,8 @@ impl PartialEq for LibraryFunction {
 
 impl Eq for LibraryFunction {}
 
-/// Tries out a library, with a configuration that comes from standard input, and ends the process: what a program does that
+/// Tries out a library, with a configuration that comes from standard input, and ends the process: what a program does
+/// that
 /// libraries are [tried out by](super::try_by). If it cannot, why not.
 #[must_use]
 pub fn try_out(file: &Path) -> io::Error {

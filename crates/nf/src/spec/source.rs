@@ -67,7 +67,8 @@ impl Source {
         self.file.as_deref()
     }
 
-    /// When reading the spec, and the files that it names, began: what was written to them later may not have been read.
+    /// When reading the spec, and the files that it names, began: what was written to them later may not have been
+    /// read.
     pub fn began(&self) -> Option<SystemTime> {
         self.began.0
     }
