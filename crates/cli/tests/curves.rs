@@ -83,7 +83,15 @@ fn curves_are_written_printed_drawn_and_merged() {
     assert_eq!(document["latency"]["objective_us"], 50_000.0);
     let points = document["latency"]["points"].as_array().unwrap();
     assert_eq!(points.len(), latency.points.len());
+    let functions = &document["costs"]["functions"];
+    assert_eq!(functions.as_array().unwrap().len(), 1);
+    assert_eq!(functions[0]["function"], "accounting");
+    assert_eq!(functions[0]["share"], 1.0);
+    assert!(functions[0]["packet_ns"].as_f64().unwrap() > 0.0);
+    let costs = first.costs.as_ref().unwrap();
+    assert_eq!(document["costs"]["packet_ns"], costs.whole.value);
     let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("id=\"costs\"") && html.contains("<td>accounting</td>"));
     assert!(html.contains("id=\"latency\"") && html.contains("test (in.pcap, contents "));
 
     // Other traffic is another profile of the same file.
@@ -97,6 +105,7 @@ fn curves_are_written_printed_drawn_and_merged() {
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("10 flows, frames of 60 bytes, seed 1"));
+    assert!(text(&output.stdout).contains("\n  accounting "));
     let profiles = Profiles::read(&file).unwrap();
     assert_eq!(profiles.list.len(), 2);
     assert_eq!(profiles.list[0], *first);
@@ -185,6 +194,20 @@ fn differences_have_an_exit_code_and_words() {
     let output = profile(&["diff", name(&was), name(&is)]);
     assert_eq!(output.status.code(), Some(1));
     let expected = "test (made up): throughput with 8 units of cache: 1.50kpps ± 5, then 1.80kpps ± 5 (+20 %)\n";
+    assert_eq!(text(&output.stdout), expected);
+    // What functions take differs by itself.
+    let with_costs = |file: &str, nat: u32| {
+        let text = std::fs::read_to_string(&was).unwrap();
+        let costs = format!(
+            "      costs:\n        whole: [50, 0.5, 3]\n        functions: [{{function: nat, nanoseconds: [{nat}, 0.5, 3], share: 1}}]\n"
+        );
+        folder.write(file, text + &costs)
+    };
+    let (fast, slow) = (with_costs("d.yaml", 20), with_costs("e.yaml", 25));
+    let output = profile(&["diff", name(&fast), name(&slow)]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected =
+        "test (made up): function nat: 20.0 ns ± 0.5 a packet, then 25.0 ns ± 0.5 (+25 %)\n";
     assert_eq!(text(&output.stdout), expected);
     // Shares by ways are not shares by lines.
     let by_ways = std::fs::read_to_string(&is).unwrap();

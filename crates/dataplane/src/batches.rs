@@ -1,7 +1,8 @@
-//! What single batches took, for those who work out from it what packets cost.
+//! What single batches took, or single functions, for those who work out from it what packets cost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_net::Nanos;
+use tailwater_nf::chain::FunctionTime;
 
 /// What was done with a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,11 +37,14 @@ pub struct NotedBatch {
     pub idle: bool,
 }
 
-/// The first batches of each worker of a run. Copies share what is noted.
+/// The first batches of each worker of a run, and what functions take. Copies share what is noted.
 #[derive(Clone, Debug)]
 pub struct BatchNotes {
     most: usize,
     noted: Arc<Mutex<Vec<Vec<NotedBatch>>>>,
+    /// From when on functions are timed, since the run's first arrival, if they are.
+    timed_from: Option<Nanos>,
+    times: Arc<Mutex<Vec<Vec<FunctionTime>>>>,
 }
 
 impl BatchNotes {
@@ -49,7 +53,35 @@ impl BatchNotes {
         BatchNotes {
             most,
             noted: Arc::default(),
+            timed_from: None,
+            times: Arc::default(),
         }
+    }
+
+    /// Also has functions be timed, from so long after the run's first arrival on.
+    #[must_use]
+    pub fn timing_functions(self, from: Nanos) -> BatchNotes {
+        BatchNotes {
+            timed_from: Some(from),
+            ..self
+        }
+    }
+
+    /// See [`timing_functions`](Self::timing_functions).
+    pub(crate) fn timed_from(&self) -> Option<Nanos> {
+        self.timed_from
+    }
+
+    /// An instance of the chain, or a part of it, is done, and its functions took this.
+    pub(crate) fn add_times(&self, times: Vec<FunctionTime>) {
+        let mut all = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(times);
+    }
+
+    /// What functions took in runs that have ended: of each worker's chain, in the order of the functions.
+    pub fn take_times(&self) -> Vec<Vec<FunctionTime>> {
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut times)
     }
 
     /// What has been noted by workers that have ended, one list each, in order of time.

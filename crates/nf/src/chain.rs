@@ -7,11 +7,13 @@ mod keep;
 mod opening;
 mod segment;
 mod stage;
+mod stopwatch;
 
 pub use alone::Alone;
 pub use keep::{KeptFlow, KeptFunction, Standing, kept_functions, kept_state_bytes};
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
+pub use stopwatch::{FunctionTime, ReadClock};
 
 use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::branches::START;
@@ -24,6 +26,7 @@ use keep::Keep;
 use segment::{Layout, Segment};
 use stage::Stage;
 use std::ops::Range;
+use stopwatch::Stopwatch;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
 
@@ -84,6 +87,8 @@ pub struct Chain {
     branches: bool,
     /// Where packets wait while other branches are run.
     waiting: Waiting,
+    /// What times the functions, if somebody wants to know.
+    stopwatch: Option<Box<Stopwatch>>,
 }
 
 /// A flow with packets in the system, as [`Chain::activate`] gives it.
@@ -187,6 +192,7 @@ impl Chain {
             alone: false,
             branches: false,
             waiting: Waiting::default(),
+            stopwatch: None,
         }
     }
 
@@ -278,6 +284,28 @@ impl Chain {
                 });
             }
         }
+    }
+
+    /// Has each function's work be timed from now on, by the clock that is read; what is done before `from` does not count.
+    /// It costs two readings a function and batch.
+    pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
+        self.stopwatch = Some(Box::new(Stopwatch::new(read, from, self.stages.len())));
+    }
+
+    /// What each function took, in the order of the functions; nothing if they were not [timed](Chain::time_functions).
+    pub fn function_times(&self) -> Vec<FunctionTime> {
+        let spent = self.stopwatch.iter().flat_map(|watch| watch.spent());
+        let times = self
+            .stages
+            .iter()
+            .zip(spent)
+            .map(|(stage, spent)| FunctionTime {
+                function: stage.name.clone(),
+                packets: spent.packets,
+                timed: spent.timed,
+                time: Nanos(spent.nanos),
+            });
+        times.collect()
     }
 
     /// Into how many segments the chain is cut: at least 1 if it has a function.
@@ -379,6 +407,8 @@ impl Chain {
         batch: &mut Batch,
         (now, unsettled): (Nanos, bool),
     ) {
+        let timed = self.stopwatch.as_ref();
+        let timed = timed.map(|watch| (batch.len(), watch.read()));
         if unsettled {
             self.open_new_flows(i, segment, batch, now);
         }
@@ -406,6 +436,9 @@ impl Chain {
         };
         stage.function.process(batch, &mut flows);
         self.lost += stage.compact(batch);
+        if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
+            watch.note(i, packets, began);
+        }
         if self.segments[segment].opens_companions {
             tell_ends(&mut self.stages, &mut self.ends);
         }

@@ -10,6 +10,7 @@ use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run_noted};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
+use tailwater_nf::chain::FunctionTime;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::training::{Observation, TrainingNotes};
 use tailwater_traffic::{Trace, TrafficError};
@@ -110,6 +111,16 @@ impl Lab<'_> {
         trace: Trace,
         setting: &Setting,
     ) -> Result<RunReport, TrainError> {
+        self.set(spec, trace, setting, None)
+    }
+
+    fn set(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        setting: &Setting,
+        notes: Option<&BatchNotes>,
+    ) -> Result<RunReport, TrainError> {
         let nic = TraceNicConfig {
             pacing: setting.pacing,
             duration: setting.duration,
@@ -119,7 +130,21 @@ impl Lab<'_> {
             ..TraceNicConfig::default()
         };
         let scaling = setting.scaling.clone();
-        self.run(spec, trace, nic, setting.window, scaling, None)
+        self.run(spec, trace, nic, setting.window, scaling, notes)
+    }
+
+    /// The same of a run whose functions are timed, from so long after its beginning on; and what they took.
+    pub fn timed(
+        &self,
+        spec: &ChainSpec,
+        trace: Trace,
+        setting: &Setting,
+        from: Nanos,
+    ) -> Result<(RunReport, Vec<FunctionTime>), TrainError> {
+        let notes = BatchNotes::new(0).timing_functions(from);
+        let report = self.set(spec, trace, setting, Some(&notes))?;
+        // One core has one instance of the chain.
+        Ok((report, notes.take_times().concat()))
     }
 
     /// The batches of cores that are given a trace at its own pace for so long, again and again with other

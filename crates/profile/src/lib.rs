@@ -11,7 +11,9 @@
 //! - the *service costs*, by least squares over saturated runs, or over the batches of the traffic itself.
 //!
 //! [`cache_curve`] and [`load_curve`] measure what placement goes by (ResQ, NSDI 2018, section 5.2): throughput over
-//! cache, and latency over load with the highest rates that keep promises. [`profiles`] keeps them.
+//! cache, and latency over load with the highest rates that keep promises; [`function_costs`], what a packet takes function by
+//! function.
+//! [`profiles`] keeps them.
 //!
 //! The machine may be shared: windows of a run in which the core was away are left out where there
 //! are others, and so are such epochs ([`training`](tailwater_policy::training)).
@@ -37,5 +39,5 @@ mod train;
 
 pub use batches::pace;
 pub use identity::{Fnv, fingerprint, machine};
-pub use sweep::{SweepError, SweepOptions, cache_curve, load_curve, uniform};
+pub use sweep::{SweepError, SweepOptions, cache_curve, function_costs, load_curve, uniform};
 pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};

@@ -5,13 +5,14 @@ use crate::curve::{
     Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial,
 };
 use crate::lab::{Lab, SATURATED_WINDOW, Setting, judged};
-use crate::profiles::{CacheProfile, LatencyProfile, NotHeld, Occupied};
+use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
 use crate::train::{Step, TrainError, without_files};
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};
 use tailwater_dataplane::trace_nic::Pacing;
 use tailwater_net::Nanos;
+use tailwater_nf::chain::FunctionTime;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{Trace, TrafficError};
@@ -33,6 +34,12 @@ const LATENCY: RepeatRule = RepeatRule {
     least: 3,
     most: 5,
     wanted: 0.05,
+};
+/// Costs of functions.
+const COSTS: RepeatRule = RepeatRule {
+    least: 3,
+    most: 5,
+    wanted: 0.02,
 };
 /// Runs in which the share was not held, after which a point counts as not held.
 const NOT_HELD: u32 = 2;
@@ -223,6 +230,63 @@ pub fn load_curve(
     })
 }
 
+/// What a packet costs a core that always has more of them, function by function: in the second halves of runs, when all of
+/// the traffic has come once if there was time.
+///
+/// # Errors
+/// See [`SweepError`].
+pub fn function_costs(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &SweepOptions,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Step),
+) -> Result<CostProfile, SweepError> {
+    let step = |done| Step {
+        name: "costs of functions",
+        done,
+        of: COSTS.most,
+    };
+    progress(step(0));
+    let sweep = Sweep::new(spec, traffic, options, stop)?;
+    let mut whole = Repeats::new(COSTS);
+    let mut functions: Vec<(String, Repeats, f64)> = Vec::new();
+    for done in 1..=COSTS.most {
+        let (rate, times) = sweep.timed()?;
+        let most = times.iter().map(|of| of.packets).max().unwrap_or(0);
+        if functions.is_empty() {
+            let names = times.iter().map(|of| of.function.clone());
+            functions.extend(names.map(|name| (name, Repeats::new(COSTS), 0.0)));
+        }
+        whole.tell(1e9 / rate);
+        for (of, (_, cost, share)) in times.iter().zip(&mut functions) {
+            // What got no packet costs nothing.
+            cost.tell(of.time.0 as f64 / of.timed.max(1) as f64);
+            *share = of.packets as f64 / most.max(1) as f64;
+        }
+        progress(step(done));
+        if whole.enough() && functions.iter().all(|(_, cost, _)| cost.enough()) {
+            break;
+        }
+    }
+    let outcome = |repeats: &Repeats| {
+        repeats
+            .outcome()
+            .ok_or(SweepError::Nothing(options.run_time))
+    };
+    let functions = functions.iter().map(|(name, cost, share)| {
+        Ok(FunctionCost {
+            function: name.clone(),
+            cost: to_hundredths(outcome(cost)?),
+            share: (share * 1e4).round() / 1e4,
+        })
+    });
+    Ok(CostProfile {
+        functions: functions.collect::<Result<_, SweepError>>()?,
+        whole: to_hundredths(outcome(&whole)?),
+    })
+}
+
 /// What became of a share of the cache.
 enum Share {
     /// With the most bytes that the chain had, if they were counted.
@@ -346,13 +410,36 @@ impl<'a> Sweep<'a> {
         let report = self
             .lab
             .measured(&self.spec, self.traffic.clone(), &setting)?;
-        let windows = self.settled(&report);
+        Ok((self.rate(&report), Nanos::from_secs_f64(report.duration_s)))
+    }
+
+    /// Packets a second when there are always more, and what the functions took of the second half of the run. Where the machine
+    /// keeps the core away for all of a run, longer ones are tried.
+    fn timed(&self) -> Result<(f64, Vec<FunctionTime>), SweepError> {
+        for longer in 0..TRIES {
+            let length = Nanos(self.saturated.0 << longer);
+            let setting = Setting {
+                duration: Some(length),
+                ..Setting::default()
+            };
+            let (traffic, half) = (self.traffic.clone(), Nanos(length.0 / 2));
+            let (report, times) = self.lab.timed(&self.spec, traffic, &setting, half)?;
+            let rate = self.rate(&report);
+            if rate > 0.0 && times.iter().any(|of| of.packets > 0) {
+                return Ok((rate, times));
+            }
+        }
+        Err(SweepError::Nothing(self.saturated))
+    }
+
+    /// Packets a second of a run that always had more.
+    fn rate(&self, report: &RunReport) -> f64 {
+        let windows = self.settled(report);
         let packets = median(windows.iter().map(|window| window.offered as f64));
-        let rate = match packets {
+        match packets {
             Some(packets) if windows.len() >= ENOUGH => packets / SATURATED_WINDOW.as_secs_f64(),
             _ => report.packets.offered as f64 / report.duration_s.max(1e-9),
-        };
-        Ok((rate, Nanos::from_secs_f64(report.duration_s)))
+        }
     }
 
     /// A run in which so many packets come a second.
@@ -424,6 +511,16 @@ fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Packets a second, of which parts mean nothing.
+/// A time with two digits behind the point: no clock is better.
+fn to_hundredths(measured: Measured) -> Measured {
+    let hundredths = |figure: f64| (figure * 100.0).round() / 100.0;
+    Measured {
+        value: hundredths(measured.value),
+        noise: hundredths(measured.noise),
+        ..measured
+    }
+}
+
 fn rounded(measured: Measured) -> Measured {
     Measured {
         value: measured.value.round().max(1.0),
@@ -562,6 +659,29 @@ mod tests {
         );
         stop.store(true, Ordering::Relaxed);
         let stopped = load_curve(&chain(), &traffic, &options(), &stop, |_| {});
+        assert!(matches!(stopped, Err(SweepError::Run(TrainError::Stopped))));
+    }
+
+    #[test]
+    fn each_functions_cost_is_its_own() {
+        let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  functions:\n    \
+                    - {name: light, synthetic: {cycles: 0}}\n    - {name: heavy, synthetic: {cycles: 3000}}\n    \
+                    - {acl: {rules: [{action: deny}]}}\n    - {name: none, accounting: }\n  \
+                    slo: {latency: 50ms}\n";
+        let spec = ChainSpec::parse(text, "test.yaml", Path::new("")).unwrap();
+        let traffic = uniform(64, 60, 1).unwrap();
+        let stop = AtomicBool::new(false);
+        let costs = function_costs(&spec, &traffic, &options(), &stop, |_| {}).unwrap();
+        let names: Vec<_> = costs.functions.iter().map(|of| &*of.function).collect();
+        assert_eq!(names, ["light", "heavy", "acl", "none"]);
+        let shares: Vec<_> = costs.functions.iter().map(|of| of.share).collect();
+        assert_eq!(shares, [1.0, 1.0, 1.0, 0.0]);
+        let of = |i: usize| costs.functions[i].cost.value;
+        // No core does so many cycles in less.
+        assert!(of(1) > 300.0 && costs.whole.value > 300.0, "{costs:?}");
+        assert_eq!(of(3), 0.0);
+        stop.store(true, Ordering::Relaxed);
+        let stopped = function_costs(&spec, &traffic, &options(), &stop, |_| {});
         assert!(matches!(stopped, Err(SweepError::Run(TrainError::Stopped))));
     }
 

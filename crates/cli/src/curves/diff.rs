@@ -57,6 +57,20 @@ fn words(change: &Change) -> String {
             };
             format!("{curve} only in the {} file", file(*first))
         }
+        Difference::Cost { function, was, is } => {
+            let function = function.as_deref().map(one_line);
+            let of = function.map_or("all of the chain".to_owned(), |name| {
+                format!("function {name}")
+            });
+            format!(
+                "{of}: {:.1} ns ± {:.1} a packet, then {:.1} ns ± {:.1} ({})",
+                was.value,
+                was.noise,
+                is.value,
+                is.noise,
+                more(was.value, is.value)
+            )
+        }
         Difference::Point { curve, at, was, is } => {
             let (place, unit) = match curve {
                 Curve::Cache => (format!("throughput with {at} units of cache"), "pps"),
@@ -67,16 +81,24 @@ fn words(change: &Change) -> String {
                 Curve::Latency => format!("{value:.1}"),
                 _ => short(value),
             };
-            let more = is.value - was.value;
-            let sign = if more < 0.0 { '-' } else { '+' };
-            let share = percent((more.abs() / was.value).min(1.0));
             format!(
-                "{place}: {}{unit} ± {}, then {}{unit} ± {} ({sign}{share})",
+                "{place}: {}{unit} ± {}, then {}{unit} ± {} ({})",
                 figure(was.value),
                 figure(was.noise),
                 figure(is.value),
-                figure(is.noise)
+                figure(is.noise),
+                more(was.value, is.value)
             )
         }
     }
+}
+
+/// How much more, or less, one figure is than another.
+fn more(was: f64, is: f64) -> String {
+    let sign = if is < was { '-' } else { '+' };
+    let share = match was {
+        0.0 => 1.0,
+        was => ((is - was).abs() / was).min(1.0),
+    };
+    format!("{sign}{}", percent(share))
 }

@@ -29,10 +29,11 @@ use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, Key, LatencyProfile, MAX_TEXT, Machine, Profiles, placement,
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, Key, LatencyProfile, MAX_TEXT, Machine,
+    Profiles, placement,
 };
 use tailwater_profile::{
-    Fnv, SweepError, SweepOptions, cache_curve, fingerprint, load_curve, uniform,
+    Fnv, SweepError, SweepOptions, cache_curve, fingerprint, function_costs, load_curve, uniform,
 };
 use tailwater_traffic::Trace;
 
@@ -98,6 +99,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         },
         cache: None,
         latency: None,
+        costs: None,
     };
     {
         let mut measuring = Measuring::new();
@@ -106,6 +108,8 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
             let curve = load_curve(&spec, &trace, &options, &stop, |step| measuring.show(step));
             profile.latency = Some(curve.map_err(CliError::Sweep)?);
         }
+        let costs = function_costs(&spec, &trace, &options, &stop, |step| measuring.show(step));
+        profile.costs = Some(costs.map_err(CliError::Sweep)?);
         if let Some(division) = division {
             let control = division.begin(core, args.pirate_core, &stop);
             let mut control = control.map_err(|error| CliError::Sweep(SweepError::Cache(error)))?;
@@ -221,6 +225,8 @@ pub struct Document {
     cache: Option<CacheDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
     latency: Option<LatencyDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<CostDocument>,
     file: String,
 }
 
@@ -281,6 +287,27 @@ struct LoadPoint {
     runs: u32,
 }
 
+#[derive(Debug, Serialize)]
+struct CostDocument {
+    packet_ns: f64,
+    packet_noise_ns: f64,
+    rest_ns: f64,
+    runs: u32,
+    functions: Vec<FunctionDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDocument {
+    function: String,
+    packet_ns: f64,
+    packet_noise_ns: f64,
+    /// At the machine's highest clock, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet_cycles: Option<f64>,
+    share: f64,
+    runs: u32,
+}
+
 impl Document {
     /// Of a profile that is in a file; with why the cache was divided as it was, if that was just now.
     pub fn new(profile: &ChainProfile, because: Option<String>, file: &Path) -> Document {
@@ -303,6 +330,10 @@ impl Document {
                 .as_ref()
                 .map(|cache| cache_document(cache, because)),
             latency: profile.latency.as_ref().map(latency_document),
+            costs: profile
+                .costs
+                .as_ref()
+                .map(|costs| cost_document(costs, machine)),
             file: file.display().to_string(),
         }
     }
@@ -353,6 +384,31 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
         non_drop_pps: latency.ndr,
         partial_drop_pps: latency.pdr,
         objective_pps: latency.objective_rate,
+    }
+}
+
+fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
+    let functions = costs.functions.iter().map(|of| {
+        let FunctionCost {
+            function,
+            cost,
+            share,
+        } = of;
+        FunctionDocument {
+            function: function.clone(),
+            packet_ns: cost.value,
+            packet_noise_ns: cost.noise,
+            packet_cycles: machine.cycles(cost.value),
+            share: *share,
+            runs: cost.runs,
+        }
+    });
+    CostDocument {
+        packet_ns: costs.whole.value,
+        packet_noise_ns: costs.whole.noise,
+        rest_ns: costs.rest(),
+        runs: costs.whole.runs,
+        functions: functions.collect(),
     }
 }
 

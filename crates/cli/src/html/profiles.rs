@@ -45,6 +45,7 @@ pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<Strin
     }
     page.push_str("</div>\n");
     rates(&mut page, shown());
+    costs(&mut page, shown());
     let json = json(&documents(profiles, file))?;
     let when = format!(" on {}", utc(ended));
     end(&mut page, &when, "profiling.md", (&json, true));
@@ -261,6 +262,44 @@ fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
             page,
             "<section class=\"card\" id=\"rates\">\n<h2>Rates, packets a second</h2>\n<table>\n<tr><th></th>\
              <th>throughput</th><th>objective kept</th><th>no loss (NDR)</th><th>0.5 % lost (PDR)</th></tr>\n\
+             {rows}</table>\n</section>\n"
+        );
+    }
+}
+
+/// What packets cost, function by function.
+fn costs<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
+    let mut rows = String::new();
+    for (_, profile, name) in shown {
+        let Some(costs) = &profile.costs else {
+            continue;
+        };
+        let cycles = |nanoseconds: f64| {
+            let cycles = profile.key.machine.cycles(nanoseconds);
+            cycles.map_or("–".to_owned(), |cycles| significant(cycles, 4))
+        };
+        let mut row = |chain: &str, what: &str, nanoseconds: f64, share: &str| {
+            let _ = writeln!(
+                rows,
+                "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+                 <td class=\"n\">{share}</td></tr>",
+                escape(chain),
+                escape(what),
+                significant(nanoseconds, 4),
+                cycles(nanoseconds)
+            );
+        };
+        row(name, "all", costs.whole.value, "");
+        for of in &costs.functions {
+            row("", &of.function, of.cost.value, &percent(of.share));
+        }
+        row("", "besides", costs.rest(), "");
+    }
+    if !rows.is_empty() {
+        let _ = write!(
+            page,
+            "<section class=\"card\" id=\"costs\">\n<h2>Costs of a packet</h2>\n<table>\n<tr><th></th>\
+             <th>function</th><th>ns</th><th>cycles</th><th>packets that come to it</th></tr>\n\
              {rows}</table>\n</section>\n"
         );
     }

@@ -6,7 +6,9 @@ use std::path::Path;
 use tailwater_net::Nanos;
 use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
-use tailwater_profile::profiles::{CacheProfile, ChainProfile, LatencyProfile};
+use tailwater_profile::profiles::{
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine,
+};
 
 /// The curves as text of at most 90 columns (machines and reasons may be longer).
 /// `because`: why the cache was divided as it was.
@@ -18,6 +20,9 @@ pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> St
     table.line("profiles", &one_line(&file.display().to_string()));
     if let Some(latency) = &profile.latency {
         self::latency(&mut table, latency);
+    }
+    if let Some(costs) = &profile.costs {
+        self::costs(&mut table, costs, &profile.key.machine);
     }
     if let Some(cache) = &profile.cache {
         self::cache(&mut table, cache, because);
@@ -54,6 +59,35 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
             ),
         }
     }
+}
+
+fn costs(table: &mut Table, costs: &CostProfile, machine: &Machine) {
+    table.gap();
+    table.figure("costs", "ns/packet", "where there are always more");
+    let words = |measured: &Measured, more: &str| {
+        let cycles = machine.cycles(measured.value);
+        let cycles = cycles.map_or(String::new(), |cycles| format!("{cycles:.0} cycles "));
+        format!("{cycles}{}{more}", noise(measured))
+    };
+    for FunctionCost {
+        function,
+        cost,
+        share,
+    } in &costs.functions
+    {
+        let reached = match *share < 1.0 {
+            true => format!(", {} of packets", percent(*share)),
+            false => String::new(),
+        };
+        let name = format!("  {}", one_line(function));
+        table.figure(&name, &fixed(cost.value), &words(cost, &reached));
+    }
+    table.figure(
+        "  besides",
+        &fixed(costs.rest()),
+        "receiving, looking flows up, sending",
+    );
+    table.figure("  all", &fixed(costs.whole.value), &words(&costs.whole, ""));
 }
 
 fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {

@@ -3,6 +3,7 @@
 use super::chains::Makers;
 use super::threads::Ended;
 use super::{Progress, RunConfig, RunError, Unrecorded};
+use crate::batches::BatchNotes;
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::death::survive;
@@ -50,6 +51,8 @@ pub(super) struct Ledger<'r> {
     /// Who speaks to the store. Those of workers that never start end with them.
     pub(super) stores: Vec<JoinHandle<()>>,
     pub(super) makers: Makers,
+    /// Where functions' times go, if they were timed.
+    pub(super) notes: Option<&'r BatchNotes>,
 }
 
 impl Ledger<'_> {
@@ -134,6 +137,11 @@ impl Ledger<'_> {
         let state = self.kept.map(|kept| kept.report(keepers));
         let elapsed = self.clock.now().saturating_sub(self.start);
         let recorded = self.capture.map(CaptureFile::finish).transpose();
+        if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
+            chains
+                .iter()
+                .for_each(|chain| notes.add_times(chain.function_times()));
+        }
         // Before all flows end.
         let flows = makers.flow_report(&chains);
         let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);

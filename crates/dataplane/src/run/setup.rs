@@ -67,7 +67,7 @@ pub(super) fn ready<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
     config: &'r RunConfig,
-    notes: Option<&BatchNotes>,
+    notes: Option<&'r BatchNotes>,
 ) -> Result<(Crew, Ledger<'r>), RunError> {
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
@@ -94,7 +94,10 @@ pub(super) fn ready<'r>(
             problem: "this run has no ports for it",
         });
     }
-    let Instances { chains, behind } = makers.instances(&reta, &pools, attached.as_ref())?;
+    let Instances {
+        mut chains,
+        mut behind,
+    } = makers.instances(&reta, &pools, attached.as_ref())?;
     let reasons = match &attached {
         Some(_) => Parts::reasons(spec, chains.iter().chain(&behind)),
         None => chains.first().map(Chain::reasons).unwrap_or_default(),
@@ -112,6 +115,12 @@ pub(super) fn ready<'r>(
     let (mut senders, windows) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
+    if let Some(from) = notes.and_then(BatchNotes::timed_from) {
+        for chain in chains.iter_mut().chain(&mut behind) {
+            let clock = clock.clone();
+            chain.time_functions(Box::new(move || clock.now()), start + from);
+        }
+    }
     let (dispatches, ends) = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
     // Loads are averages over the epochs of core mappers, which last half the objective; but the server
     // mapper is not to wait for a long one.
@@ -176,6 +185,7 @@ pub(super) fn ready<'r>(
         kept,
         stores,
         makers,
+        notes,
     };
     Ok((crew, ledger))
 }

@@ -1,6 +1,6 @@
 //! What differs between two files of profiles beyond their noise.
 
-use super::{ChainProfile, Profiles};
+use super::{ChainProfile, CostProfile, FunctionCost, Profiles};
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
@@ -18,6 +18,9 @@ pub enum Curve {
     /// Packets per second at load 1.
     Throughput,
 }
+
+/// Costs differ from run to run as latencies do: differences up to this share are none.
+const LEAST_COST: f64 = 0.05;
 
 /// What is different.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +57,15 @@ pub enum Difference {
         /// What the first file has there, or the line between two of its points.
         was: Measured,
         /// The same of the second.
+        is: Measured,
+    },
+    /// What a function takes for a packet, in nanoseconds.
+    Cost {
+        /// Its name; `None`: all of the chain.
+        function: Option<String>,
+        /// In the first file.
+        was: Measured,
+        /// In the second.
         is: Measured,
     },
 }
@@ -153,6 +165,32 @@ fn of_two(a: &ChainProfile, b: &ChainProfile, tell: &mut impl FnMut(Difference))
             first: a.is_some(),
         }),
     }
+    if let (Some(a), Some(b)) = (&a.costs, &b.costs) {
+        of_costs(a, b, tell);
+    }
+}
+
+/// The chain's cost and that of each function that both have.
+fn of_costs(a: &CostProfile, b: &CostProfile, tell: &mut impl FnMut(Difference)) {
+    let mut of = |function: Option<&str>, was: Measured, is: Measured| {
+        if differ(was, is, LEAST_COST) {
+            let function = function.map(str::to_owned);
+            tell(Difference::Cost { function, was, is });
+        }
+    };
+    of(None, a.whole, b.whole);
+    for was in &a.functions {
+        let same = |is: &&FunctionCost| is.function == was.function;
+        if let Some(is) = b.functions.iter().find(same) {
+            of(Some(&was.function), was.cost, is.cost);
+        }
+    }
+}
+
+/// Whether two figures are further apart than their noise, and than this share of the larger one.
+fn differ(was: Measured, is: Measured, least: f64) -> bool {
+    let apart = (was.value - is.value).abs();
+    apart > (was.noise + is.noise).max(least * was.value.max(is.value))
 }
 
 /// Each point of either, against the other's point or the line between its points.
@@ -164,9 +202,7 @@ fn of_curves(curve: Curve, a: &[Point], b: &[Point], tell: &mut impl FnMut(Diffe
         let (Some(was), Some(is)) = (interpolated(a, at), interpolated(b, at)) else {
             continue;
         };
-        let apart = (was.value - is.value).abs();
-        let least = LEAST * was.value.max(is.value);
-        if apart > (was.noise + is.noise).max(least) {
+        if differ(was, is, LEAST) {
             tell(Difference::Point { curve, at, was, is });
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine,
-    NotHeld, Occupied, Profiles, VERSION,
+    NotHeld, Occupied, Profiles, VERSION, costs,
 };
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
@@ -73,11 +73,13 @@ fn profile(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
         "machine",
         "cache",
         "latency",
+        "costs",
     ])?;
     let (cache, latency) = (fields.optional("cache"), fields.optional("latency"));
     if cache.is_none() && latency.is_none() {
         return Err(fields.error("expected cache or latency, found neither"));
     }
+    let costs = fields.optional("costs");
     Ok(ChainProfile {
         key: Key {
             chain: label(&fields.required("chain", "the chain's name")?)?,
@@ -91,6 +93,7 @@ fn profile(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
         },
         cache: cache.map(|node| self::cache(&node)).transpose()?,
         latency: latency.map(|node| self::latency(&node)).transpose()?,
+        costs: costs.map(|node| costs::read(&node)).transpose()?,
     })
 }
 
@@ -238,7 +241,7 @@ fn one(node: &Located<'_>) -> Result<f64, SpecError> {
     }
 }
 
-fn numbers<const N: usize>(node: &Located<'_>) -> Result<[f64; N], SpecError> {
+pub(super) fn numbers<const N: usize>(node: &Located<'_>) -> Result<[f64; N], SpecError> {
     let list = node.list("numbers", N)?;
     if list.len() != N {
         return Err(node.error(format!("expected {N} numbers, found {}", list.len())));
@@ -340,6 +343,7 @@ impl fmt::Display for Profiles {
                 key,
                 cache,
                 latency,
+                costs,
             } = profile;
             writeln!(f, "    - chain: {}", Quoted(&key.chain))?;
             writeln!(f, "      configuration: {}", Quoted(&key.configuration))?;
@@ -358,6 +362,7 @@ impl fmt::Display for Profiles {
             latency
                 .iter()
                 .try_for_each(|latency| write_latency(f, latency))?;
+            costs.iter().try_for_each(|costs| costs::write(f, costs))?;
         }
         Ok(())
     }

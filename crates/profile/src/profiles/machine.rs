@@ -49,6 +49,12 @@ impl Machine {
         }
     }
 
+    /// The cycles of so many nanoseconds at its highest clock; `None` if that is not known.
+    pub fn cycles(&self, nanoseconds: f64) -> Option<f64> {
+        let gigahertz = f64::from(self.megahertz) / 1e3;
+        (self.megahertz > 0).then(|| (nanoseconds * gigahertz * 10.0).round() / 10.0)
+    }
+
     /// Whether it is the same sort of machine: all but the clock equal, and that within 5 %.
     pub fn is(&self, other: &Machine) -> bool {
         self.differences(other).is_empty()

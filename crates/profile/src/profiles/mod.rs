@@ -2,11 +2,13 @@
 //! the files that they are kept in.
 
 mod compare;
+mod costs;
 mod curves;
 mod file;
 mod machine;
 
 pub use compare::{Change, Curve, Difference, compare};
+pub use costs::{CostProfile, FunctionCost};
 pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
 
@@ -54,6 +56,8 @@ pub struct ChainProfile {
     pub cache: Option<CacheProfile>,
     /// Latency over load.
     pub latency: Option<LatencyProfile>,
+    /// What packets cost, function by function: beside the others in what is measured, and missing in older files.
+    pub costs: Option<CostProfile>,
 }
 
 /// Packets per second of a chain on one core that always has more, over the cache that it has.
@@ -144,6 +148,7 @@ impl Profiles {
                 other.key = profile.key;
                 other.cache = profile.cache.or(other.cache.take());
                 other.latency = profile.latency.or(other.latency.take());
+                other.costs = profile.costs.or(other.costs.take());
             }
             None => self.list.push(profile),
         }

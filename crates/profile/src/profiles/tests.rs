@@ -63,12 +63,36 @@ prop_compose! {
     }
 }
 
+fn costs() -> impl Strategy<Value = CostProfile> {
+    let each = (measured(), 0.0f64..=1.0);
+    let functions = proptest::collection::vec(each, 1..5);
+    (measured(), functions).prop_map(|(whole, functions)| {
+        let functions = functions.into_iter().enumerate();
+        let functions = functions.map(|(number, (cost, share))| FunctionCost {
+            function: format!("function-{number}"),
+            cost,
+            share,
+        });
+        CostProfile {
+            whole,
+            functions: functions.collect(),
+        }
+    })
+}
+
 fn profiles() -> impl Strategy<Value = Profiles> {
     let part = || any::<bool>();
-    let each = (cache(), latency(), part(), part(), any::<String>());
+    let each = (
+        (cache(), latency(), proptest::option::of(costs())),
+        part(),
+        part(),
+        any::<String>(),
+    );
     proptest::collection::vec(each, 1..5).prop_map(|list| {
         let mut profiles = Profiles::default();
-        for (number, (cache, latency, has_cache, is_first, text)) in list.into_iter().enumerate() {
+        for (number, ((cache, latency, costs), has_cache, is_first, text)) in
+            list.into_iter().enumerate()
+        {
             let mut traffic: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
             traffic.push_str("...");
             profiles.list.push(ChainProfile {
@@ -80,6 +104,7 @@ fn profiles() -> impl Strategy<Value = Profiles> {
                 },
                 cache: has_cache.then_some(cache),
                 latency: (is_first || !has_cache).then_some(latency),
+                costs,
             });
         }
         profiles
@@ -143,6 +168,7 @@ fn one(points: Vec<Point>) -> Profiles {
             key,
             cache: Some(cache),
             latency: None,
+            costs: None,
         }],
     }
 }
@@ -326,4 +352,77 @@ fn wrong_files_are_refused_with_their_place() {
         "{}",
         error.alone()
     );
+}
+
+#[test]
+fn costs_differ_function_by_function() {
+    let measured = |value: f64| point(0, value, 0.5).measured;
+    let costs = |whole: f64, acl: f64, nat: f64| {
+        let mut profiles = one(vec![point(1, 10.0, 0.0)]);
+        let function = |name: &str, value: f64, share: f64| FunctionCost {
+            function: name.to_owned(),
+            cost: measured(value),
+            share,
+        };
+        profiles.list[0].costs = Some(CostProfile {
+            whole: measured(whole),
+            functions: vec![function("acl", acl, 1.0), function("nat", nat, 0.5)],
+        });
+        profiles
+    };
+    let was = costs(50.0, 10.0, 20.0);
+    assert_eq!(was.list[0].costs.as_ref().unwrap().rest(), 30.0);
+    // As far apart as their noise, or closer than a twentieth.
+    let near = costs(52.0, 11.0, 20.9);
+    assert_eq!(compare(&was, &near), Ok(Vec::new()));
+    let changes = compare(&was, &costs(60.0, 10.0, 30.0)).unwrap();
+    let found = changes.into_iter().map(|change| change.difference);
+    let cost = |function: Option<&str>, was, is| Difference::Cost {
+        function: function.map(str::to_owned),
+        was: measured(was),
+        is: measured(is),
+    };
+    let expected = [cost(None, 50.0, 60.0), cost(Some("nat"), 20.0, 30.0)];
+    assert!(found.eq(expected));
+    // Older files have none, and what is measured anew without them keeps them.
+    let without = one(vec![point(1, 10.0, 0.0)]);
+    assert_eq!(compare(&was, &without), Ok(Vec::new()));
+    let mut merged = was.clone();
+    merged.merge(without.list[0].clone());
+    assert_eq!(merged, was);
+}
+
+#[test]
+fn wrong_costs_are_told_with_their_place() {
+    let mut profiles = one(vec![point(1, 10.0, 0.0)]);
+    profiles.list[0].costs = Some(CostProfile {
+        whole: point(0, 50.0, 0.5).measured,
+        functions: ["acl", "nat"]
+            .map(|name| FunctionCost {
+                function: name.to_owned(),
+                cost: point(0, 10.0, 0.5).measured,
+                share: 1.0,
+            })
+            .to_vec(),
+    });
+    let text = profiles.to_string();
+    let error = |from: &str, to: &str| {
+        let wrong = text.replacen(from, to, 1);
+        assert_ne!(wrong, text);
+        Profiles::parse(&wrong, "file").unwrap_err().to_string()
+    };
+    for (from, to, expected) in [
+        ("share: 1", "share: 1.5", "expected a number from 0 to 1"),
+        ("\"nat\"", "\"acl\"", "expected each function once"),
+        ("[10, 0.5, 3]", "[10, 0.5]", "expected 3 numbers, found 2"),
+        ("[50, 0.5, 3]", "[50, 0.5, 0]", "of how many runs"),
+        ("[50, 0.5, 3]", "[-1, 0.5, 3]", "a number from 0 up"),
+        ("        whole:", "        hole:", "hole"),
+    ] {
+        let error = error(from, to);
+        assert!(
+            error.contains(expected) && error.starts_with("file:"),
+            "{error}"
+        );
+    }
 }

@@ -1,0 +1,126 @@
+//! What each function of a chain takes by itself.
+
+use tailwater_net::Nanos;
+
+/// Reads the time.
+pub type ReadClock = Box<dyn Fn() -> Nanos + Send>;
+
+/// What a function took, as far as it was [timed](super::Chain::time_functions).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionTime {
+    /// The function's name.
+    pub function: String,
+    /// Packets that came to it.
+    pub packets: u64,
+    /// Those of them for which its [`time`](Self::time) is: not those of batches in which the core was away.
+    pub timed: u64,
+    /// What it took for them, and to open those flows of theirs that were new.
+    pub time: Nanos,
+}
+
+/// A batch counts unless it took so many times what its packets take on average, and so much more: the core was
+/// away then.
+const TIMES: u64 = 4;
+const BEYOND: u64 = 20_000;
+
+/// Readings that tell what a reading takes.
+const READINGS: usize = 256;
+
+/// What a function spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    /// Packets that came to it.
+    pub(super) packets: u64,
+    /// Those of batches that count.
+    pub(super) timed: u64,
+    /// What it took for these, in nanoseconds.
+    pub(super) nanos: u64,
+}
+
+/// Times functions, batch by batch.
+pub(super) struct Stopwatch {
+    read: ReadClock,
+    /// What happens before then does not count.
+    from: Nanos,
+    /// What lies between two readings in a row, at the least.
+    reading: u64,
+    /// Of each function.
+    spent: Vec<Spent>,
+}
+
+impl Stopwatch {
+    pub(super) fn new(read: ReadClock, from: Nanos, functions: usize) -> Stopwatch {
+        let pairs = (0..READINGS).map(|_| {
+            let first = read();
+            read().0.saturating_sub(first.0)
+        });
+        Stopwatch {
+            reading: pairs.min().unwrap_or(0),
+            read,
+            from,
+            spent: vec![Spent::default(); functions],
+        }
+    }
+
+    pub(super) fn read(&self) -> Nanos {
+        (self.read)()
+    }
+
+    /// Function `i` is done with so many packets, which came to it at `began`.
+    pub(super) fn note(&mut self, i: usize, packets: usize, began: Nanos) {
+        if began < self.from {
+            return;
+        }
+        let took = self.read().0.saturating_sub(began.0);
+        let took = took.saturating_sub(self.reading);
+        let (packets, spent) = (packets as u64, &mut self.spent[i]);
+        spent.packets += packets;
+        let average = (spent.nanos * packets).checked_div(spent.timed);
+        if average.is_some_and(|average| took > TIMES * average + BEYOND) {
+            return;
+        }
+        spent.timed += packets;
+        spent.nanos += took;
+    }
+
+    /// What each function spent.
+    pub(super) fn spent(&self) -> &[Spent] {
+        &self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn what_a_reading_takes_and_what_is_no_work_do_not_count() {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Arc::clone(&now);
+        // Each reading takes 7 ns.
+        let read = move || Nanos(clock.fetch_add(7, Ordering::Relaxed) + 7);
+        let mut watch = Stopwatch::new(Box::new(read), Nanos(50_000), 2);
+        let mut work = |watch: &mut Stopwatch, function, packets, takes| {
+            let began = watch.read();
+            now.fetch_add(takes, Ordering::Relaxed);
+            watch.note(function, packets, began);
+        };
+        work(&mut watch, 0, 10, 90_000);
+        assert_eq!(watch.spent(), [Spent::default(); 2]);
+        work(&mut watch, 1, 1, 10_000);
+        for _ in 0..3 {
+            work(&mut watch, 0, 10, 1000);
+        }
+        // The core was away, and then the function took its time.
+        work(&mut watch, 0, 10, 2_000_000);
+        work(&mut watch, 0, 10, 4000);
+        let spent = |packets, timed, nanos| Spent {
+            packets,
+            timed,
+            nanos,
+        };
+        assert_eq!(watch.spent(), [spent(50, 40, 7000), spent(1, 1, 10_000)]);
+    }
+}
