@@ -125,7 +125,17 @@ impl<W: Work> Side<W> {
             let twice = all.insert(at, (Some(made), frame));
             assert_eq!(twice, None, "told twice of a packet");
         });
-        assert_eq!(all.len(), packets.len(), "told of every packet");
+        // Those of which nothing is said go on as they came.
+        for Sent { packet, .. } in packets {
+            all.entry(packet.at).or_insert_with(|| {
+                let [start, length] = packet.place;
+                let mut frame = vec![0; length.into()];
+                let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(start);
+                self.packets.read(at, &mut frame);
+                let (place, rekeyed) = (packet.place, packet.rekeyed);
+                (Some(Made::Forward { place, rekeyed }), frame)
+            });
+        }
         all
     }
 
@@ -329,5 +339,6 @@ fn packets_allocate_nothing() {
             work.end_flow(3, birth);
         }
     });
-    assert_eq!((allocated.count_total, told), (0, 99 * frames.len()));
+    assert_eq!(allocated.count_total, 0);
+    assert!((1..=99 * frames.len()).contains(&told), "{told}");
 }
