@@ -102,7 +102,7 @@ mod tests {
         // Each reading takes 7 ns.
         let read = move || Nanos(clock.fetch_add(7, Ordering::Relaxed) + 7);
         let mut watch = Stopwatch::new(Box::new(read), Nanos(50_000), 2);
-        let mut work = |watch: &mut Stopwatch, function, packets, takes| {
+        let work = |watch: &mut Stopwatch, function, packets, takes| {
             let began = watch.read();
             now.fetch_add(takes, Ordering::Relaxed);
             watch.note(function, packets, began);
