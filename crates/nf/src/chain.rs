@@ -286,7 +286,8 @@ impl Chain {
         }
     }
 
-    /// Has each function's work be timed from now on, by the clock that is read; what is done before `from` does not count.
+    /// Has each function's work be timed from now on, by the clock that is read; batches that
+    /// are processed as of a time before `from` do not count, for any function.
     /// It costs two readings a function and batch.
     pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
         self.stopwatch = Some(Box::new(Stopwatch::new(read, from, self.stages.len())));
@@ -437,7 +438,7 @@ impl Chain {
         stage.function.process(batch, &mut flows);
         self.lost += stage.compact(batch);
         if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
-            watch.note(i, packets, began);
+            watch.note(i, packets, [now, began]);
         }
         if self.segments[segment].opens_companions {
             tell_ends(&mut self.stages, &mut self.ends);

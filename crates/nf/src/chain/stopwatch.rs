@@ -40,7 +40,7 @@ pub(super) struct Spent {
 /// Times functions, batch by batch.
 pub(super) struct Stopwatch {
     read: ReadClock,
-    /// What happens before then does not count.
+    /// Batches of before then do not count.
     from: Nanos,
     /// What lies between two readings in a row, at the least.
     reading: u64,
@@ -66,9 +66,10 @@ impl Stopwatch {
         (self.read)()
     }
 
-    /// Function `i` is done with so many packets, which came to it at `began`.
-    pub(super) fn note(&mut self, i: usize, packets: usize, began: Nanos) {
-        if began < self.from {
+    /// Function `i` is done with so many packets of a batch of that time, which came to it when it `began`.
+    pub(super) fn note(&mut self, i: usize, packets: usize, [batch, began]: [Nanos; 2]) {
+        // By the batch's time, so that all functions are told of the same packets.
+        if batch < self.from {
             return;
         }
         let took = self.read().0.saturating_sub(began.0);
@@ -105,7 +106,7 @@ mod tests {
         let work = |watch: &mut Stopwatch, function, packets, takes| {
             let began = watch.read();
             now.fetch_add(takes, Ordering::Relaxed);
-            watch.note(function, packets, began);
+            watch.note(function, packets, [began, began]);
         };
         work(&mut watch, 0, 10, 90_000);
         assert_eq!(watch.spent(), [Spent::default(); 2]);
@@ -122,5 +123,16 @@ mod tests {
             nanos,
         };
         assert_eq!(watch.spent(), [spent(50, 40, 7000), spent(1, 1, 10_000)]);
+    }
+    #[test]
+    fn a_batch_counts_for_all_functions_or_for_none() {
+        let mut watch = Stopwatch::new(Box::new(|| Nanos(150)), Nanos(100), 2);
+        for batch in [Nanos(99), Nanos(100)] {
+            // The first batch's second function begins later than what counts does.
+            watch.note(0, 10, [batch, batch]);
+            watch.note(1, 10, [batch, Nanos(120)]);
+        }
+        let packets: Vec<_> = watch.spent().iter().map(|spent| spent.packets).collect();
+        assert_eq!(packets, [10, 10]);
     }
 }
