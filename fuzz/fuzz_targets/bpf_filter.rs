@@ -16,11 +16,7 @@ use tailwater_nf::bpf_filter::{Filter, Instruction, parse_program};
 fn plain(program: &[Instruction], packet: &[u8]) -> Option<u32> {
     let load = |at: u64, bytes: u64| -> Option<u32> {
         let bytes = packet.get(at as usize..(at + bytes) as usize)?;
-        Some(
-            bytes
-                .iter()
-                .fold(0, |word, byte| word << 8 | u32::from(*byte)),
-        )
+        Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
     };
     let (mut a, mut x, mut memory, mut at) = (0_u32, 0_u32, [0_u32; 16], 0_usize);
     for _ in 0..=program.len() {

@@ -11,9 +11,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_policy::capacity::{
-    CapacityProfile, EpochFrontier, MAX_FLOWS, ProfileError, RateFrontier,
-};
+use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, MAX_FLOWS, ProfileError, RateFrontier};
 
 fuzz_target!(|bytes: &[u8]| {
     match CapacityProfile::parse(bytes, "file") {
@@ -41,10 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// An error is one line, and its place is in the text.
 fn check(error: &ProfileError, bytes: &[u8]) {
     let shown = error.to_string();
-    assert!(
-        shown.starts_with("file:") && !shown.contains(['\n', '\r']),
-        "{shown:?}"
-    );
+    assert!(shown.starts_with("file:") && !shown.contains(['\n', '\r']), "{shown:?}");
     let lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).count();
     assert!(error.line <= lines + 1, "{shown}");
 }
@@ -74,10 +69,7 @@ fn compare(bytes: &[u8], epoch: &EpochFrontier, rates: &RateFrontier) {
         // Rates are interpolated where no line decides.
         let rate = rates.rate(flows.into());
         let decides = rates.corners().iter().any(|corner| corner.0 == flows);
-        assert!(
-            rate >= expected.into() && rate <= rates.largest(),
-            "{flows}"
-        );
+        assert!(rate >= expected.into() && rate <= rates.largest(), "{flows}");
         assert!(!decides || rate == expected.into(), "{flows}");
     }
 }

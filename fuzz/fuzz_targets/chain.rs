@@ -129,11 +129,7 @@ impl Rig {
             }
         }
         assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let gone: u64 = reasons
             .filter(|(reason, _)| reason.outcome != Outcome::Passed)
             .map(|(_, count)| count)
@@ -146,6 +142,4 @@ thread_local! {
     static RIGS: RefCell<[Rig; 3]> = RefCell::new([SPEC, FIREWALL, BRANCHES].map(Rig::new));
 }
 
-fuzz_target!(
-    |bytes: &[u8]| RIGS.with_borrow_mut(|rigs| rigs.iter_mut().for_each(|rig| rig.run(bytes)))
-);
+fuzz_target!(|bytes: &[u8]| RIGS.with_borrow_mut(|rigs| rigs.iter_mut().for_each(|rig| rig.run(bytes))));

@@ -55,8 +55,7 @@ impl Rig {
     fn new(mode: &str) -> Rig {
         let text = SPEC.replace("MODE", mode);
         let spec = ChainSpec::parse(&text, "fuzz", Path::new(".")).expect("a right spec");
-        let mut builder =
-            ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
+        let mut builder = ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
         let pool = BufferPool::new(4, 2048).expect("enough memory");
         Rig {
             chain: builder.instance(|_| true),
@@ -139,13 +138,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let (client, server) = ([10, 0, 0, 1].into(), [192, 0, 2, 53].into());
     let key = FlowKey::v4(client, server, protocol::UDP, 4000, 53);
     let v6 = |text: &str| text.parse().expect("an address");
-    let over_v6 = FlowKey::v6(
-        v6("2001:db8::1"),
-        v6("2001:db8::53"),
-        protocol::UDP,
-        4000,
-        53,
-    );
+    let over_v6 = FlowKey::v6(v6("2001:db8::1"), v6("2001:db8::53"), protocol::UDP, 4000, 53);
     let key = if kind & 2 == 0 { key } else { over_v6 };
     let key = if kind & 1 == 0 { key } else { key.reversed() };
     let mut frame = FrameBuilder::new(&key)

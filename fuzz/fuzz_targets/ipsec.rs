@@ -93,11 +93,7 @@ impl Rig {
             }
         }
         assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let gone: u64 = reasons
             .filter(|(reason, _)| reason.outcome != Outcome::Passed)
             .map(|(_, count)| count)

@@ -49,10 +49,7 @@ impl Arrivals for Few {
 fn simulated(spec: &RackSpec, choice: usize) {
     let names: Vec<_> = RackPolicy::names().collect();
     let name = names[choice % names.len()];
-    let profiles = spec
-        .chains
-        .iter()
-        .map(|chain| chain.profile(chain.slo, 100.0));
+    let profiles = spec.chains.iter().map(|chain| chain.profile(chain.slo, 100.0));
     let profiles: Vec<_> = profiles.collect();
     let runs = spec.chains.iter().zip(&profiles).map(|(chain, profile)| {
         let model = chain.model();
@@ -102,10 +99,7 @@ fuzz_target!(|bytes: &[u8]| {
         Err(error) => {
             let shown = error.to_string();
             assert!(!shown.contains(['\n', '\r']), "{shown:?}");
-            assert!(
-                error.line <= text.split(['\n', '\r']).count() + 1,
-                "{shown}"
-            );
+            assert!(error.line <= text.split(['\n', '\r']).count() + 1, "{shown}");
         }
     }
 });

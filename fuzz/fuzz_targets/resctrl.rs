@@ -32,8 +32,5 @@ fuzz_target!(|text: &str| {
 });
 
 fn check(shown: &str) {
-    assert!(
-        shown.starts_with("file:") && !shown.contains(['\n', '\r']),
-        "{shown:?}"
-    );
+    assert!(shown.starts_with("file:") && !shown.contains(['\n', '\r']), "{shown:?}");
 }

@@ -26,9 +26,6 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(shown.lines().count(), error.each().count(), "{shown:?}");
     assert!(!shown.contains('\r'), "{shown:?}");
     for error in error.each() {
-        assert!(
-            error.line <= text.split(['\n', '\r']).count() + 1,
-            "{shown}"
-        );
+        assert!(error.line <= text.split(['\n', '\r']).count() + 1, "{shown}");
     }
 });

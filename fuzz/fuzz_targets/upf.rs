@@ -95,11 +95,7 @@ impl Rig {
             }
         }
         assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let gone: u64 = reasons
             .filter(|(reason, _)| reason.outcome != Outcome::Passed)
             .map(|(_, count)| count)
@@ -120,13 +116,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let (station, end) = ([192, 0, 2, 10].into(), [192, 0, 2, 1].into());
     let v4 = FlowKey::v4(station, end, protocol::UDP, 2152, gtp::PORT);
     let v6 = |text: &str| text.parse().expect("an address");
-    let over_v6 = FlowKey::v6(
-        v6("2001:db8::10"),
-        v6("2001:db8::1"),
-        protocol::UDP,
-        2152,
-        gtp::PORT,
-    );
+    let over_v6 = FlowKey::v6(v6("2001:db8::10"), v6("2001:db8::1"), protocol::UDP, 2152, gtp::PORT);
     let user = [10, 60, 0, 1 + (kind >> 4 & 3)].into();
     let (key, payload) = match kind % 8 {
         0 => (v4, payload.to_vec()),
@@ -139,13 +129,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
             payload.to_vec(),
         ),
         6 => (
-            FlowKey::v6(
-                v6("2001:db8:70::1"),
-                v6("2001:db8:60:1::5"),
-                protocol::TCP,
-                80,
-                4000,
-            ),
+            FlowKey::v6(v6("2001:db8:70::1"), v6("2001:db8:60:1::5"), protocol::TCP, 80, 4000),
             payload.to_vec(),
         ),
         _ => return payload.to_vec(),

@@ -52,8 +52,7 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let mut builder =
-            ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
+        let mut builder = ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
         let pool = BufferPool::new(4, 2048).expect("enough memory");
         Rig {
             chain: builder.instance(|_| true),

@@ -69,11 +69,7 @@ impl End {
         self.sent += u64::from(left.is_some());
         self.batch.release(&mut self.pool);
         assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let gone = reasons.filter(|(reason, _)| reason.outcome != Outcome::Passed);
         let gone: u64 = gone.map(|(_, count)| count).sum();
         assert_eq!(self.offered, self.sent + gone);
@@ -114,12 +110,7 @@ impl Rig {
         // Often the same, so that there is something to refer to.
         let content = match kind {
             2 => payload.to_vec(),
-            _ => payload
-                .iter()
-                .cycle()
-                .take(payload.len() * 8 % 1400)
-                .copied()
-                .collect(),
+            _ => payload.iter().cycle().take(payload.len() * 8 % 1400).copied().collect(),
         };
         let frame = udp([10, 1, 0, 5], [10, 2, 0, 9], [4000, 80], &content);
         let (mut sent, _) = self.near.run(&frame).expect("the tunnel takes everything");

@@ -150,8 +150,7 @@ impl<A: Cut> Agent<A> {
         for instance in &mut on_demand {
             self.count(now, instance);
         }
-        let mut on_demand: Vec<Observed> =
-            on_demand.into_iter().map(|watched| watched.seen).collect();
+        let mut on_demand: Vec<Observed> = on_demand.into_iter().map(|watched| watched.seen).collect();
         let ways = self.lease.ways(now);
         let waits = self.wait.0 > 0 && self.used() <= ways;
         let (mut done, mut left_out) = (Vec::new(), BTreeMap::new());
@@ -244,10 +243,7 @@ impl<A: Cut> Agent<A> {
     /// On-demand instances that run.
     fn present(&mut self, seen: &Seen) -> Vec<Watched> {
         let all = seen.on_demand.iter();
-        let present: Vec<Watched> = all
-            .filter(|watched| !watched.seen.tasks.is_empty())
-            .cloned()
-            .collect();
+        let present: Vec<Watched> = all.filter(|watched| !watched.seen.tasks.is_empty()).cloned().collect();
         let names: BTreeSet<&str> = present.iter().map(|watched| &*watched.seen.name).collect();
         self.traffic.retain(|name, _| names.contains(&**name));
         present
@@ -256,9 +252,7 @@ impl<A: Cut> Agent<A> {
     /// Has what is in force be what was found.
     fn correct(&mut self, found: &[Found]) {
         let now = |name: &str| found.iter().find(|found| found.name == name);
-        self.in_force
-            .classes
-            .retain(|class| now(&class.name).is_some());
+        self.in_force.classes.retain(|class| now(&class.name).is_some());
         for class in &mut self.in_force.classes {
             let Some(found) = now(&class.name) else {
                 continue;
@@ -310,9 +304,7 @@ impl<A: Cut> Agent<A> {
             return;
         };
         let alone = class.instances.len() == 1;
-        let usage = self
-            .allocator
-            .usage(&class.name, &seen.name, &seen.tasks, alone);
+        let usage = self.allocator.usage(&class.name, &seen.name, &seen.tasks, alone);
         seen.occupancy = seen.occupancy.or(usage.occupancy);
         let Some(bytes) = usage.traffic else {
             self.traffic.remove(&seen.name);
@@ -353,12 +345,10 @@ impl<A: Cut> Agent<A> {
             let was = was.and_then(|found| WayMask::from_bits(found.ways));
             let step = match was {
                 // Ways that others have got meanwhile it does not get back.
-                Some(mask) if mask.bits() & !class.mask.bits() == 0 && mask != class.mask => {
-                    Step::Resize {
-                        class: class.name,
-                        mask,
-                    }
-                }
+                Some(mask) if mask.bits() & !class.mask.bits() == 0 && mask != class.mask => Step::Resize {
+                    class: class.name,
+                    mask,
+                },
                 Some(_) => continue,
                 None => Step::Remove { class: class.name },
             };

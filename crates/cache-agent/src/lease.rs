@@ -37,8 +37,7 @@ impl Lease {
 
     /// Ways that may be used now, and all of these that there is a use for.
     pub(crate) fn ways(&self, now: Nanos) -> u16 {
-        self.own
-            .saturating_add(self.holder.allowed(now).ways.min(self.wish))
+        self.own.saturating_add(self.holder.allowed(now).ways.min(self.wish))
     }
 
     /// Leased ways that may be used now.
@@ -135,10 +134,7 @@ mod tests {
             policing: Vec::new(),
         };
         let mut exchange = |lease: &mut Lease, now: Nanos, most: u16| {
-            lessor.offer(Amount {
-                cores: 0,
-                ways: most,
-            });
+            lessor.offer(Amount { cores: 0, ways: most });
             let request = lease.request(now).expect("something changed");
             let grant = lessor.receive(now, &request);
             assert!(lease.receive(now, &grant));
@@ -147,10 +143,7 @@ mod tests {
         lease.follow(2, &decision(8), 2);
         assert_eq!(exchange(&mut lease, Nanos::from_secs(1), 8).1, 8);
         lease.follow(10, &decision(0), 10);
-        assert_eq!(
-            exchange(&mut lease, Nanos::from_secs(2), 8).0.in_use.ways,
-            8
-        );
+        assert_eq!(exchange(&mut lease, Nanos::from_secs(2), 8).0.in_use.ways, 8);
         // The controller wants four back, but a class cannot be made smaller: it was moved, and has grown instead.
         exchange(&mut lease, Nanos::from_secs(12), 4);
         lease.follow(6, &decision(0), 11);

@@ -34,8 +34,7 @@ impl CacheAllocator for Memory {
     fn step(&mut self, step: &Step) -> Result<(), Infallible> {
         match step {
             Step::Create { class, mask } => {
-                self.classes
-                    .insert(class.clone(), (mask.bits(), Vec::new()));
+                self.classes.insert(class.clone(), (mask.bits(), Vec::new()));
             }
             Step::Resize { class, mask } => {
                 if let Some((bits, _)) = self.classes.get_mut(class) {

@@ -6,9 +6,7 @@ use std::fmt;
 use tailwater_placement::cluster::MAX_WAYS;
 use tailwater_placement::on_demand::mask::WayMask;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
-use tailwater_resctrl::{
-    Ask, CacheUse, Error, Level, Mask, Partition, Place, Reading, Resctrl, Watch,
-};
+use tailwater_resctrl::{Ask, CacheUse, Error, Level, Mask, Partition, Place, Reading, Resctrl, Watch};
 
 /// Why `resctrl` did not do a step.
 #[derive(Debug)]
@@ -41,12 +39,8 @@ impl Why for Refusing {
         let task = |number: &str| number.parse().map_or(Refused::Later, Refused::Task);
         match self {
             Refusing::Resctrl(Error::OutOfClosids { .. }) => Refused::Classes,
-            Refusing::Resctrl(Error::NoTask { task }) => {
-                u32::try_from(*task).map_or(Refused::Later, Refused::Task)
-            }
-            Refusing::Resctrl(Error::Taken { what, .. }) => {
-                what.strip_prefix("task ").map_or(Refused::Later, task)
-            }
+            Refusing::Resctrl(Error::NoTask { task }) => u32::try_from(*task).map_or(Refused::Later, Refused::Task),
+            Refusing::Resctrl(Error::Taken { what, .. }) => what.strip_prefix("task ").map_or(Refused::Later, task),
             _ => Refused::Later,
         }
     }
@@ -72,10 +66,7 @@ pub struct Partitions {
 }
 
 fn numbers(tasks: &[u32]) -> Vec<i32> {
-    tasks
-        .iter()
-        .filter_map(|task| i32::try_from(*task).ok())
-        .collect()
+    tasks.iter().filter_map(|task| i32::try_from(*task).ok()).collect()
 }
 
 fn place(mask: WayMask) -> Result<Place, Error> {
@@ -109,13 +100,7 @@ impl Partitions {
     }
 
     /// What is read of an instance in a class of its own, or with others.
-    fn read(
-        &mut self,
-        class: &str,
-        instance: &str,
-        tasks: &[u32],
-        alone: bool,
-    ) -> Option<CacheUse> {
+    fn read(&mut self, class: &str, instance: &str, tasks: &[u32], alone: bool) -> Option<CacheUse> {
         let partition = self.partitions.get(class)?;
         if alone {
             self.watched.remove(instance);
@@ -180,10 +165,7 @@ impl Cut for Partitions {
         let mut kept = 0;
         for _ in 0..rest {
             let left = l3.mask & !l3.shareable & !kept;
-            kept |= 1u32
-                .checked_shl(31 - left.leading_zeros().min(31))
-                .unwrap_or(0)
-                & left;
+            kept |= 1u32.checked_shl(31 - left.leading_zeros().min(31)).unwrap_or(0) & left;
         }
         let classes = info.closids().saturating_sub(1) as usize;
         Ok(Cache {
@@ -199,9 +181,7 @@ impl Cut for Partitions {
         let mut found = Vec::new();
         let mut gone = Vec::new();
         for (name, partition) in &self.partitions {
-            let read = partition
-                .ways()
-                .and_then(|ways| Ok((ways, partition.tasks()?)));
+            let read = partition.ways().and_then(|ways| Ok((ways, partition.tasks()?)));
             let (ways, tasks) = match read {
                 Ok(read) => read,
                 Err(Error::Vanished { .. }) => {
@@ -213,10 +193,7 @@ impl Cut for Partitions {
             found.push(Found {
                 name: name.clone(),
                 ways: ways.get(&self.id).copied().unwrap_or(0),
-                tasks: tasks
-                    .iter()
-                    .filter_map(|task| u32::try_from(*task).ok())
-                    .collect(),
+                tasks: tasks.iter().filter_map(|task| u32::try_from(*task).ok()).collect(),
             });
         }
         for name in gone {

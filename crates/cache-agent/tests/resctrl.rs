@@ -58,29 +58,28 @@ impl Drop for Task {
 /// Three instances, their load as parts of their rates: late ones are.
 fn seen(tasks: &[u32], loads: [f64; 3], late: bool) -> Seen {
     let functions = [SNORT, STATS, FIREWALL].into_iter().zip(tasks);
-    let instance =
-        |((function, task), load): ((tailwater_placement::published::Function, &u32), f64)| {
-            let curves = function.profile().unwrap().curves[0].clone();
-            let objective = Nanos(curves.load.latency(0.8).0 + 1);
-            Watched {
-                references: Some(function.references),
-                seen: Observed {
-                    name: function.name.into(),
-                    tasks: vec![*task],
-                    latency: Some(match late {
-                        true => Nanos(objective.0 * 2),
-                        false => Nanos(objective.0 / 2),
-                    }),
-                    objective,
-                    offered: load * curves.cache.most(),
-                    occupancy: None,
-                    misses: late.then_some(0.3),
-                    curves: Some(Arc::new(curves)),
-                    instances: 1,
-                    most: 1,
-                },
-            }
-        };
+    let instance = |((function, task), load): ((tailwater_placement::published::Function, &u32), f64)| {
+        let curves = function.profile().unwrap().curves[0].clone();
+        let objective = Nanos(curves.load.latency(0.8).0 + 1);
+        Watched {
+            references: Some(function.references),
+            seen: Observed {
+                name: function.name.into(),
+                tasks: vec![*task],
+                latency: Some(match late {
+                    true => Nanos(objective.0 * 2),
+                    false => Nanos(objective.0 / 2),
+                }),
+                objective,
+                offered: load * curves.cache.most(),
+                occupancy: None,
+                misses: late.then_some(0.3),
+                curves: Some(Arc::new(curves)),
+                instances: 1,
+                most: 1,
+            },
+        }
+    };
     Seen {
         reserved: vec![Reserved {
             name: "reserved".into(),
@@ -109,10 +108,7 @@ fn tree(mounted: &Mounted) -> Vec<(u32, Vec<u32>)> {
             continue;
         }
         let schemata = std::fs::read_to_string(path.join("schemata")).unwrap();
-        let line = schemata
-            .lines()
-            .find(|line| line.trim().starts_with("L3:"))
-            .unwrap();
+        let line = schemata.lines().find(|line| line.trim().starts_with("L3:")).unwrap();
         let mask = line.split("0=").nth(1).unwrap().split(';').next().unwrap();
         let tasks = std::fs::read_to_string(path.join("tasks")).unwrap();
         let mut tasks: Vec<u32> = tasks.lines().map(|task| task.parse().unwrap()).collect();
@@ -307,10 +303,7 @@ fn killed_at_any_command_the_next_start_restores() {
             .stderr(Stdio::null());
         let mut child = program.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let done = output
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line == "divided");
+        let done = output.lines().map_while(Result::ok).any(|line| line == "divided");
         mounted.no_faults();
         let _ = child.kill();
         child.wait().unwrap();

@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use tailwater_cache_agent::{
-    Agent, Clock, Local, Memory, Seen, Settings, Source, Tick, Watched, run,
-};
+use tailwater_cache_agent::{Agent, Clock, Local, Memory, Seen, Settings, Source, Tick, Watched, run};
 use tailwater_net::Nanos;
 use tailwater_placement::lease::Terms;
 use tailwater_placement::on_demand::model::{Fare, Model, Tenant};
@@ -43,10 +41,7 @@ impl Source for Server {
         };
         let observed = self.model.observed(&fares, || 0.0);
         self.fares.borrow_mut().push(fares);
-        let watched = |seen| Watched {
-            seen,
-            references: None,
-        };
+        let watched = |seen| Watched { seen, references: None };
         Seen {
             reserved: Vec::new(),
             on_demand: observed.into_iter().map(watched).collect(),
@@ -122,18 +117,10 @@ fn slos_that_fit_are_met_the_rest_is_policed_and_the_lease_follows() {
         assert!(tick.ways <= 14 && tick.leased <= 10);
     }
     // The last tick of each phase.
-    let end = |phase: usize| {
-        (
-            &told[TICKS * (phase + 1) - 1],
-            &fares[TICKS * (phase + 1) - 1],
-        )
-    };
+    let end = |phase: usize| (&told[TICKS * (phase + 1) - 1], &fares[TICKS * (phase + 1) - 1]);
     for phase in 0..3 {
         let (tick, fares) = end(phase);
-        assert!(
-            fares.iter().all(|fare| fare.on_time),
-            "phase {phase}: {fares:?}"
-        );
+        assert!(fares.iter().all(|fare| fare.on_time), "phase {phase}: {fares:?}");
         assert!(tick.decision.policing.is_empty() && tick.decision.asks.is_empty());
     }
     let ways = |phase| end(phase).0.ways;
@@ -142,15 +129,10 @@ fn slos_that_fit_are_met_the_rest_is_policed_and_the_lease_follows() {
     // The load that is too much is policed down to what keeps the objective; the controller was told.
     let (tick, last) = end(3);
     let policed = &tick.decision.policing;
-    assert!(
-        policed.len() == 1 && policed[0].name == "snort",
-        "{policed:?}"
-    );
+    assert!(policed.len() == 1 && policed[0].name == "snort", "{policed:?}");
     assert!(last.iter().all(|fare| fare.on_time), "{last:?}");
     assert!(last[0].admitted > 0.5 * server.model.tenants[0].offered);
-    let asks = told[3 * TICKS..]
-        .iter()
-        .flat_map(|tick| &tick.decision.asks);
+    let asks = told[3 * TICKS..].iter().flat_map(|tick| &tick.decision.asks);
     let unmet = |kind: &AskKind| *kind == AskKind::Unmet;
     assert!(asks.map(|ask| ask.kind).any(|kind| unmet(&kind)));
 }

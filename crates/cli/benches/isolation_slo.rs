@@ -170,21 +170,13 @@ impl Table {
 
     fn add_run(&mut self, name: &str, report: &Value) {
         let number = |value: &Value| value.as_f64().unwrap();
-        for (figure, unit, field) in [
-            ("p50", "us", "p50"),
-            ("p99", "us", "p99"),
-            ("p99.9", "us", "p999"),
-        ] {
+        for (figure, unit, field) in [("p50", "us", "p50"), ("p99", "us", "p99"), ("p99.9", "us", "p999")] {
             let value = number(&report["latency_us"][field]);
             self.add(format!("{name}/{figure}"), unit, value);
         }
         let median = number(&report["windows"]["median_latency_us"]["p99"]);
         self.add(format!("{name}/p99-window"), "us", median);
-        self.add(
-            format!("{name}/loss"),
-            "share",
-            number(&report["loss_rate"]),
-        );
+        self.add(format!("{name}/loss"), "share", number(&report["loss_rate"]));
         let kept = f64::from(u8::from(report["slo_met"] == true));
         self.add(format!("{name}/kept"), "share", kept);
     }
@@ -237,23 +229,10 @@ fn main() {
         let crashing = folder.command("crashes", other, "process");
         let beside = Command::new("setpriv")
             .current_dir(&folder.0)
-            .args([
-                "--bounding-set",
-                "-sys_nice",
-                "--inh-caps",
-                "-sys_nice",
-                "--",
-            ])
+            .args(["--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice", "--"])
             .arg(crashing.get_program())
             .args(crashing.get_args())
-            .args([
-                "--isolation-without",
-                "all",
-                "--rate",
-                "10000",
-                "--duration",
-                "60s",
-            ])
+            .args(["--isolation-without", "all", "--rate", "10000", "--duration", "60s"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();

@@ -1,8 +1,6 @@
 //! The command line.
 
-use crate::curves::{
-    CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs,
-};
+use crate::curves::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 use crate::values::{self, Cores};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -457,11 +455,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Who decides
-    #[arg(
-        long,
-        value_name = "tailwater|resq-greedy",
-        default_value = "tailwater"
-    )]
+    #[arg(long, value_name = "tailwater|resq-greedy", default_value = "tailwater")]
     #[arg(hide_possible_values = true)]
     pub scheduler: PlaceScheduler,
     /// Look for the plan with the fewest servers, too, and for the moves to it (feature `milp`)
@@ -479,12 +473,7 @@ pub struct PlaceArgs {
     #[arg(long, requires = "optimal", requires = "state")]
     pub apply: bool,
     /// Put the moves to the proposed plan into the state, to be done one after the other
-    #[arg(
-        long,
-        requires = "optimal",
-        requires = "state",
-        conflicts_with = "apply"
-    )]
+    #[arg(long, requires = "optimal", requires = "state", conflicts_with = "apply")]
     pub migrate: bool,
     /// The steps that are left of the state's migration are done, up to number N
     #[arg(long, value_name = "N", requires = "state")]

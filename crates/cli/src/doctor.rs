@@ -45,11 +45,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 
 /// For people: what is wrong with what to do about it, then the rest in a line each, then the verdict.
 fn table(diagnosis: &Diagnosis) -> String {
-    let mut text = format!(
-        "{}; cores {}\n",
-        one_line(&diagnosis.machine),
-        diagnosis.cores
-    );
+    let mut text = format!("{}; cores {}\n", one_line(&diagnosis.machine), diagnosis.cores);
     let (rest, bad): (Vec<&Finding>, Vec<&Finding>) = diagnosis
         .findings
         .iter()

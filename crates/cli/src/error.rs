@@ -63,10 +63,7 @@ impl CliError {
     /// 2 for what the user can put right in the command line or a file, 1 for the rest.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{
-                Build, Core, External, IsolatedAndHandedOver, Isolation, Open, State,
-                StateHandedOver,
-            };
+            use RunError::{Build, Core, External, IsolatedAndHandedOver, Isolation, Open, State, StateHandedOver};
             matches!(
                 error,
                 Build(_)
@@ -74,9 +71,7 @@ impl CliError {
                     | External { .. }
                     | IsolatedAndHandedOver
                     | Isolation(
-                        IsolationError::Refused { .. }
-                            | IsolationError::Unfit { .. }
-                            | IsolationError::Build(_)
+                        IsolationError::Refused { .. } | IsolationError::Unfit { .. } | IsolationError::Build(_)
                     )
                     | Open(OpenError::Device(_))
                     | State(_)

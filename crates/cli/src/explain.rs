@@ -10,8 +10,8 @@ use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 use tailwater_dataplane::scaling::record::{
-    Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder,
-    Replay, Replayer, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
+    Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder, Replay, Replayer,
+    ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
 };
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
@@ -71,8 +71,7 @@ pub struct Replayed {
 pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let name = args.file.display();
     let wrong = |error: &dyn std::fmt::Display| CliError::Input(format!("{name}: {error}"));
-    let file =
-        File::open(&args.file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    let file = File::open(&args.file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
     let mut reader = Reader::new(BufReader::new(file)).map_err(|error| wrong(&error))?;
     let profile = profile(reader.header(), &args.file)?;
     let profile = profile.unwrap_or_default();
@@ -175,9 +174,7 @@ fn profile(header: &Header, file: &Path) -> Result<Option<CapacityProfile>, CliE
     }
     let name = format!("{}: the profile in it", file.display());
     let profile = CapacityProfile::parse(header.profile.as_bytes(), &name);
-    profile
-        .map(Some)
-        .map_err(|error| CliError::Input(error.to_string()))
+    profile.map(Some).map_err(|error| CliError::Input(error.to_string()))
 }
 
 /// Another policy, which is shown what was recorded. Its mappers are made when there is something to
@@ -227,10 +224,7 @@ impl Other<'_> {
     }
 
     fn nothing(&self) -> String {
-        format!(
-            "--policy {} decides nothing of what is recorded",
-            self.policy.name()
-        )
+        format!("--policy {} decides nothing of what is recorded", self.policy.name())
     }
 
     fn finish(mut self) -> Result<(Option<Replayed>, Option<ServerReplayed>), String> {

@@ -11,9 +11,7 @@ use tailwater_net::Nanos;
 use tailwater_nf::spec::Match;
 use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 use tailwater_traffic::generate::{Preset, preset};
-use tailwater_traffic::{
-    CaptureReader, LoadOptions, PacketSource, ReadOptions, Trace, TrafficError,
-};
+use tailwater_traffic::{CaptureReader, LoadOptions, PacketSource, ReadOptions, Trace, TrafficError};
 
 /// How long presets and saturation run unless told otherwise.
 pub const DEFAULT_DURATION: Nanos = Nanos::from_secs(3);
@@ -48,9 +46,7 @@ impl Traffic {
             Ok(config) => Ok(Traffic::Preset(Box::new(config))),
             // A file that is there but cannot be reached says so when it is opened.
             Err(_) if !matches!(path.try_exists(), Ok(false)) => Ok(Traffic::File(path.to_owned())),
-            Err(TrafficError::UnknownPreset {
-                suggestion, known, ..
-            }) => Err(CliError::Input(format!(
+            Err(TrafficError::UnknownPreset { suggestion, known, .. }) => Err(CliError::Input(format!(
                 "\"{text}\" is neither a capture file nor a traffic preset{suggestion}; \
                      the presets are: {known}"
             ))),
@@ -59,11 +55,7 @@ impl Traffic {
     }
 
     /// Opens it. `generated` is how much of a preset to make, before rates are scaled.
-    pub fn open(
-        self,
-        load: &LoadArgs,
-        generated: Nanos,
-    ) -> Result<Box<dyn PacketSource>, CliError> {
+    pub fn open(self, load: &LoadArgs, generated: Nanos) -> Result<Box<dyn PacketSource>, CliError> {
         Ok(match self {
             Traffic::Preset(preset) => preset.with(load.seed, generated).open()?,
             Traffic::File(path) => {
@@ -152,11 +144,7 @@ pub fn load(
 }
 
 /// Reads a source into memory and times it.
-fn read(
-    source: Box<dyn PacketSource>,
-    load: &LoadArgs,
-    wanted: &Match,
-) -> Result<(Trace, u64), CliError> {
+fn read(source: Box<dyn PacketSource>, load: &LoadArgs, wanted: &Match) -> Result<(Trace, u64), CliError> {
     let mut source = Matching::new(source, wanted);
     let options = LoadOptions {
         memory_limit_bytes: load.memory_limit,

@@ -9,9 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tailwater_confine::{
-    Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces,
-};
+use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
 use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
 use tailwater_nf::library::{Apart, Code, LibraryError};
@@ -196,9 +194,7 @@ impl Apart for Isolating {
         self.confine(&mut program, files_of(code), 0);
         match program.try_out(PATIENCE) {
             Ok(description) => Ok(description.name),
-            Err(IsolationError::Refused { field, message, .. }) => {
-                Err(LibraryError::Config { field, message })
-            }
+            Err(IsolationError::Refused { field, message, .. }) => Err(LibraryError::Config { field, message }),
             Err(IsolationError::Unfit { message, .. }) => Err(LibraryError::Apart(message)),
             Err(IsolationError::Silent { due, reason, .. }) => Err(LibraryError::Apart(format!(
                 "is no function: it was to {due}, but {reason}"
@@ -233,9 +229,7 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     let mut magic = [0; 4];
     match file.read_exact(&mut magic) {
         Ok(()) if magic == *b"\x7fELF" => Ok(()),
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-            Err(LibraryError::Read(error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(LibraryError::Read(error)),
         _ => apart("expected an executable (ELF), found a script or something else"),
     }
 }
@@ -294,10 +288,7 @@ fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
         );
         complain("warning", &text);
     }
-    Ok(Some(Confined {
-        confinement,
-        container,
-    }))
+    Ok(Some(Confined { confinement, container }))
 }
 
 fn leave_out(defence: Defence, from: &mut Confinement) {

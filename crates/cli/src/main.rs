@@ -66,9 +66,7 @@ fn main() -> ExitCode {
         Err(error) => {
             match &error {
                 // Everything that is wrong, a line each.
-                error::CliError::Spec(errors) => errors
-                    .each()
-                    .for_each(|error| complain("error", &error.alone())),
+                error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.alone())),
                 error => complain("error", &error.to_string()),
             }
             error.exit_code()
@@ -78,9 +76,7 @@ fn main() -> ExitCode {
 
 /// What the argument parser has to say: help and version whole, errors on one line.
 fn usage(error: &clap::Error) -> ExitCode {
-    if error.exit_code() == 0
-        || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    {
+    if error.exit_code() == 0 || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // Help into a closed pipe is nobody's problem.
         let _ = error.print();
         return ExitCode::from(error.exit_code() as u8);
@@ -108,13 +104,8 @@ fn complain(kind: &str, text: &str) {
 /// Writes a result to standard output. A reader that has gone away is not an error.
 fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(CliError::Output(error))
-        }
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
         _ => Ok(()),
     }
 }

@@ -63,10 +63,7 @@ impl<'a> Matching<'a> {
     fn advance(&mut self) -> Result<Option<(tailwater_net::Nanos, u32)>, TrafficError> {
         while let Some(packet) = self.source.next_packet()? {
             self.loading.tell(self.matched + self.not_matched);
-            if self
-                .wanted
-                .is_none_or(|wanted| matches(wanted, packet.data))
-            {
+            if self.wanted.is_none_or(|wanted| matches(wanted, packet.data)) {
                 self.matched += 1;
                 self.frame.clear();
                 self.frame.extend_from_slice(packet.data);

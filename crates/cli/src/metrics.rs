@@ -37,9 +37,9 @@ pub struct Endpoint(TcpListener);
 impl Endpoint {
     /// Takes an address.
     pub fn bind(address: SocketAddr) -> Result<Endpoint, CliError> {
-        TcpListener::bind(address).map(Endpoint).map_err(|error| {
-            CliError::Input(format!("--metrics: cannot listen on {address}: {error}"))
-        })
+        TcpListener::bind(address)
+            .map(Endpoint)
+            .map_err(|error| CliError::Input(format!("--metrics: cannot listen on {address}: {error}")))
     }
 
     /// Serves a run's metrics from now on, and tells where.
@@ -129,10 +129,7 @@ async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) 
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    exposition: &Exposition,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, exposition: &Exposition) -> Result<Response<Full<Bytes>>, Infallible> {
     let text = |status, text: &str| {
         let mut response = Response::new(Full::from(text.to_owned()));
         *response.status_mut() = status;
@@ -148,10 +145,7 @@ async fn answer(
                 response.headers_mut().insert(CONTENT_TYPE, kind);
                 response
             }
-            Err(_) => text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "metrics cannot be written\n",
-            ),
+            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be written\n"),
         },
         (_, "/metrics") => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");

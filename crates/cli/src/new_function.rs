@@ -50,10 +50,7 @@ const RUST: &[File] = &[
     ("Cargo.toml", include_str!("new_function/rust/Cargo.toml")),
     ("src/lib.rs", include_str!("new_function/rust/lib.rs")),
     ("src/main.rs", include_str!("new_function/rust/main.rs")),
-    (
-        "tests/function.rs",
-        include_str!("new_function/rust/test.rs"),
-    ),
+    ("tests/function.rs", include_str!("new_function/rust/test.rs")),
     ("README.md", include_str!("new_function/rust/README.md")),
     (".gitignore", include_str!("new_function/rust/gitignore")),
     ("chain.yaml", include_str!("new_function/chain.yaml")),
@@ -62,14 +59,8 @@ const RUST: &[File] = &[
 /// The interface in Rust, and what it is built of.
 const RUST_SDK: &[&[File]] = &[
     &[
-        (
-            "tailwater-sdk/Cargo.toml",
-            include_str!("new_function/rust/sdk.toml"),
-        ),
-        (
-            "tailwater-net/Cargo.toml",
-            include_str!("new_function/rust/net.toml"),
-        ),
+        ("tailwater-sdk/Cargo.toml", include_str!("new_function/rust/sdk.toml")),
+        ("tailwater-net/Cargo.toml", include_str!("new_function/rust/net.toml")),
     ],
     sources!("sdk":
         "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/function.rs", "src/host.rs",
@@ -120,9 +111,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     let folder = Path::new(name);
     // Made here, so that nothing of anybody's is in it.
     fs::create_dir(folder).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            CliError::Input(format!("{name} is there already: nothing was written"))
-        }
+        io::ErrorKind::AlreadyExists => CliError::Input(format!("{name} is there already: nothing was written")),
         _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
     })?;
     let mut all = files.iter().chain(interface.iter().copied().flatten());
@@ -143,18 +132,13 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     if let Err(error) = written {
         // Half of it would be in the way of another try.
         let _ = fs::remove_dir_all(folder);
-        return Err(CliError::Input(format!(
-            "cannot write into {name}: {error}"
-        )));
+        return Err(CliError::Input(format!("cannot write into {name}: {error}")));
     }
     let files = files.iter().map(|(path, _)| *path);
     // Of the interface its folders will do.
     let folders = interface.first().copied().unwrap_or_default().iter();
     let folders = folders.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
-    let lines: Vec<String> = files
-        .chain(folders)
-        .map(|path| format!("  {name}/{path}\n"))
-        .collect();
+    let lines: Vec<String> = files.chain(folders).map(|path| format!("  {name}/{path}\n")).collect();
     print(&format!(
         "Written:\n{}\nNext:\n  cd {name}\n  {build}\n  tailwater run chain.yaml\n  \
          sudo tailwater run chain.yaml --isolation process\n",

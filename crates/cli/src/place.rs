@@ -174,10 +174,7 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
             _ => {}
         }
     }
-    profiles
-        .notices
-        .iter()
-        .for_each(|notice| complain("notice", notice));
+    profiles.notices.iter().for_each(|notice| complain("notice", notice));
     let document = Document {
         optimal: better,
         changed_chains: changed(&earlier.chains, &set.chains),
@@ -270,9 +267,7 @@ fn row(answered: &Answered, plan: &Plan) -> Row {
         Answer::Admitted(_) => None,
         Answer::Denied(denial) => Some(denial),
     };
-    let nearest = |pick: fn(&Nearest) -> Option<f64>| {
-        denial.and_then(|denial| denial.nearest.iter().find_map(pick))
-    };
+    let nearest = |pick: fn(&Nearest) -> Option<f64>| denial.and_then(|denial| denial.nearest.iter().find_map(pick));
     Row {
         name: answered.name.clone(),
         course: answered.course,
@@ -324,10 +319,7 @@ fn reason(denial: &Denial) -> String {
                 Resource::Classes => "cache classes",
                 Resource::Servers => "servers apart from each other",
             });
-            format!(
-                "no room: too few {}",
-                names.collect::<Vec<_>>().join(", or ")
-            )
+            format!("no room: too few {}", names.collect::<Vec<_>>().join(", or "))
         }
         Reason::Unkept => "its curves do not bear out any place that was found for it".to_owned(),
         Reason::Twice => "another SLO has its name".to_owned(),
@@ -367,10 +359,7 @@ fn table(document: &Document) -> String {
         }
         let _ = writeln!(text, "{:<width$}{answer:<10}{words}", row.name);
     }
-    for (what, names) in [
-        ("removed", &document.removed),
-        ("servers gone", &document.lost_servers),
-    ] {
+    for (what, names) in [("removed", &document.removed), ("servers gone", &document.lost_servers)] {
         if !names.is_empty() {
             let _ = writeln!(text, "{what}: {}", one_line(&names.join(", ")));
         }

@@ -20,26 +20,19 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
             exit: rest.first().cloned(),
             set_up: PortSetup {
                 both_ways: args.both_ways,
-                ..spec
-                    .ports
-                    .as_ref()
-                    .map(|ports| ports.set_up)
-                    .unwrap_or_default()
+                ..spec.ports.as_ref().map(|ports| ports.set_up).unwrap_or_default()
             },
         }),
     };
     let Some(mut ports) = ports else {
         let flag = match args {
             RunArgs {
-                no_promiscuous: true,
-                ..
+                no_promiscuous: true, ..
             } => "--no-promiscuous",
             RunArgs { nap: Some(_), .. } => "--nap",
             _ => return Ok(None),
         };
-        return wrong(&format!(
-            "{flag} is for ports: name one with --port, or in the spec"
-        ));
+        return wrong(&format!("{flag} is for ports: name one with --port, or in the spec"));
     };
     if args.no_promiscuous {
         ports.set_up.promiscuous = false;
@@ -47,20 +40,14 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
     if args.ports.len() > 2 {
         return wrong("--port: expected one port, or an entry port and an exit port");
     }
-    if ports
-        .exit
-        .as_ref()
-        .is_some_and(|exit| exit.conflicts(&ports.entry))
-    {
+    if ports.exit.as_ref().is_some_and(|exit| exit.conflicts(&ports.entry)) {
         return wrong(
             "--port: both are the same device, which can be used once; name it once, and packets leave where \
              they came from",
         );
     }
     if args.load.rate.is_some() || args.load.rate_scale.is_some() {
-        return wrong(
-            "--rate and --rate-scale are for traffic from a file or preset, not from ports",
-        );
+        return wrong("--rate and --rate-scale are for traffic from a file or preset, not from ports");
     }
     if spec.match_ != Match::default() {
         return wrong(
@@ -79,11 +66,7 @@ const WITHOUT: &str = "this program was built without ports: cargo build --relea
                        DPDK: make deps)";
 
 /// Refuses external functions where they cannot be, before anything takes time. `own` are the chain's ports.
-pub fn check_external(
-    args: &RunArgs,
-    spec: &ChainSpec,
-    own: Option<&PortsSpec>,
-) -> Result<(), CliError> {
+pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortsSpec>) -> Result<(), CliError> {
     let Some((function, _)) = spec.externals().next() else {
         return Ok(());
     };
@@ -115,17 +98,12 @@ pub fn check_external(
 
 /// The chain's own ports.
 fn names(ports: &PortsSpec) -> impl Iterator<Item = &PortName> {
-    [Some(&ports.entry), ports.exit.as_ref()]
-        .into_iter()
-        .flatten()
+    [Some(&ports.entry), ports.exit.as_ref()].into_iter().flatten()
 }
 
 /// Finds the ports of external functions beside a trace; `None` if there are none.
 #[cfg_attr(not(feature = "dpdk"), expect(unused_variables))]
-pub fn find_external(
-    spec: &ChainSpec,
-    cores: &[usize],
-) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
+pub fn find_external(spec: &ChainSpec, cores: &[usize]) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
     if spec.externals().next().is_none() {
         return Ok(None);
     }
@@ -162,9 +140,7 @@ pub fn find(
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;
-            CliError::Input(format!(
-                "--ring: expected up to {most} for ports, found {ring}"
-            ))
+            CliError::Input(format!("--ring: expected up to {most} for ports, found {ring}"))
         })
     });
     let functions = match spec.externals().next() {
@@ -194,11 +170,6 @@ pub fn find(
 
 /// There are none: [`wanted`] has said so.
 #[cfg(not(feature = "dpdk"))]
-pub fn find(
-    _: PortsSpec,
-    _: &RunArgs,
-    _: (&ChainSpec, &[usize]),
-    _: &Clock,
-) -> Result<Box<dyn Port>, CliError> {
+pub fn find(_: PortsSpec, _: &RunArgs, _: (&ChainSpec, &[usize]), _: &Clock) -> Result<Box<dyn Port>, CliError> {
     unreachable!("ports are refused before they are looked for")
 }

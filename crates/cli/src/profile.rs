@@ -105,8 +105,7 @@ pub fn train(
     let mut measuring = Measuring::new();
     // Traffic is made elsewhere than where the chain runs, if there is anywhere else.
     let _elsewhere = KeepOff::new(&[options.core]);
-    train_capacity(spec, traffic, options, stop, |step| measuring.show(step))
-        .map_err(CliError::Train)
+    train_capacity(spec, traffic, options, stop, |step| measuring.show(step)).map_err(CliError::Train)
 }
 
 /// Where a chain's profile is if nothing else is said: `edge.profile.yaml` for `edge.yaml`.

@@ -25,10 +25,7 @@ impl Line {
     }
 
     fn due(&self) -> bool {
-        self.terminal
-            && self
-                .written
-                .is_none_or(|written| written.elapsed() >= PAUSE)
+        self.terminal && self.written.is_none_or(|written| written.elapsed() >= PAUSE)
     }
 
     fn show(&mut self, text: &str) {
@@ -104,8 +101,7 @@ impl Measuring {
         // There are few steps, each of which takes a while.
         if self.0.terminal {
             let number = step.done + 1;
-            self.0
-                .show(&format!("measuring {number}/{}: {}", step.of, step.name));
+            self.0.show(&format!("measuring {number}/{}: {}", step.of, step.name));
         }
     }
 }
@@ -123,8 +119,7 @@ impl Simulating {
     pub fn show(&mut self, done: usize, of: usize, share: f64) {
         if self.0.due() {
             let percent = (share.clamp(0.0, 1.0) * 100.0).floor();
-            self.0
-                .show(&format!("{done} of {of} runs simulated, {percent} %"));
+            self.0.show(&format!("{done} of {of} runs simulated, {percent} %"));
         }
     }
 

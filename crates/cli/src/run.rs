@@ -33,8 +33,7 @@ const RING: u32 = 1024;
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     // What is quick to check comes before what takes time.
     let (spec, isolated) = isolation::read(args)?;
-    spec.warnings()
-        .for_each(|warning| complain("warning", warning));
+    spec.warnings().for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
     let ports = ports::wanted(args, &spec)?;
     ports::check_external(args, &spec, ports.as_ref())?;
@@ -151,9 +150,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         name: spec.name.clone(),
         traffic: match (&loaded, &port) {
             (Some(loaded), _) => loaded.trace.name().to_owned(),
-            (None, port) => port
-                .as_ref()
-                .map_or_else(String::new, |p| p.traffic().to_owned()),
+            (None, port) => port.as_ref().map_or_else(String::new, |p| p.traffic().to_owned()),
         },
         slo: spec.slo,
     };
@@ -176,9 +173,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         (Some(mut port), _) => run_on(&spec, &mut *port, clock, &config, &stop, &mut show),
         (None, Some(loaded)) => match functions {
             None => run_chain(&spec, loaded.trace, &config, &stop, &mut show),
-            Some(functions) => {
-                run_attached(&spec, loaded.trace, functions, &config, &stop, &mut show)
-            }
+            Some(functions) => run_attached(&spec, loaded.trace, functions, &config, &stop, &mut show),
         },
         (None, None) => unreachable!("packets come from ports or from traffic"),
     };
@@ -256,21 +251,14 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
 pub fn spec_text(path: &Path) -> String {
     // A pipe has been read, and would be waited for.
     match fs::metadata(path) {
-        Ok(file) if file.is_file() => {
-            String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
-        }
+        Ok(file) if file.is_file() => String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned(),
         _ => "(the spec did not come from a file)".to_owned(),
     }
 }
 
 /// Refuses a file that cannot be written, before anything else takes time, and one that is an
 /// input. Nothing is left behind.
-pub fn check_output(
-    flag: &str,
-    path: &Path,
-    chain: &Path,
-    traffic: Option<&Traffic>,
-) -> Result<(), CliError> {
+pub fn check_output(flag: &str, path: &Path, chain: &Path, traffic: Option<&Traffic>) -> Result<(), CliError> {
     let input = match traffic {
         Some(Traffic::File(file)) => Some(file.as_path()),
         Some(Traffic::Preset(_)) | None => None,
@@ -309,17 +297,8 @@ fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
 }
 
 /// As [`check_output`], whatever the inputs are.
-pub fn check_writable<'p>(
-    flag: &str,
-    path: &Path,
-    inputs: impl Iterator<Item = &'p Path>,
-) -> Result<(), CliError> {
-    let refuse = |source: io::Error| {
-        CliError::Input(format!(
-            "{flag}: {}: cannot write: {source}",
-            path.display()
-        ))
-    };
+pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = &'p Path>) -> Result<(), CliError> {
+    let refuse = |source: io::Error| CliError::Input(format!("{flag}: {}: cannot write: {source}", path.display()));
     for input in inputs {
         if same_file(path, input) {
             return Err(CliError::Input(format!(

@@ -110,10 +110,7 @@ impl Placing {
                 "--policy {name} is about RSS buckets that move between dedicated cores: name two or \
                  more with --cores"
             )
-        } else if self.policy != Policy::Static
-            && self.auxiliary.is_empty()
-            && !self.moves_buckets()
-        {
+        } else if self.policy != Policy::Static && self.auxiliary.is_empty() && !self.moves_buckets() {
             format!(
                 "--policy {name} hands packets to auxiliary cores, and moves RSS buckets between \
                  dedicated ones: name them with --auxiliary, or two or more with --cores"
@@ -124,9 +121,7 @@ impl Placing {
                  they are asked for"
             )
         } else if args.record.is_some() && !self.hands_over() && !self.moves_buckets() {
-            format!(
-                "--record: --policy {name} never decides anything without --auxiliary or several --cores"
-            )
+            format!("--record: --policy {name} never decides anything without --auxiliary or several --cores")
         } else if args.profile.is_some() && !self.needs_profile() && self.auxiliary.is_empty() {
             format!("--profile: --policy {name} goes by no profile in this run")
         } else {
@@ -300,8 +295,7 @@ impl Placing {
 /// The profile in a file.
 fn read(path: &Path) -> Result<CapacityProfile, CliError> {
     let name = path.display().to_string();
-    let text = fs::read(path)
-        .map_err(|error| CliError::Input(format!("{name}: cannot be read: {error}")))?;
+    let text = fs::read(path).map_err(|error| CliError::Input(format!("{name}: cannot be read: {error}")))?;
     CapacityProfile::parse(&text, &name).map_err(|error| CliError::Input(error.to_string()))
 }
 
@@ -309,10 +303,7 @@ fn read(path: &Path) -> Result<CapacityProfile, CliError> {
 fn misfits(profile: &CapacityProfile, spec: &ChainSpec) -> Vec<&'static str> {
     let fits = [
         ("chain", profile.chain == spec.name),
-        (
-            "configuration of the chain",
-            profile.configuration == fingerprint(spec),
-        ),
+        ("configuration of the chain", profile.configuration == fingerprint(spec)),
         ("machine", profile.machine == machine()),
         ("latency objective", profile.slo == spec.slo.budget()),
     ];

@@ -97,10 +97,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     let (done, of) = (runs.len() + bounds.len(), jobs.len());
     let interrupted = done < of;
     if interrupted {
-        complain(
-            "notice",
-            &format!("interrupted: {done} of {of} runs are done"),
-        );
+        complain("notice", &format!("interrupted: {done} of {of} runs are done"));
     }
     let document = Document {
         rack: spec.name.clone(),
@@ -138,11 +135,7 @@ fn check_outputs(spec: &RackSpec, args: &SimulateArgs) -> Result<(), CliError> {
     let instead = args.traffic.iter().map(Path::new);
     let inputs = captures.chain(instead).chain([args.rack.as_path()]);
     check_writable("--report", path, inputs)?;
-    if args
-        .resume
-        .as_ref()
-        .is_some_and(|file| same_place(file, path))
-    {
+    if args.resume.as_ref().is_some_and(|file| same_place(file, path)) {
         return Err(CliError::Input(format!(
             "--report and --resume are both {}",
             path.display()
@@ -191,11 +184,7 @@ fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
 }
 
 /// Runs all on all cores: policies, and bounds. Those that were not done when `stop` was set are left out.
-fn compare(
-    runner: &Runner,
-    jobs: &[Job],
-    stop: &AtomicBool,
-) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
+fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
     // Those with the same packets together, so that these need not be kept for long.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let first = |job: &Job| jobs.iter().position(|other| other.seed == job.seed);

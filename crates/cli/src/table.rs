@@ -28,16 +28,10 @@ pub const CAUSES: [(&str, &str); 9] = [
     ("whale", "waited behind their own flow"),
     ("minnows", "waited behind other flows"),
     ("descheduled", "the worker was off its core"),
-    (
-        "waiting-for-helper",
-        "the auxiliary core had to wake up first",
-    ),
+    ("waiting-for-helper", "the auxiliary core had to wake up first"),
     ("migration", "kept back until their RSS bucket had moved"),
     ("nic-ring-full", "lost: the NIC's queue was full"),
-    (
-        "no-place",
-        "lost in the chain: the reasons say for want of what",
-    ),
+    ("no-place", "lost in the chain: the reasons say for want of what"),
     ("external", "an external function had them for too long"),
 ];
 
@@ -88,10 +82,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
 pub fn of_bytes_in(reasons: &BTreeMap<String, u64>, reason: &str) -> Option<String> {
     let function = reason.strip_suffix("-bytes-out")?;
     let given = reasons.get(&format!("{function}-bytes-in"))?;
-    Some(format!(
-        "{:.3} of bytes-in",
-        share(*reasons.get(reason)?, *given)
-    ))
+    Some(format!("{:.3} of bytes-in", share(*reasons.get(reason)?, *given)))
 }
 
 fn heading(table: &mut Table, report: &RunReport) {
@@ -99,11 +90,7 @@ fn heading(table: &mut Table, report: &RunReport) {
     let rate = packets.offered as f64 / report.duration_s.max(1e-9);
     table.line("chain", &report.chain);
     table.line("traffic", &one_line(&report.traffic));
-    let stopped = if report.interrupted {
-        ", interrupted"
-    } else {
-        ""
-    };
+    let stopped = if report.interrupted { ", interrupted" } else { "" };
     table.line(
         "",
         &format!("{:.2} s at {}pps{stopped}", report.duration_s, short(rate)),
@@ -144,18 +131,12 @@ fn latency(table: &mut Table, report: &RunReport) {
 fn packets(table: &mut Table, report: &RunReport) {
     let packets = &report.packets;
     let mut row = |name: &str, count: u64, whole: Option<u64>| {
-        let words = whole.map_or_else(String::new, |whole| {
-            format!("{:>9}", percent(share(count, whole)))
-        });
+        let words = whole.map_or_else(String::new, |whole| format!("{:>9}", percent(share(count, whole))));
         table.figure(name, &thousands(count), &words);
     };
     row("packets offered", packets.offered, None);
     row("  delivered", packets.delivered, Some(packets.offered));
-    row(
-        "  dropped by chain",
-        packets.dropped_by_nf,
-        Some(packets.offered),
-    );
+    row("  dropped by chain", packets.dropped_by_nf, Some(packets.offered));
     row("  lost", packets.lost, Some(packets.offered));
     if packets.not_matched > 0 {
         row("not matched", packets.not_matched, None);
@@ -182,11 +163,7 @@ fn late(table: &mut Table, report: &RunReport) {
             table.figure(&format!("  {cause}"), &thousands(count), meaning);
         }
     }
-    let descheduled = report
-        .late_by_cause
-        .get("descheduled")
-        .copied()
-        .unwrap_or(0);
+    let descheduled = report.late_by_cause.get("descheduled").copied().unwrap_or(0);
     if descheduled > 0 {
         let part = percent(share(descheduled, total));
         let text = format!("{part} of them would have been in time had the machine not taken");
@@ -277,32 +254,17 @@ fn machine(table: &mut Table, report: &RunReport) {
     }
     flow_state(table, report);
     let windows = &report.windows;
-    let text = format!(
-        "{} of {:.0} ms",
-        thousands(windows.count),
-        windows.length_ms
-    );
+    let text = format!("{} of {:.0} ms", thousands(windows.count), windows.length_ms);
     table.line("windows", &text);
     let good = windows.count - windows.flagged.min(windows.count);
     let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
     if windows.flagged > 0 {
-        let text = format!(
-            "{} disturbed: a worker was off its core",
-            thousands(windows.flagged)
-        );
+        let text = format!("{} disturbed: a worker was off its core", thousands(windows.flagged));
         table.line("", &text);
     }
     if good > 0 {
-        let others = if windows.flagged > 0 {
-            "others"
-        } else {
-            "windows"
-        };
-        let text = format!(
-            "SLO met in {} of {} {others}",
-            thousands(kept),
-            thousands(good)
-        );
+        let others = if windows.flagged > 0 { "others" } else { "windows" };
+        let text = format!("SLO met in {} of {} {others}", thousands(kept), thousands(good));
         table.line("", &text);
     } else if windows.count > 0 {
         table.line("", "none undisturbed to judge the chain by");
@@ -391,11 +353,7 @@ fn ports(table: &mut Table, report: &RunReport) {
         };
         table.line(name, &format!("{}{state}", one_line(&port.port)));
         name = "";
-        let mut text = format!(
-            "{} received, {} sent",
-            thousands(port.received),
-            thousands(port.sent)
-        );
+        let mut text = format!("{} received, {} sent", thousands(port.received), thousands(port.sent));
         for (count, what) in [
             (port.missed, "missed"),
             (port.no_buffer, "lost for want of buffers"),
@@ -417,9 +375,7 @@ fn ports(table: &mut Table, report: &RunReport) {
             table.line(name, &format!("the link came or went {changes} times"));
         }
         if port.by_queue.len() > 1 {
-            port.by_queue
-                .iter()
-                .for_each(|queue| of_queue(table, queue));
+            port.by_queue.iter().for_each(|queue| of_queue(table, queue));
         }
     }
 }
@@ -488,10 +444,7 @@ fn handed_over(table: &mut Table, report: &RunReport) {
             scaling.whales_beyond_split,
             "a flow was too much for any split of the chain",
         ),
-        (
-            scaling.out_of_cores,
-            "there was more than all cores could do",
-        ),
+        (scaling.out_of_cores, "there was more than all cores could do"),
     ] {
         if count > 0 {
             table.line("", &format!("{} times {what}", thousands(count)));

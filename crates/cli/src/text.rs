@@ -95,12 +95,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1234567, "1,234,567"),
-        ] {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
             assert_eq!(thousands(number), text);
         }
         assert_eq!(fixed(12345.678), "12,345.68");
@@ -109,12 +104,7 @@ mod tests {
 
     #[test]
     fn short_numbers_have_three_digits() {
-        for (number, text) in [
-            (0.0, "0"),
-            (847.0, "847"),
-            (12_345.0, "12.3k"),
-            (1.25e6, "1.25M"),
-        ] {
+        for (number, text) in [(0.0, "0"), (847.0, "847"), (12_345.0, "12.3k"), (1.25e6, "1.25M")] {
             assert_eq!(short(number), text);
         }
     }

@@ -19,8 +19,7 @@ use tailwater_traffic::bursts::{BurstStudy, StudyOptions};
 use tailwater_traffic::convert::{Conversion, Part};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{
-    CaptureReader, LoadOptions, Packet, PacketSource, PcapWriter, ReadOptions, Statistics, Trace,
-    TrafficError,
+    CaptureReader, LoadOptions, Packet, PacketSource, PcapWriter, ReadOptions, Statistics, Trace, TrafficError,
 };
 
 /// A service time in microseconds: 5 or 0.5.
@@ -75,8 +74,7 @@ fn scaled(traffic: Traffic, factor: f64) -> Result<Traffic, CliError> {
     match traffic {
         Traffic::Preset(preset) => Ok(Traffic::Preset(Box::new(preset.scaled(factor)))),
         Traffic::File(_) if factor != 1.0 => Err(CliError::Input(
-            "--flows-scale is for presets; for a capture see tailwater trace convert --copies"
-                .to_owned(),
+            "--flows-scale is for presets; for a capture see tailwater trace convert --copies".to_owned(),
         )),
         file => Ok(file),
     }
@@ -112,10 +110,7 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
 
 /// Makes one capture of several, or more of one.
 pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
-    let (from, to) = (
-        args.from.unwrap_or(Nanos::ZERO),
-        args.to.unwrap_or(Nanos::MAX),
-    );
+    let (from, to) = (args.from.unwrap_or(Nanos::ZERO), args.to.unwrap_or(Nanos::MAX));
     if from >= to {
         let message = format!("--from {from} is not before --to {to}: nothing would be left");
         return Err(CliError::Input(message));
@@ -141,17 +136,10 @@ pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
     };
     let open = || {
         let readers = args.inputs.iter();
-        readers
-            .map(|path| CaptureReader::open(path, &options))
-            .collect()
+        readers.map(|path| CaptureReader::open(path, &options)).collect()
     };
     let mut source = conversion.open(open)?;
-    write(
-        &mut source,
-        1.0,
-        &args.output,
-        "no packet lies in that part",
-    )
+    write(&mut source, 1.0, &args.output, "no packet lies in that part")
 }
 
 /// Whether both are there and are the same.
@@ -174,12 +162,7 @@ pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Writes packets to a file, or to standard output if that is `-`, and says how many there are.
-fn write<S: PacketSource>(
-    source: &mut S,
-    speed: f64,
-    output: &Path,
-    none: &str,
-) -> Result<ExitCode, CliError> {
+fn write<S: PacketSource>(source: &mut S, speed: f64, output: &Path, none: &str) -> Result<ExitCode, CliError> {
     let to_stdout = output.as_os_str() == "-";
     let name = match to_stdout {
         true => "standard output".to_owned(),

@@ -205,8 +205,7 @@ pub fn wait(text: &str) -> Result<Mode, String> {
             .map(|time| Mode::SpinThenSleep(Duration::from_nanos(time.0)))
             .map_err(|error| match split(text) {
                 Some(_) => error,
-                None => "expected sleep, spin, or a time to spin before sleeping, such as 50us"
-                    .to_owned(),
+                None => "expected sleep, spin, or a time to spin before sleeping, such as 50us".to_owned(),
             }),
     }
 }
@@ -303,14 +302,8 @@ mod tests {
 
     #[test]
     fn a_port_alone_is_on_the_loopback_address() {
-        assert_eq!(
-            metrics_address("9090").unwrap().to_string(),
-            "127.0.0.1:9090"
-        );
-        assert_eq!(
-            metrics_address("0.0.0.0:80").unwrap().to_string(),
-            "0.0.0.0:80"
-        );
+        assert_eq!(metrics_address("9090").unwrap().to_string(), "127.0.0.1:9090");
+        assert_eq!(metrics_address("0.0.0.0:80").unwrap().to_string(), "0.0.0.0:80");
         assert_eq!(metrics_address("[::1]:80").unwrap().to_string(), "[::1]:80");
         for wrong in ["", "99999", "localhost", "1.2.3.4", "1.2.3.4:x"] {
             assert!(metrics_address(wrong).is_err(), "{wrong}");

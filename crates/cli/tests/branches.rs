@@ -21,10 +21,7 @@ fn packets_are_counted_by_branch() {
     let folder = Folder::new();
     let packets = mixture(1000);
     let traffic = folder.capture("in.pcap", &packets);
-    let (chain, out) = (
-        folder.spec("chain.yaml", FUNCTIONS, ""),
-        folder.path("out.pcap"),
-    );
+    let (chain, out) = (folder.spec("chain.yaml", FUNCTIONS, ""), folder.path("out.pcap"));
     let report = report(&chain, &traffic, &["--capture-out", name(&out)]);
     assert_identity(&report);
     let reasons = &report["packets"]["reasons"];
@@ -39,10 +36,7 @@ fn packets_are_counted_by_branch() {
     }
     assert_eq!(count(&report, "delivered"), 800);
     // What is left is in the order in which it came, whatever way it went.
-    let left = packets
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| ![0, 2].contains(&(i % 10)));
+    let left = packets.iter().enumerate().filter(|(i, _)| ![0, 2].contains(&(i % 10)));
     let left: Vec<_> = left.map(|(_, (_, frame))| frame.clone()).collect();
     assert!(frames(&out) == left);
 }
@@ -71,12 +65,7 @@ fn profiles_records_and_explanations() {
     };
     let cores = [dedicated, auxiliary].map(|core| core.to_string());
     let folder = Folder::new();
-    let chain = folder.spec_with_slo(
-        "50ms",
-        "chain.yaml",
-        FUNCTIONS,
-        "  flows: {capacity: 4096}\n",
-    );
+    let chain = folder.spec_with_slo("50ms", "chain.yaml", FUNCTIONS, "  flows: {capacity: 4096}\n");
     let traffic = folder.capture("in.pcap", &mixture(2000));
     let profile = folder.path("chain.profile.yaml");
     let output = run(&[
@@ -92,10 +81,7 @@ fn profiles_records_and_explanations() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     // Of four functions, the two in the middle are in a branch.
     let splits = document["splits"].as_array().unwrap();
-    assert!(
-        splits.iter().all(|split| split["last_functions"] == 1),
-        "{splits:?}"
-    );
+    assert!(splits.iter().all(|split| split["last_functions"] == 1), "{splits:?}");
     assert!(profile.exists());
     let file = folder.path("run.decisions");
     let report = report(
@@ -115,14 +101,7 @@ fn profiles_records_and_explanations() {
         ],
     );
     assert_identity(&report);
-    let explained = run(&[
-        &"explain",
-        &file,
-        &"--policy",
-        &"netblaze",
-        &"--output",
-        &"json",
-    ]);
+    let explained = run(&[&"explain", &file, &"--policy", &"netblaze", &"--output", &"json"]);
     assert!(explained.status.success(), "{}", text(&explained.stderr));
     let explained: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
     if explained["lost"] == 0 {
@@ -133,11 +112,7 @@ fn profiles_records_and_explanations() {
 #[test]
 fn what_does_not_go_with_branches_is_refused() {
     let folder = Folder::new();
-    let kept = folder.spec(
-        "kept.yaml",
-        FUNCTIONS,
-        "  state: {redis: {socket: none.sock}}\n",
-    );
+    let kept = folder.spec("kept.yaml", FUNCTIONS, "  state: {redis: {socket: none.sock}}\n");
     assert_refused(&run(&[&"run", &kept]), "spec.state: expected no classifier");
     let uncached = FUNCTIONS.replace("classifier: {rules", "classifier: {cache: none, rules");
     let uncached = folder.spec("uncached.yaml", &uncached, "");

@@ -51,11 +51,7 @@ fn a_core_that_is_not_needed_is_let_go() {
     let report = report(&folder.acl_nat(), &traffic, &more);
     assert_sums(&report);
     assert_eq!(count(&report, "offered"), 10_000);
-    assert!(
-        !report["packets"]["reasons"]
-            .to_string()
-            .contains("bucket-not-held")
-    );
+    assert!(!report["packets"]["reasons"].to_string().contains("bucket-not-held"));
     assert!(report["scaling"].is_null());
     let server = &report["server"];
     assert_eq!(server["buckets_moved"], 256, "{server}");
@@ -67,14 +63,7 @@ fn a_core_that_is_not_needed_is_let_go() {
     assert_eq!(used["avg"], used["dedicated_avg"]);
 
     // The record tells the same, whoever is asked again.
-    let explained = run(&[
-        &"explain",
-        &file,
-        &"--policy",
-        &"rss++",
-        &"--output",
-        &"json",
-    ]);
+    let explained = run(&[&"explain", &file, &"--policy", &"rss++", &"--output", &"json"]);
     assert!(explained.status.success(), "{}", text(&explained.stderr));
     let document: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
     let recorded = &document["server"];
@@ -134,13 +123,7 @@ fn policies_with_a_server_mapper_run() {
         .unwrap();
     let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(
-        table.contains("cores               2 dedicated, "),
-        "{table}"
-    );
+    assert!(table.contains("cores               2 dedicated, "), "{table}");
     assert!(table.contains(" of them in use\nmoved "), "{table}");
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 90),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 90), "{table}");
 }

@@ -43,11 +43,7 @@ fn made_up(folder: &Folder, file: &str, here: bool, rate: u32) -> PathBuf {
          [8, {rate}, 5, 3]]\n      latency:\n        throughput: [1700, 10, 3]\n        percentile: 99\n        \
          points: [[10, 5.5, 1, 3], [100, 900, 50, 5]]\n        objectiveMicroseconds: 50000\n        \
          objectivePercentile: 99\n",
-        machine.processor,
-        machine.megahertz,
-        machine.cache_kibibytes,
-        machine.cache_ways,
-        machine.private_kibibytes
+        machine.processor, machine.megahertz, machine.cache_kibibytes, machine.cache_ways, machine.private_kibibytes
     );
     folder.write(file, text)
 }
@@ -95,14 +91,7 @@ fn curves_are_written_printed_drawn_and_merged() {
     assert!(html.contains("id=\"latency\"") && html.contains("test (in.pcap, contents "));
 
     // Other traffic is another profile of the same file.
-    let output = profile(&[
-        "latency",
-        name(&chain),
-        "--flows",
-        "10",
-        "--run-time",
-        "20ms",
-    ]);
+    let output = profile(&["latency", name(&chain), "--flows", "10", "--run-time", "20ms"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("10 flows, frames of 60 bytes, seed 1"));
     assert!(text(&output.stdout).contains("\n  accounting "));
@@ -137,10 +126,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     assert_eq!(cache.points.last().unwrap().at, cache.most_units);
     let stdout = text(&output.stdout);
     assert!(stdout.contains("that can be had (pirate)"), "{stdout}");
-    assert!(
-        stdout.contains("by pirate: --cache-by asks for it"),
-        "{stdout}"
-    );
+    assert!(stdout.contains("by pirate: --cache-by asks for it"), "{stdout}");
 }
 
 #[test]
@@ -156,14 +142,8 @@ fn what_is_documented_is_what_is_printed() {
     let output = profile(&["curves", name(&file)]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let curves = text(&output.stdout);
-    assert!(
-        curves.contains("throughput: [[2048, 1000], [16384, 1500]]"),
-        "{curves}"
-    );
-    assert!(
-        curves.contains("latency: [[0.1, 5.500], [1, 900.000]]"),
-        "{curves}"
-    );
+    assert!(curves.contains("throughput: [[2048, 1000], [16384, 1500]]"), "{curves}");
+    assert!(curves.contains("latency: [[0.1, 5.500], [1, 900.000]]"), "{curves}");
     // What is printed is what `place` reads.
     let machine = Machine::of(default_core()).label();
     let indented: String = curves.lines().map(|line| format!("  {line}\n")).collect();
@@ -206,8 +186,7 @@ fn differences_have_an_exit_code_and_words() {
     let (fast, slow) = (with_costs("d.yaml", 20), with_costs("e.yaml", 25));
     let output = profile(&["diff", name(&fast), name(&slow)]);
     assert_eq!(output.status.code(), Some(1));
-    let expected =
-        "test (made up): function nat: 20.0 ns ± 0.5 a packet, then 25.0 ns ± 0.5 (+25 %)\n";
+    let expected = "test (made up): function nat: 20.0 ns ± 0.5 a packet, then 25.0 ns ± 0.5 (+25 %)\n";
     assert_eq!(text(&output.stdout), expected);
     // Shares by ways are not shares by lines.
     let by_ways = std::fs::read_to_string(&is).unwrap();
@@ -215,7 +194,8 @@ fn differences_have_an_exit_code_and_words() {
     let by_ways = folder.write("c.yaml", by_ways);
     let output = profile(&["diff", name(&is), name(&by_ways)]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = "test (made up): measured in another way (cache by pirate, then by resctrl): curves cannot be compared\n";
+    let expected =
+        "test (made up): measured in another way (cache by pirate, then by resctrl): curves cannot be compared\n";
     assert_eq!(text(&output.stdout), expected);
 }
 
@@ -235,10 +215,7 @@ fn wrong_input_is_refused() {
             &[part, chain, "--run-time", "1ms"],
             "expected a duration from 20ms to 10s",
         );
-        check(
-            &[part, chain, "--traffic", "backbon"],
-            "did you mean \"backbone\"?",
-        );
+        check(&[part, chain, "--traffic", "backbon"], "did you mean \"backbone\"?");
         check(&[part, chain, "--flows", "0"], "--flows");
         check(&[part, chain, "--frame", "100"], "--flows");
         check(&[part, chain, "--core", "99999"], "is not available");
@@ -250,14 +227,7 @@ fn wrong_input_is_refused() {
     }
     let pirate = ["cache", chain, "--core", &core, "--pirate-core", &core];
     check(&pirate, "--pirate-core: expected another core that shares");
-    let both = [
-        "cache",
-        chain,
-        "--cache-by",
-        "resctrl",
-        "--pirate-core",
-        "0",
-    ];
+    let both = ["cache", chain, "--cache-by", "resctrl", "--pirate-core", "0"];
     check(&both, "--pirate-core: expected --cache-by pirate with it");
     check(&["cache", chain, "--cache-by", "cat"], "--cache-by");
     check(&["diff", name(&here), name(&broken)], "broken.yaml");
@@ -265,10 +235,7 @@ fn wrong_input_is_refused() {
         &["diff", name(&here), name(&elsewhere)],
         "measured on different machines",
     );
-    check(
-        &["curves", name(&elsewhere)],
-        "was measured on another machine",
-    );
+    check(&["curves", name(&elsewhere)], "was measured on another machine");
     check(
         &["curves", name(&here), "--machine", "A B"],
         "expected lower-case letters",

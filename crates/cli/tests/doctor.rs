@@ -9,11 +9,7 @@ use std::process::Output;
 
 /// What it says, and its exit code: 0 or 3.
 fn doctor(args: &[&str]) -> (String, bool) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = tailwater().arg("doctor").args(args).output().unwrap();
+    let Output { status, stdout, stderr } = tailwater().arg("doctor").args(args).output().unwrap();
     assert!(stderr.is_empty(), "{}", text(&stderr));
     let realistic = match status.code() {
         Some(0) => true,
@@ -85,10 +81,6 @@ fn wrong_values_are_refused() {
     ] {
         let output = tailwater().arg("doctor").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
-        assert!(
-            text(&output.stderr).contains(expected),
-            "{}",
-            text(&output.stderr)
-        );
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }

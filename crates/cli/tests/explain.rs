@@ -107,18 +107,12 @@ fn record(folder: &Folder) -> PathBuf {
     let mut plan = Plan::default();
     let busy = Helper {
         recruited: true,
-        load: Load {
-            flows: 1,
-            packets: 100,
-        },
+        load: Load { flows: 1, packets: 100 },
         ..Helper::default()
     };
     // Twice as much as a core can do in an epoch.
     let over = Helper {
-        load: Load {
-            flows: 2,
-            packets: 200,
-        },
+        load: Load { flows: 2, packets: 200 },
         ..busy
     };
     let idle = Helper::default();
@@ -134,10 +128,7 @@ fn record(folder: &Folder) -> PathBuf {
     ] {
         let queued: Vec<QueuedFlow> = queue
             .into_iter()
-            .map(|packets| QueuedFlow {
-                packets,
-                bound: false,
-            })
+            .map(|packets| QueuedFlow { packets, bound: false })
             .collect();
         let now = Nanos::from_micros(at);
         let view = View {
@@ -172,10 +163,7 @@ fn the_worst_episodes_are_told() {
     assert_eq!(summary["episodes"], 2);
     assert_eq!(summary["episodes_late"], 1);
     assert_eq!(summary["longest_wait_us"], 220.0);
-    assert_eq!(
-        (&summary["relieved"], &summary["most_held"]),
-        (&1.into(), &3.into())
-    );
+    assert_eq!((&summary["relieved"], &summary["most_held"]), (&1.into(), &3.into()));
     let episodes = document["episodes"].as_array().unwrap();
     assert_eq!(episodes[0]["kind"], "minnows");
     assert_eq!(episodes[0]["late"], true);
@@ -187,10 +175,7 @@ fn the_worst_episodes_are_told() {
     assert_eq!(episodes[1]["length_us"], 310.0);
 
     let table = explained(&file, &[]);
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 90),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 90), "{table}");
     for expected in [
         "160.00 us, in epochs of 80.00 us",
         "2 with more to do",
@@ -222,10 +207,7 @@ fn another_policy_is_shown_the_same_queues() {
     let file = record(&folder);
     let replay = &json(&file, &["--policy", "netblaze"])["replay"];
     assert_eq!(replay["policy"], "netblaze");
-    assert_eq!(
-        (&replay["same"], &replay["different"]),
-        (&8.into(), &0.into())
-    );
+    assert_eq!((&replay["same"], &replay["different"]), (&8.into(), &0.into()));
 
     let more = ["--policy", "netblaze-core-static-safe"];
     let replay = &json(&file, &more)["replay"];
@@ -233,14 +215,8 @@ fn another_policy_is_shown_the_same_queues() {
     assert_eq!(count("same") + count("different"), 8);
     assert!(count("different") > 0);
     let table = explained(&file, &more);
-    assert!(
-        table.contains("with netblaze-core-static-safe\n"),
-        "{table}"
-    );
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 90),
-        "{table}"
-    );
+    assert!(table.contains("with netblaze-core-static-safe\n"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 90), "{table}");
 
     refused(
         &explain(&file, &["--policy", "static"]),
@@ -255,10 +231,7 @@ fn another_policy_is_shown_the_same_buckets() {
     let file = record(&folder);
     let document = json(&file, &[]);
     let server = &document["server"];
-    assert_eq!(
-        (&server["decisions"], &server["moves"]),
-        (&3.into(), &1.into())
-    );
+    assert_eq!((&server["decisions"], &server["moves"]), (&3.into(), &1.into()));
     let moved = server["buckets_moved"].as_u64().unwrap();
     assert!(moved > 0);
     assert_eq!(server["list"][0]["at_us"], 2e6);
@@ -285,13 +258,7 @@ fn every_field_and_flag_is_documented_and_what_is_documented_is_there() {
     let document = json(&file, &["--policy", "netblaze-core-static-safe"]);
     assert_eq!(fields(&document, &[]), documented(page, "## JSON"));
 
-    let help = text(
-        &tailwater()
-            .args(["help", "explain"])
-            .output()
-            .unwrap()
-            .stdout,
-    );
+    let help = text(&tailwater().args(["help", "explain"]).output().unwrap().stdout);
     for flag in ["--late", "--policy", "--output"] {
         assert!(help.contains(flag), "{help}");
         assert!(page.contains(&format!("| `{flag} ")), "{flag}");
@@ -303,10 +270,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let folder = Folder::new();
     refused(&explain(&folder.path("none"), &[]), "none: cannot be read");
     let chain = folder.forward();
-    refused(
-        &explain(&chain, &[]),
-        "byte 0: expected a record of decisions",
-    );
+    refused(&explain(&chain, &[]), "byte 0: expected a record of decisions");
     let file = record(&folder);
     let bytes = std::fs::read(&file).unwrap();
     let mut newer = bytes.clone();
@@ -317,10 +281,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
         "byte 20: expected a record of version 3, found version 9",
     );
     let mut wrong = bytes.clone();
-    let at = bytes
-        .windows(8)
-        .position(|word| word == b"frontier")
-        .unwrap();
+    let at = bytes.windows(8).position(|word| word == b"frontier").unwrap();
     wrong[at] = b'F';
     let wrong = folder.write("wrong", wrong);
     refused(&explain(&wrong, &[]), "the profile in it");
@@ -368,22 +329,11 @@ fn a_run_is_recorded() {
         .collect();
     let traffic = folder.capture("bursts.pcap", &packets);
     let file = folder.path("run.decisions");
-    let helped = [
-        "--cores",
-        &cores[0],
-        "--auxiliary",
-        &cores[1],
-        "--record",
-        name(&file),
-    ];
+    let helped = ["--cores", &cores[0], "--auxiliary", &cores[1], "--record", name(&file)];
     let report = report(
         &chain,
         &traffic,
-        &[
-            &helped[..],
-            &["--policy", "netblaze", "--profile", name(&profile)],
-        ]
-        .concat(),
+        &[&helped[..], &["--policy", "netblaze", "--profile", name(&profile)]].concat(),
     );
     let document = json(&file, &["--policy", "netblaze"]);
     let (decided, lost) = (&report["scaling"]["decisions"], &document["lost"]);

@@ -15,11 +15,7 @@ fn examples() -> PathBuf {
 
 /// Runs a program, which must work, and gives what it printed.
 fn works(command: &mut Command) -> String {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().unwrap();
+    let Output { status, stdout, stderr } = command.output().unwrap();
     let said = format!("{command:?}:\n{}\n{}", text(&stdout), text(&stderr));
     assert!(status.success(), "{said}");
     text(&stdout)
@@ -59,12 +55,7 @@ fn the_example_in_c() {
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include");
     let build = |target: &str| {
         let header = format!("TAILWATER={}", headers.canonicalize().unwrap().display());
-        works(
-            Command::new("make")
-                .arg("-C")
-                .arg(&place)
-                .args([target, &header]),
-        )
+        works(Command::new("make").arg("-C").arg(&place).args([target, &header]))
     };
     assert!(build("test").contains("all tests passed"));
     build("rate_limit.so");
@@ -111,12 +102,7 @@ fn the_example_in_rust() {
         let frame = tailwater_net::builder::FrameBuilder::new(&key);
         frame.payload(&message).to_vec().unwrap()
     };
-    let names = [
-        "ads.example.com",
-        "example.org",
-        "x.tracker.test",
-        "example.com",
-    ];
+    let names = ["ads.example.com", "example.org", "x.tracker.test", "example.com"];
     let packets: Vec<_> = (0..400u64)
         .map(|i| {
             let number = (i % 4) as usize;
@@ -184,10 +170,7 @@ fn skeletons_build_and_pass_and_run() {
             .unwrap();
         assert_eq!(refused.status.code(), Some(2), "{name}");
         let told = text(&refused.stderr);
-        assert!(
-            told.starts_with("error: expected a name of lower-case"),
-            "{told}"
-        );
+        assert!(told.starts_with("error: expected a name of lower-case"), "{told}");
     }
 }
 
@@ -281,12 +264,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
     let source = folder.write("huge.c", HUGE);
     let huge = folder.path("huge.so");
     let mut compile = Command::new("cc");
-    works(
-        compile
-            .args(["-fPIC", "-shared", "-o"])
-            .arg(&huge)
-            .arg(source),
-    );
+    works(compile.args(["-fPIC", "-shared", "-o"]).arg(&huge).arg(source));
     let place = folder.path("rate-limit");
     copy(&examples().join("functions/rate-limit"), &place);
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/include");
@@ -298,8 +276,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
             .args(["rate_limit.so", &header]),
     );
     let rules = |name: &str, ports: &[u16]| {
-        let rule =
-            |port: &u16| format!("@0.0.0.0/0\t0.0.0.0/0\t0 : 65535\t{port} : {port}\t0x06/0xFF\n");
+        let rule = |port: &u16| format!("@0.0.0.0/0\t0.0.0.0/0\t0 : 65535\t{port} : {port}\t0x06/0xFF\n");
         folder.write(name, ports.iter().map(rule).collect::<String>())
     };
     rules("all.rules", &[25]);
@@ -326,9 +303,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
     };
     let first = wait_for("fork\n");
     if !first.contains("no fork") {
-        eprintln!(
-            "not shown: this kernel copies as much memory as one likes (vm.overcommit_memory)"
-        );
+        eprintln!("not shown: this kernel copies as much memory as one likes (vm.overcommit_memory)");
     }
     // Replaced until it is seen: the run may not have begun when it is replaced for the first time.
     let (replacing, done) = std::sync::mpsc::channel::<()>();
@@ -337,9 +312,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
         scope.spawn(move || {
             let mut more = vec![25, 26];
             let timeout = std::sync::mpsc::RecvTimeoutError::Timeout;
-            while done.recv_timeout(std::time::Duration::from_secs(2)) == Err(timeout)
-                && more.len() < 60
-            {
+            while done.recv_timeout(std::time::Duration::from_secs(2)) == Err(timeout) && more.len() < 60 {
                 let new = rules("new.rules", &more);
                 std::fs::rename(new, folder.path("all.rules")).unwrap();
                 more.push(26 + more.len() as u16);
@@ -349,9 +322,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
         assert!(!told.contains("cannot be tried out"), "{told}");
         drop(replacing);
     });
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).unwrap();

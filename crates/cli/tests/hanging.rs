@@ -61,10 +61,7 @@ fn ends(folder: &Folder, name: &str, functions: &str, more: &[&str]) {
     let told = std::fs::read_to_string(told).unwrap();
     assert_eq!(status.code(), Some(1), "{name}: {told}");
     let expected = "it took nothing for 5 seconds";
-    assert!(
-        told.contains(expected) && told.contains(file),
-        "{name}: {told}"
-    );
+    assert!(told.contains(expected) && told.contains(file), "{name}: {told}");
     let report = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
     assert_identity(&report);
     assert!(count(&report, "offered") > 0, "{name}");
@@ -107,14 +104,7 @@ fn a_record_that_hangs_does_not_hold_up_the_end() {
     let folder = Folder::new();
     folder.capture("in.pcap", &mixture(2000));
     let (dedicated, auxiliary) = (second.to_string(), first.to_string());
-    let more = [
-        "--cores",
-        &dedicated,
-        "--auxiliary",
-        &auxiliary,
-        "--record",
-        "FILE",
-    ];
+    let more = ["--cores", &dedicated, "--auxiliary", &auxiliary, "--record", "FILE"];
     ends(&folder, "record", "{forward: }", &more);
 }
 

@@ -21,8 +21,7 @@ fn a_run_copies_what_passes() {
         let file = file.display();
         format!("{{name: {name}, mirror: {{to: {{file: {file}}}, buffer: 16MiB{more}}}}}")
     };
-    let plain =
-        format!("{{acl: {{{rules}}}}}, {{forward: {{destinationMac: '02:00:00:00:00:09'}}}}");
+    let plain = format!("{{acl: {{{rules}}}}}, {{forward: {{destinationMac: '02:00:00:00:00:09'}}}}");
     let functions = format!(
         "[{}, {plain}, {}]",
         mirror("before", &before, ""),
@@ -55,10 +54,7 @@ fn a_run_copies_what_passes() {
 fn what_cannot_be_opened_is_refused() {
     let folder = Folder::new();
     for (to, expected) in [
-        (
-            "{interface: tw-no-such-if}",
-            "tw-no-such-if: cannot write copies",
-        ),
+        ("{interface: tw-no-such-if}", "tw-no-such-if: cannot write copies"),
         (
             "{file: /no/such/folder/copies.pcap}",
             "/no/such/folder/copies.pcap: cannot write",

@@ -108,10 +108,7 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["cache"]["method"], "resctrl");
     let because = document["cache"]["because"].as_str().unwrap();
-    assert!(
-        because.contains("20 ways, of which 18 can be had"),
-        "{because}"
-    );
+    assert!(because.contains("20 ways, of which 18 can be had"), "{because}");
     assert_eq!(document["cache"]["points"][0]["occupied_bytes"], 0);
 
     // Groups were made, given the core, resized, and removed.
@@ -126,10 +123,7 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
         let path = format!("{group}{file}");
         commands.iter().filter(|command| **command == path).count()
     };
-    let sizes: Vec<usize> = groups
-        .iter()
-        .map(|group| count(group, "/schemata"))
-        .collect();
+    let sizes: Vec<usize> = groups.iter().map(|group| count(group, "/schemata")).collect();
     for group in &groups {
         // Made and removed, with the core in between.
         assert_eq!((count(group, ""), count(group, "/cpus_list")), (2, 1));
@@ -165,8 +159,7 @@ fn what_was_asked_for_or_found_is_told() {
         return;
     };
     let output = measure(&chain, &["--cache-by", "resctrl"]);
-    let expected =
-        "--cache-by resctrl: resctrl is there, but it does not control ways of L3 caches (CAT)";
+    let expected = "--cache-by resctrl: resctrl is there, but it does not control ways of L3 caches (CAT)";
     assert_refused(&output, expected);
     if sharing(default_core()).is_empty() {
         return println!("skipped: no other core shares the last-level cache");
@@ -228,38 +221,26 @@ fn what_cannot_be_had_is_told_at_once_and_nothing_stays() {
         assert_eq!(mounted.snapshot(), before, "command {at}");
     }
     // The kernel does not take the mask.
-    mounted.faults(|path| {
-        path.ends_with("schemata")
-            .then_some(Fault::Errno(libc::EINVAL))
-    });
+    mounted.faults(|path| path.ends_with("schemata").then_some(Fault::Errno(libc::EINVAL)));
     refused(&mounted, "the kernel refused");
     mounted.no_faults();
     // The core is somebody else's.
     let core = default_core();
     others(&mounted, 0, 0xf, Some(core));
-    refused(
-        &mounted,
-        &format!("core {core} belongs to the group others-0"),
-    );
+    refused(&mounted, &format!("core {core} belongs to the group others-0"));
     drop(mounted);
 
     // All classes are taken: eight, of which one is the default group's.
     let mounted = Mounted::in_place(machine.clone()).unwrap();
     (0..7).for_each(|number| others(&mounted, number, 0xf0000, None));
-    refused(
-        &mounted,
-        "out of classes of service (CLOSIDs): the processor has 8",
-    );
+    refused(&mounted, "out of classes of service (CLOSIDs): the processor has 8");
     drop(mounted);
 
     // Others have left gaps of one way, and a group has two at least.
     let mut wide = machine.clone();
     wide.caches[0].min = 2;
     let mounted = Mounted::in_place(wide).unwrap();
-    for (number, mask) in [0x6, 0x30, 0x180, 0xc00, 0x6000, 0x30000]
-        .iter()
-        .enumerate()
-    {
+    for (number, mask) in [0x6, 0x30, 0x180, 0xc00, 0x6000, 0x30000].iter().enumerate() {
         others(&mounted, number as u32, *mask, None);
     }
     refused(

@@ -55,23 +55,13 @@ mod with_dpdk {
         let more = ["--capture-out", of_trace.to_str().unwrap()];
         report(&chain, &traffic, &more);
         let report = on_ports(&chain, &[&pcap(0, &traffic, &of_port)], &[]);
-        for (name, packets) in [
-            ("offered", 1000),
-            ("delivered", 900),
-            ("dropped_by_nf", 100),
-        ] {
+        for (name, packets) in [("offered", 1000), ("delivered", 900), ("dropped_by_nf", 100)] {
             assert_eq!(count(&report, name), packets, "{report}");
         }
         assert_eq!(report["packets"]["reasons"]["edge/denied"], 100);
         let port = &report["ports"][0];
-        assert_eq!(
-            (&port["received"], &port["sent"]),
-            (&1000.into(), &900.into())
-        );
-        assert_eq!(
-            (&port["driver"], &port["gone"]),
-            (&"net_pcap".into(), &false.into())
-        );
+        assert_eq!((&port["received"], &port["sent"]), (&1000.into(), &900.into()));
+        assert_eq!((&port["driver"], &port["gone"]), (&"net_pcap".into(), &false.into()));
         // To the last byte: the same translations, the same checksums.
         assert!(frames(&of_port) == frames(&of_trace));
     }
@@ -114,10 +104,7 @@ mod with_dpdk {
         assert_eq!(count(&report, "lost"), 0, "{report}");
         // Both cores sent some, and right ones.
         let sent = [&out, &other].map(|path| frames(path));
-        assert!(
-            sent.iter()
-                .all(|sent| !sent.is_empty() && wrong_checksums(sent) == 0)
-        );
+        assert!(sent.iter().all(|sent| !sent.is_empty() && wrong_checksums(sent) == 0));
         assert_eq!(sent[0].len() + sent[1].len(), 900);
     }
 
@@ -129,9 +116,7 @@ mod with_dpdk {
         let ports = format!("  ports: {{entry: \"{entry}\"}}\n");
         let chain = folder.spec("ports.yaml", "[{forward: }]", &ports);
         let mut command = tailwater();
-        command
-            .args(["run", "--output", "json", "--window", "50ms"])
-            .arg(chain);
+        command.args(["run", "--output", "json", "--window", "50ms"]).arg(chain);
         let mut serving = Serving::run(&mut command);
         serving.page_with("tailwater_packets_offered_total 1000");
         serving.signal("-INT");
@@ -148,11 +133,7 @@ mod with_dpdk {
     fn wrong_ports_are_refused() {
         let folder = Folder::new();
         let forward = folder.forward();
-        let matching = folder.spec(
-            "match.yaml",
-            "[{forward: }]",
-            "  match: {protocols: [tcp]}\n",
-        );
+        let matching = folder.spec("match.yaml", "[{forward: }]", "  match: {protocols: [tcp]}\n");
         let refused = |chain, args: &[&str], expected| {
             let output = tailwater().arg("run").arg(chain).args(args).output();
             println!("{args:?}");
@@ -170,10 +151,7 @@ mod with_dpdk {
             ("net_null0,siz=64", "are its arguments right?"),
             ("net_null0,size=0", "port net_null0,size=0: "),
             ("net_pcap0", "DPDK cannot use it"),
-            (
-                "net_pcap0,rx_pcap=/nowhere.pcap",
-                "No such file or directory",
-            ),
+            ("net_pcap0,rx_pcap=/nowhere.pcap", "No such file or directory"),
             ("net_memif0,role=king", "DPDK cannot use it"),
             (
                 "net_memif0,role=server,socket=/nowhere/socket,socket-abstract=no",
@@ -216,10 +194,7 @@ mod with_dpdk {
     fn by_flow(frames: &[Vec<u8>]) -> BTreeMap<String, Vec<&Vec<u8>>> {
         let mut flows = BTreeMap::<_, Vec<_>>::new();
         for frame in frames {
-            flows
-                .entry(format!("{:?}", key(frame)))
-                .or_default()
-                .push(frame);
+            flows.entry(format!("{:?}", key(frame))).or_default().push(frame);
         }
         flows
     }
@@ -317,19 +292,13 @@ mod with_dpdk {
         let table: Vec<u64> = serde_json::from_value(port["reta"].clone()).unwrap();
         assert!(table.len() >= 64, "{port}");
         assert!(table.iter().zip(0..).all(|(queue, i)| *queue == i % 2));
-        assert_eq!(
-            (&port["queues"], &port["send_queues"]),
-            (&2.into(), &2.into())
-        );
+        assert_eq!((&port["queues"], &port["send_queues"]), (&2.into(), &2.into()));
         assert_eq!(port["link"]["up"], true);
         assert_eq!(port["arrival_times"], "software");
         // And every field is documented.
         let document = serde_json::json!({"ports": report["ports"]});
         let page = include_str!("../../../docs/run.md");
-        assert_eq!(
-            fields(&document, &[]),
-            documented(page, "### Ports, as JSON")
-        );
+        assert_eq!(fields(&document, &[]), documented(page, "### Ports, as JSON"));
     }
 
     /// A device whose every poll brings packets leaves no worker waiting for an end.
@@ -394,10 +363,7 @@ mod with_dpdk {
         let report = on_ports(&folder.forward(), &[&port], &[]);
         assert_eq!(count(&report, "offered"), 100);
         assert_eq!(report["packets"]["reasons"]["in-pieces"], 25, "{report}");
-        assert_eq!(
-            (count(&report, "delivered"), count(&report, "lost")),
-            (75, 25)
-        );
+        assert_eq!((count(&report, "delivered"), count(&report, "lost")), (75, 25));
     }
 
     fn two_cores() -> bool {
@@ -411,19 +377,11 @@ mod with_dpdk {
     /// It is not touched: this is seen before DPDK is started.
     #[test]
     fn a_device_that_the_kernel_uses_is_left_alone() {
-        let devices = std::fs::read_dir("/sys/bus/pci/devices")
-            .into_iter()
-            .flatten();
+        let devices = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten();
         let bound = devices.flatten().find_map(|device| {
             let driver = std::fs::read_link(device.path().join("driver")).ok()?;
             let driver = driver.file_name()?.to_str()?.to_owned();
-            let others = [
-                "vfio-pci",
-                "uio_pci_generic",
-                "igb_uio",
-                "mlx4_core",
-                "mlx5_core",
-            ];
+            let others = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx4_core", "mlx5_core"];
             (!others.contains(&driver.as_str())).then_some((device.file_name(), driver))
         });
         let Some((address, driver)) = bound else {
@@ -441,14 +399,7 @@ mod with_dpdk {
     #[test]
     fn buffers_beyond_the_cache_are_told() {
         let folder = Folder::new();
-        let port = [
-            "--port",
-            "net_null0",
-            "--duration",
-            "200ms",
-            "--ring",
-            "16384",
-        ];
+        let port = ["--port", "net_null0", "--duration", "200ms", "--ring", "16384"];
         let output = tailwater()
             .arg("run")
             .arg(folder.forward())
@@ -456,8 +407,8 @@ mod with_dpdk {
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let fits = tailwater_dataplane::ddio::Cache::of_machine()
-            .is_none_or(|cache| cache.share() > 2 * 16_384 * 24 * 64);
+        let fits =
+            tailwater_dataplane::ddio::Cache::of_machine().is_none_or(|cache| cache.share() > 2 * 16_384 * 24 * 64);
         let notice = text(&output.stderr);
         assert!(
             fits || notice.contains("2 queues x 16384 descriptors x 24 lines"),
@@ -465,10 +416,7 @@ mod with_dpdk {
         );
         // A spec that knows the cache better than the machine has the arithmetic shown, whatever comes of it.
         for (ways, expected) in [
-            (
-                10,
-                "notice: packet buffers fit the cache: 2 queues x 512 descriptors",
-            ),
+            (10, "notice: packet buffers fit the cache: 2 queues x 512 descriptors"),
             (1, "notice: packet buffers do not fit the cache"),
         ] {
             let ddio = format!("{{ways: {ways}, cacheWays: 10, cacheSize: 2MiB}}");

@@ -161,11 +161,7 @@ fn a_run_hands_packets_over_and_loses_none_of_them() {
         assert_eq!(count(&report, "offered"), 4000, "{report}");
         assert_eq!(count(&report, "dropped_by_nf"), 0, "{report}");
         let late = &report["packets"]["reasons"]["not-drained"];
-        assert_eq!(
-            count(&report, "lost"),
-            late.as_u64().unwrap_or(0),
-            "{report}"
-        );
+        assert_eq!(count(&report, "lost"), late.as_u64().unwrap_or(0), "{report}");
         let causes = report["late_by_cause"].as_object().unwrap();
         let caused: u64 = causes.values().filter_map(|count| count.as_u64()).sum();
         assert!(caused >= count(&report, "lost"), "{report}");
@@ -220,14 +216,7 @@ fn policies_that_hand_nothing_over_need_no_profile() {
     let folder = Folder::new();
     let [chain, traffic] = chain(&folder);
     for (policy, scaling) in [("static", false), ("netblaze-no-core-mapper", true)] {
-        let more = [
-            "--cores",
-            &dedicated,
-            "--auxiliary",
-            &auxiliary,
-            "--policy",
-            policy,
-        ];
+        let more = ["--cores", &dedicated, "--auxiliary", &auxiliary, "--policy", policy];
         let report = report(&chain, &traffic, &more);
         assert_identity(&report);
         assert_eq!(report["scaling"].is_object(), scaling, "{policy}");
@@ -250,18 +239,9 @@ fn wrong_input_is_refused() {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         refused(&args, expected);
     };
-    check(
-        with(&["--policy", "netblase"]),
-        "did you mean \"netblaze\"?",
-    );
-    check(
-        with(&["--policy", "quux"]),
-        "the policies are: static, netblaze",
-    );
-    check(
-        with(&["--policy", "netblaze"]),
-        "name them with --auxiliary",
-    );
+    check(with(&["--policy", "netblase"]), "did you mean \"netblaze\"?");
+    check(with(&["--policy", "quux"]), "the policies are: static, netblaze");
+    check(with(&["--policy", "netblaze"]), "name them with --auxiliary");
     for more in [&["--profile", "x.yaml"][..], &["--record", "x"]] {
         check(with(more), "--policy static");
     }
@@ -297,10 +277,7 @@ fn wrong_input_is_refused() {
             args
         };
         let saturated = several(&["--policy", "rss++", "--saturate"]);
-        check(
-            saturated,
-            "--saturate: --policy rss++ has nothing to decide",
-        );
+        check(saturated, "--saturate: --policy rss++ has nothing to decide");
         let recorded = several(&["--record", "x"]);
         check(recorded, "--policy static never decides anything");
         let profile = several(&["--policy", "rss++", "--profile", "x"]);
@@ -315,31 +292,20 @@ fn wrong_input_is_refused() {
             (&other, "is for a latency objective of 100ms"),
         ] {
             let mut args = with(&["--cores"]);
-            args.extend([
-                dedicated.clone(),
-                "--auxiliary".to_owned(),
-                auxiliary.clone(),
-            ]);
+            args.extend([dedicated.clone(), "--auxiliary".to_owned(), auxiliary.clone()]);
             args.extend(["--profile".to_owned(), name(file).to_owned()]);
             check(args, expected);
         }
     }
 
     let capacity = |more: &[&str], expected: &str| {
-        let args: Vec<&str> = ["profile", "capacity"]
-            .iter()
-            .chain(more)
-            .copied()
-            .collect();
+        let args: Vec<&str> = ["profile", "capacity"].iter().chain(more).copied().collect();
         refused(&args, expected);
     };
     capacity(&["missing.yaml"], "missing.yaml: cannot be read");
     capacity(&[chain, "--slo", "200"], "the unit is missing");
     capacity(&[chain, "--core", "99999"], "is not available");
-    capacity(
-        &[chain, "--traffic", "backbon"],
-        "did you mean \"backbone\"?",
-    );
+    capacity(&[chain, "--traffic", "backbon"], "did you mean \"backbone\"?");
     capacity(&[chain, "-o", chain], "would overwrite the input");
     capacity(&[chain, "-o", "/nonexistent/x.yaml"], "cannot write");
     assert!(!folder.path("chain.profile.yaml").exists());
@@ -358,14 +324,8 @@ fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 fn every_flag_is_documented_and_every_documented_flag_is_there() {
     for (command, page) in [
         (&["run"][..], include_str!("../../../docs/run.md")),
-        (
-            &["profile", "capacity"],
-            include_str!("../../../docs/profile.md"),
-        ),
-        (
-            &["profile", "all"],
-            include_str!("../../../docs/profiling.md"),
-        ),
+        (&["profile", "capacity"], include_str!("../../../docs/profile.md")),
+        (&["profile", "all"], include_str!("../../../docs/profiling.md")),
     ] {
         let output = tailwater().arg("help").args(command).output().unwrap();
         assert!(output.status.success());
@@ -393,13 +353,7 @@ fn measuring_that_is_interrupted_writes_nothing() {
     let folder = Folder::new();
     let [chain, traffic] = chain(&folder);
     let mut child = tailwater()
-        .args([
-            "profile",
-            "capacity",
-            name(&chain),
-            "--traffic",
-            name(&traffic),
-        ])
+        .args(["profile", "capacity", name(&chain), "--traffic", name(&traffic)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -55,10 +55,7 @@ fn page(folder: &Folder, chain: &Path, traffic: &Path, more: &[&str]) -> String 
     args.extend(more);
     let printed = report(chain, traffic, &args);
     let page = std::fs::read_to_string(&out).unwrap();
-    assert!(
-        embedded(&page) == printed,
-        "what is printed is what is shown"
-    );
+    assert!(embedded(&page) == printed, "what is printed is what is shown");
     assert_identity(&printed);
     assert_series(&printed);
     page
@@ -70,10 +67,7 @@ fn a_run_writes_a_page_of_its_own() {
     let traffic = folder.capture("in.pcap", &mixture(3000));
     let page = page(&folder, &folder.acl_nat(), &traffic, &["--window", "20ms"]);
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    assert_eq!(
-        page.matches("<svg ").count(),
-        page.matches("</svg>").count()
-    );
+    assert_eq!(page.matches("<svg ").count(), page.matches("</svg>").count());
     for part in [
         "id=\"verdict\"",
         "Latency distribution",
@@ -147,10 +141,7 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert!(
-            stderr.starts_with("error: ") && stderr.contains(expected),
-            "{stderr}"
-        );
+        assert!(stderr.starts_with("error: ") && stderr.contains(expected), "{stderr}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(std::fs::read(&traffic).unwrap(), before);

@@ -8,14 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Six runs.
-const SWEEP: [&str; 6] = [
-    "--policy",
-    "tailwater,static",
-    "--seed",
-    "1,2,3",
-    "--output",
-    "json",
-];
+const SWEEP: [&str; 6] = ["--policy", "tailwater,static", "--seed", "1,2,3", "--output", "json"];
 
 fn simulate(rack: &Path, file: &Path) -> Command {
     let mut command = tailwater();
@@ -50,10 +43,7 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
     let folder = Folder::new();
     let (rack, file) = (folder.rack(), folder.path("runs.jsonl"));
     let whole = without_resuming(&rack);
-    let mut child = simulate(&rack, &file)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = simulate(&rack, &file).stdout(Stdio::null()).spawn().unwrap();
     while lines(&file) < 3 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -76,10 +66,7 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
     for left in [before.len() - 1, before.len() - 700] {
         std::fs::write(&file, &before[..left]).unwrap();
         let (printed, said) = done(simulate(&rack, &file));
-        assert!(
-            printed == whole && said.contains("has 5 of 6 runs"),
-            "{said}"
-        );
+        assert!(printed == whole && said.contains("has 5 of 6 runs"), "{said}");
         assert!(std::fs::read(&file).unwrap() == before);
     }
 }

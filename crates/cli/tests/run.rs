@@ -47,11 +47,7 @@ fn forward_changes_nothing() {
     let packets = mixture(200);
     let traffic = folder.capture("in.pcap", &packets);
     let out = folder.path("out.pcap");
-    let report = report(
-        &folder.forward(),
-        &traffic,
-        &["--capture-out", out.to_str().unwrap()],
-    );
+    let report = report(&folder.forward(), &traffic, &["--capture-out", out.to_str().unwrap()]);
     assert_identity(&report);
     assert_eq!(count(&report, "delivered"), 200);
     assert!(report["flows"].is_null());
@@ -105,12 +101,7 @@ fn a_longer_duration_repeats_the_trace_with_other_flows() {
     // A lap of 100 packets is 10 ms.
     let traffic = folder.capture("in.pcap", &mixture(100));
     let out = folder.path("out.pcap");
-    let more = [
-        "--duration",
-        "100ms",
-        "--capture-out",
-        out.to_str().unwrap(),
-    ];
+    let more = ["--duration", "100ms", "--capture-out", out.to_str().unwrap()];
     let report = report(&folder.forward(), &traffic, &more);
     assert_identity(&report);
     assert_eq!(count(&report, "offered"), 1000);
@@ -144,17 +135,9 @@ fn rates_are_scaled_and_made() {
     assert_identity(&faster);
     assert_eq!(count(&faster, "offered"), 1000);
     // Ten milliseconds at 200 kpps.
-    let even = report(
-        &folder.forward(),
-        &traffic,
-        &["--rate", "200kpps", "--duration", "4ms"],
-    );
+    let even = report(&folder.forward(), &traffic, &["--rate", "200kpps", "--duration", "4ms"]);
     assert_eq!(count(&even, "offered"), 800);
-    let saturated = report(
-        &folder.forward(),
-        &traffic,
-        &["--saturate", "--duration", "50ms"],
-    );
+    let saturated = report(&folder.forward(), &traffic, &["--saturate", "--duration", "50ms"]);
     assert_identity(&saturated);
     assert_eq!(count(&saturated, "lost"), 0);
     assert!(count(&saturated, "offered") > 1000);
@@ -234,14 +217,7 @@ fn without_a_terminal_there_is_no_progress() {
     assert_eq!(text(&output.stderr), "");
     let table = text(&output.stdout);
     assert!(table.is_ascii() && !table.contains('\u{1b}'), "{table}");
-    for part in [
-        "chain ",
-        "SLO ",
-        "p99.9",
-        "packets offered",
-        "throughput",
-        "windows",
-    ] {
+    for part in ["chain ", "SLO ", "p99.9", "packets offered", "throughput", "windows"] {
         assert!(table.contains(part), "{part} is not in\n{table}");
     }
 }
@@ -252,14 +228,7 @@ fn notices_are_lines_on_standard_error() {
     let mut packets = mixture(100);
     packets.swap(10, 50);
     let traffic = folder.capture("in.pcap", &packets);
-    let output = run(&[
-        &"run",
-        &folder.forward(),
-        &"--traffic",
-        &traffic,
-        &"--output",
-        &"json",
-    ]);
+    let output = run(&[&"run", &folder.forward(), &"--traffic", &traffic, &"--output", &"json"]);
     let stderr = text(&output.stderr);
     assert!(
         stderr.starts_with("notice: ") && stderr.contains("out of time order"),

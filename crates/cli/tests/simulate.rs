@@ -38,10 +38,7 @@ fn document(rack: &Path, more: &[&str]) -> serde_json::Value {
 fn a_table_has_a_row_for_each_policy_in_order() {
     let folder = Folder::new();
     let table = simulated(&rack(&folder, ""), &[]);
-    assert!(
-        table.starts_with("rack test: 2 servers, 16 cores\n"),
-        "{table}"
-    );
+    assert!(table.starts_with("rack test: 2 servers, 16 cores\n"), "{table}");
     assert!(table.contains("SLO: 99 % within 200us"), "{table}");
     let (_, rows) = table.split_once("\npolicy ").expect("the heading");
     let (rows, oracle) = rows.split_once("\n\n").expect("the oracle's line");
@@ -49,14 +46,8 @@ fn a_table_has_a_row_for_each_policy_in_order() {
     let names: Vec<_> = rows.filter_map(|row| row.split(' ').next()).collect();
     let known: Vec<_> = comparable().collect();
     assert_eq!(names, known);
-    assert!(
-        oracle.starts_with("oracle: on average at least "),
-        "{table}"
-    );
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 125),
-        "{table}"
-    );
+    assert!(oracle.starts_with("oracle: on average at least "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 125), "{table}");
 }
 
 #[test]
@@ -70,10 +61,7 @@ fn the_order_is_that_of_the_list() {
     };
     assert_eq!(names(document(&rack, &[])), ["static", "metron"]);
     let list = ["--policy", "tailwater,dyssect,netblaze"];
-    assert_eq!(
-        names(document(&rack, &list)),
-        ["tailwater", "dyssect", "netblaze"]
-    );
+    assert_eq!(names(document(&rack, &list)), ["tailwater", "dyssect", "netblaze"]);
 }
 
 /// The bound is listed last, is below all policies that keep the objective, and can stand alone.
@@ -204,10 +192,7 @@ fn every_flag_and_field_of_a_rack_is_documented() {
     let page = include_str!("../../../docs/simulate.md");
     let help = run(&[&"simulate", &"--help"]);
     let help = text(&help.stdout);
-    for flag in help
-        .split_whitespace()
-        .filter(|word| word.starts_with("--"))
-    {
+    for flag in help.split_whitespace().filter(|word| word.starts_with("--")) {
         let flag = flag.trim_end_matches([',', '.']);
         if !matches!(flag, "--help") {
             assert!(page.contains(flag), "{flag} is not in docs/simulate.md");
@@ -224,14 +209,8 @@ fn the_same_seed_gives_the_same_bytes() {
     let rack = rack(&folder, "");
     let run = |more: &[&str]| simulated(&rack, &[more, &["--output", "json"]].concat());
     let both = run(&["--policy", "netblaze,tailwater", "--seed", "7"]);
-    assert_eq!(
-        both,
-        run(&["--policy", "netblaze,tailwater", "--seed", "7"])
-    );
-    assert_ne!(
-        both,
-        run(&["--policy", "netblaze,tailwater", "--seed", "8"])
-    );
+    assert_eq!(both, run(&["--policy", "netblaze,tailwater", "--seed", "7"]));
+    assert_ne!(both, run(&["--policy", "netblaze,tailwater", "--seed", "8"]));
     // Alone, a policy does what it does beside others.
     let both: serde_json::Value = serde_json::from_str(&both).unwrap();
     let alone = document(&rack, &["--policy", "tailwater", "--seed", "7"]);
@@ -282,19 +261,13 @@ fn a_sweep_has_all_runs_in_order_on_any_number_of_cores() {
             .args(&more)
             .output()
             .unwrap();
-        assert!(
-            text(&one_core.stdout) == simulated(&rack, &more),
-            "{output}"
-        );
+        assert!(text(&one_core.stdout) == simulated(&rack, &more), "{output}");
     }
     let table = simulated(&rack, &more);
     assert_eq!(table.matches("\nchain first").count(), 2);
     assert_eq!(table.matches("\nchain second").count(), 2);
     assert_eq!(table.matches("\ntailwater  ").count(), 8);
-    assert!(
-        table.contains("flows with seed 3; SLO: 99 % within 300us"),
-        "{table}"
-    );
+    assert!(table.contains("flows with seed 3; SLO: 99 % within 300us"), "{table}");
 }
 
 #[test]
@@ -303,14 +276,7 @@ fn flags_replace_what_the_rack_says() {
     let rack = rack(&folder, "");
     let capture = folder.capture("in.pcap", &mixture(1000));
     let capture = capture.to_str().unwrap();
-    let all = [
-        "--policy",
-        "static",
-        "--traffic",
-        capture,
-        "--duration",
-        "1m",
-    ];
+    let all = ["--policy", "static", "--traffic", capture, "--duration", "1m"];
     let whole = document(&rack, &all);
     let chain = &whole["runs"][0]["chains"][0];
     assert_eq!(chain["packets"]["offered"], 1000);
@@ -346,16 +312,8 @@ fn wrong_input_is_refused_simulation() {
         &["--traffic", capture.to_str().unwrap(), "--policy", "static"],
         "spec.warmUp: expected less time than packets arrive",
     );
-    refused_simulation(
-        &folder.path("missing.yaml"),
-        &[],
-        "missing.yaml: cannot be read",
-    );
-    refused_simulation(
-        &folder.forward(),
-        &[],
-        "kind: expected Rack, found \"Chain\"",
-    );
+    refused_simulation(&folder.path("missing.yaml"), &[], "missing.yaml: cannot be read");
+    refused_simulation(&folder.forward(), &[], "kind: expected Rack, found \"Chain\"");
     let good = rack(&folder, "");
     for (more, expected) in [
         (["--policy", "metro"], "did you mean \"metron\"?"),
@@ -366,10 +324,7 @@ fn wrong_input_is_refused_simulation() {
         (["--duration", "0s"], "--duration"),
         (["--seed", "x"], "expected a whole number from 0 to"),
         (["--seed", "1,2,"], "--seed"),
-        (
-            ["--seed", "1,2,1"],
-            "--seed: expected different ones, found 1 twice",
-        ),
+        (["--seed", "1,2,1"], "--seed: expected different ones, found 1 twice"),
         (
             ["--slo", "1ms,1000us"],
             "--slo: expected different ones, found 1ms twice",
@@ -385,14 +340,9 @@ fn wrong_input_is_refused_simulation() {
     // More chains than a server has cores.
     let text = std::fs::read_to_string(&good).unwrap();
     let text = text.replace("{count: 2, cores: 8}", "{cores: 1}");
-    let second =
-        "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 1}, traffic: {source: as}}\n";
+    let second = "    - {name: b, slo: 1ms, costs: {packetNanoseconds: 1}, traffic: {source: as}}\n";
     let crowded = folder.write("crowded.yaml", text + second);
-    refused_simulation(
-        &crowded,
-        &[],
-        "a core for each on every server; found 2 chains",
-    );
+    refused_simulation(&crowded, &[], "a core for each on every server; found 2 chains");
 }
 
 /// Whether a process catches SIGINT.

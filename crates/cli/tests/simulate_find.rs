@@ -64,10 +64,7 @@ fn the_fewest_servers_are_where_trying_all_finds_a_boundary() {
                 *tried.or_insert_with(|| holds(&rack(&folder, servers as usize), &more))
             };
             let value = of_seed["value"].as_f64().unwrap() as u64;
-            assert!(
-                holds(value) && !holds(value - 1),
-                "{value} with seed {seed}"
-            );
+            assert!(holds(value) && !holds(value - 1), "{value} with seed {seed}");
             let tried = of_seed["tried"].as_array().unwrap();
             let mut outcomes = Vec::new();
             for tried in tried {
@@ -151,14 +148,7 @@ fn what_nothing_holds_says_why() {
 #[test]
 fn every_field_is_documented_and_every_documented_field_is_there() {
     let folder = Folder::new();
-    let more = [
-        "--find",
-        "servers",
-        "--policy",
-        "static,tailwater",
-        "--slo",
-        "2ms,3ms",
-    ];
+    let more = ["--find", "servers", "--policy", "static,tailwater", "--slo", "2ms,3ms"];
     let more = [&more[..], &["--seed", "1,2"]].concat();
     let rack = slow(&folder);
     let found = document(&rack, &more);
@@ -224,12 +214,7 @@ fn an_interrupted_search_tells_what_is_known() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let runs = || {
-        std::fs::read_to_string(&file)
-            .unwrap_or_default()
-            .lines()
-            .count()
-    };
+    let runs = || std::fs::read_to_string(&file).unwrap_or_default().lines().count();
     while runs() < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it ended too early");
         std::thread::sleep(Duration::from_millis(5));
@@ -239,10 +224,7 @@ fn an_interrupted_search_tells_what_is_known() {
     assert!(text(&output.stderr).contains("notice: interrupted"));
     let table = text(&output.stdout);
     assert!(table.contains("1: ?"), "{table}");
-    assert!(
-        table.contains("static, 10s, seed 1: interrupted: 1x "),
-        "{table}"
-    );
+    assert!(table.contains("static, 10s, seed 1: interrupted: 1x "), "{table}");
 }
 
 #[test]
@@ -250,18 +232,12 @@ fn wrong_input_is_refused() {
     let folder = Folder::new();
     let rack = rack(&folder, 1);
     for (more, expected) in [
-        (
-            &["--find", "cores"][..],
-            "invalid value 'cores' for '--find",
-        ),
+        (&["--find", "cores"][..], "invalid value 'cores' for '--find"),
         (
             &["--find", "slo", "--slo", "1ms"],
             "--slo: expected none beside --find slo",
         ),
-        (
-            &["--find", "servers", "--report", "x.html"],
-            "cannot be used with",
-        ),
+        (&["--find", "servers", "--report", "x.html"], "cannot be used with"),
         (
             &["--find", "servers", "--policy", "tailwatr"],
             "did you mean \"tailwater\"?",

@@ -8,11 +8,7 @@ use std::process::Output;
 
 fn simulate(rack: &Path, report: &Path, more: &[&str]) -> Output {
     let mut command = tailwater();
-    command
-        .arg("simulate")
-        .arg(rack)
-        .arg("--report")
-        .arg(report);
+    command.arg("simulate").arg(rack).arg("--report").arg(report);
     command.args(["--policy", "netblaze,static"]).args(more);
     command.output().unwrap()
 }
@@ -26,8 +22,7 @@ fn a_comparison_writes_a_page_of_its_own() {
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     let (_, rest) = page.split_once("id=\"report\">").unwrap();
-    let embedded: serde_json::Value =
-        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+    let embedded: serde_json::Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(embedded == printed, "what is printed is what is shown");
     for part in [
@@ -44,17 +39,10 @@ fn a_comparison_writes_a_page_of_its_own() {
         assert!(page.contains(part), "{part}");
     }
     // Only a policy with a core mapper has a burst to tell of, and only a report asks for it.
-    let burst = |document: &serde_json::Value, run: usize| {
-        document["runs"][run]["chains"][1].get("burst").is_some()
-    };
+    let burst = |document: &serde_json::Value, run: usize| document["runs"][run]["chains"][1].get("burst").is_some();
     assert_eq!([burst(&printed, 0), burst(&printed, 1)], [true, false]);
     let plain = tailwater()
-        .args([
-            "simulate",
-            rack.to_str().unwrap(),
-            "--policy",
-            "netblaze,static",
-        ])
+        .args(["simulate", rack.to_str().unwrap(), "--policy", "netblaze,static"])
         .args(["--output", "json"])
         .output()
         .unwrap();
@@ -102,23 +90,12 @@ fn a_page_that_cannot_be_written_is_refused_at_once() {
         (folder.0.clone(), &[], "cannot write"),
         (rack.clone(), &[], "would overwrite the input"),
         (capture.clone(), &[], "would overwrite the input"),
-        (
-            other.into(),
-            &["--traffic", other],
-            "would overwrite the input",
-        ),
-        (
-            runs.clone(),
-            &["--resume", same],
-            "--report and --resume are both",
-        ),
+        (other.into(), &["--traffic", other], "would overwrite the input"),
+        (runs.clone(), &["--resume", same], "--report and --resume are both"),
     ] {
         let output = simulate(&rack, &out, more);
         assert_refused(&output, expected);
     }
-    assert_eq!(
-        before,
-        [&rack, &capture].map(|path| std::fs::read(path).unwrap())
-    );
+    assert_eq!(before, [&rack, &capture].map(|path| std::fs::read(path).unwrap()));
     assert!(!runs.exists());
 }

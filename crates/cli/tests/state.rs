@@ -20,15 +20,9 @@ const FLOWS: u32 = 40;
 /// A capture of packets that come one a millisecond, of all flows in turn.
 fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
     let frame = |n: u32| {
-        let (host, port) = (
-            Ipv4Addr::new(10, 0, 0, (n % 20) as u8),
-            5000 + (n % FLOWS) as u16,
-        );
+        let (host, port) = (Ipv4Addr::new(10, 0, 0, (n % 20) as u8), 5000 + (n % FLOWS) as u16);
         let key = FlowKey::v4(host, Ipv4Addr::new(192, 0, 2, 1), protocol::UDP, port, 53);
-        (
-            u64::from(n) * 1_000_000,
-            FrameBuilder::new(&key).to_vec().unwrap(),
-        )
+        (u64::from(n) * 1_000_000, FrameBuilder::new(&key).to_vec().unwrap())
     };
     folder.capture(name, &(0..packets).map(frame).collect::<Vec<_>>())
 }
@@ -50,10 +44,7 @@ fn known(server: &RedisServer) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
     let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
     let mut connection = client.get_connection().unwrap();
     let (mut bindings, mut packets) = (BTreeMap::new(), 0);
-    let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-        .arg("tw:*")
-        .query(&mut connection)
-        .unwrap();
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tw:*").query(&mut connection).unwrap();
     for key in keys {
         let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
         let piece = value[16..].to_vec();
@@ -91,10 +82,7 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
     // In mid-traffic, when every flow has been translated and counted.
     let until = Instant::now() + Duration::from_secs(60);
     while known(&server).1 < 500 {
-        assert!(
-            killed.try_wait().unwrap().is_none(),
-            "the run ended by itself"
-        );
+        assert!(killed.try_wait().unwrap().is_none(), "the run ended by itself");
         assert!(Instant::now() < until, "nothing gets into Redis");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -105,11 +93,7 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
     let chain = spec(&folder, &server, &after);
     let short = traffic(&folder, "short.pcap", 400);
     let output = run(&[&"run", &chain, &"--traffic", &short, &"--output", &"json"]);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["packets"]["delivered"], 400, "{report:#}");
     assert_eq!(report["state"]["hits"], FLOWS);
@@ -169,10 +153,7 @@ fn a_run_that_comes_back_writes_nothing_over_its_successor() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["state"]["fenced"], true, "{report:#}");
     // It had thousands of packets to go.
-    assert!(
-        report["state"]["dropped"].as_u64().unwrap() > 1000,
-        "{report:#}"
-    );
+    assert!(report["state"]["dropped"].as_u64().unwrap() > 1000, "{report:#}");
     let failure = report["state"]["last_failure"].as_str().unwrap();
     assert!(failure.contains("taken over"), "{failure}");
 }

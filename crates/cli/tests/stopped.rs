@@ -43,10 +43,7 @@ fn assert_noticed(report: &serde_json::Value) {
 fn a_run_that_is_stopped_goes_on() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(100));
-    let report = stopped(
-        &folder,
-        &["--traffic", traffic.to_str().unwrap(), "--ring", "512"],
-    );
+    let report = stopped(&folder, &["--traffic", traffic.to_str().unwrap(), "--ring", "512"]);
     assert_noticed(&report);
     // Ten thousand a second, of which 2,000 come meanwhile: 512 wait, the others are lost.
     assert_eq!(count(&report, "offered"), 40_000);

@@ -96,25 +96,14 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     );
     let document = serde_json::from_slice(&output.stdout).unwrap();
     let page = include_str!("../../../docs/trace.md");
-    assert_eq!(
-        fields(&document, &["malformed"]),
-        documented(page, "### JSON")
-    );
+    assert_eq!(fields(&document, &["malformed"]), documented(page, "### JSON"));
 }
 
 #[test]
 fn captures_are_cut_merged_and_laid_over_themselves() {
     let folder = Folder::new();
     let capture = folder.path("in.pcap");
-    let made = run(&[
-        &"trace",
-        &"synth",
-        &"bursty",
-        &"--duration",
-        &"20ms",
-        &"-o",
-        &capture,
-    ]);
+    let made = run(&[&"trace", &"synth", &"bursty", &"--duration", &"20ms", &"-o", &capture]);
     assert!(made.status.success(), "{}", text(&made.stderr));
     let whole = frames(&capture).len();
     let convert = |name: &str, inputs: &[&std::path::Path], args: &[&str]| -> usize {
@@ -131,10 +120,7 @@ fn captures_are_cut_merged_and_laid_over_themselves() {
     let halves = [folder.path("second.pcap"), folder.path("first.pcap")];
     assert_eq!(convert("whole.pcap", &[&halves[0], &halves[1]], &[]), whole);
     let bytes = |name: &str| std::fs::read(folder.path(name)).unwrap();
-    assert!(
-        bytes("whole.pcap") == bytes("in.pcap"),
-        "the same file again"
-    );
+    assert!(bytes("whole.pcap") == bytes("in.pcap"), "the same file again");
     let copies = ["--copies", "3", "--shift", "1ms", "--speed", "2"];
     assert_eq!(convert("copies.pcap", &[&capture], &copies), 3 * whole);
     assert_eq!(convert("few.pcap", &[&capture], &["--packets", "7"]), 7);
@@ -176,25 +162,15 @@ fn bursts_are_studied_and_drawn() {
         text(&output.stdout)
     };
     let page = study(&[]);
-    assert!(
-        page.contains("in.pcap\n\npackets                 500\n"),
-        "{page}"
-    );
-    assert!(
-        page.contains("Whales: ") && page.contains("Minnows: "),
-        "{page}"
-    );
+    assert!(page.contains("in.pcap\n\npackets                 500\n"), "{page}");
+    assert!(page.contains("Whales: ") && page.contains("Minnows: "), "{page}");
     let svg = std::fs::read_to_string(&picture).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("whales"));
     let document = serde_json::from_str(&study(&["--output", "json"])).unwrap();
     let page = include_str!("../../../docs/trace.md");
-    assert_eq!(
-        fields(&document, &[]),
-        documented(page, "### JSON of a study")
-    );
+    assert_eq!(fields(&document, &[]), documented(page, "### JSON of a study"));
     // Half as fast: twice as long.
-    let slow: serde_json::Value =
-        serde_json::from_str(&study(&["--output", "json", "--rate-scale", "0.5"])).unwrap();
+    let slow: serde_json::Value = serde_json::from_str(&study(&["--output", "json", "--rate-scale", "0.5"])).unwrap();
     let length = |study: &serde_json::Value| study["duration_ns"].as_u64().unwrap();
     assert!(length(&slow).abs_diff(2 * length(&document)) <= 2);
 }

@@ -43,10 +43,7 @@ fn pcap(records: &[(u32, u32, usize)]) -> Vec<u8> {
 fn traffic() {
     let folder = Folder::new();
     let chain = folder.forward();
-    let same_time: Vec<_> = mixture(10)
-        .into_iter()
-        .map(|(_, frame)| (7, frame))
-        .collect();
+    let same_time: Vec<_> = mixture(10).into_iter().map(|(_, frame)| (7, frame)).collect();
     let far = [
         (0, udp(client(1), 1, SERVER, 2)),
         (4_000_000_000_000_000_000, udp(client(1), 1, SERVER, 2)),
@@ -59,10 +56,7 @@ fn traffic() {
             folder.path("missing.pcap"),
             "is neither a capture file nor a traffic preset",
         ),
-        (
-            "burtsy".into(),
-            "did you mean \"bursty\"?; the presets are: bursty",
-        ),
+        ("burtsy".into(), "did you mean \"bursty\"?; the presets are: bursty"),
         (
             "quux".into(),
             "\"quux\" is neither a capture file nor a traffic preset; the presets",
@@ -79,19 +73,13 @@ fn traffic() {
         ),
         (folder.write("header.pcap", pcap(&[])), "holds no packets"),
         (folder.write("cut.pcap", &pcap(&[])[..10]), "cut.pcap"),
-        (
-            folder.write("short.pcap", pcap(&[(100, 100, 50)])),
-            "holds no packets",
-        ),
+        (folder.write("short.pcap", pcap(&[(100, 100, 50)])), "holds no packets"),
         (
             folder.write("zero.pcap", pcap(&[(60, 60, 60), (0, 60, 0)])),
             "packet 2 is empty",
         ),
         (
-            folder.write(
-                "jumbo.pcap",
-                pcap(&[(60, 60, 60), (65_600, 65_600, 65_600)]),
-            ),
+            folder.write("jumbo.pcap", pcap(&[(60, 60, 60), (65_600, 65_600, 65_600)])),
             "packet 2 is 65600 bytes long",
         ),
         (
@@ -109,10 +97,7 @@ fn traffic() {
         (folder.capture("same-time.pcap", &same_time), "with --rate"),
         (folder.capture("far.pcap", &far), "days at this rate"),
     ] {
-        refused(
-            &["run", name(&chain), "--traffic", name(&traffic)],
-            expected,
-        );
+        refused(&["run", name(&chain), "--traffic", name(&traffic)], expected);
         // What cannot be run cannot be measured either, but for its times.
         if !expected.contains("rate") {
             refused(&["trace", "info", name(&traffic)], expected);
@@ -120,46 +105,19 @@ fn traffic() {
     }
     let dense = folder.capture("dense.pcap", &dense);
     refused(
-        &[
-            "run",
-            name(&chain),
-            "--traffic",
-            name(&dense),
-            "--duration",
-            "1s",
-        ],
+        &["run", name(&chain), "--traffic", name(&dense), "--duration", "1s"],
         "can be paced",
     );
     // The advice in the errors works.
     let skipped = folder.path("zero.pcap");
-    let ran = run(&[
-        &"run",
-        &chain,
-        &"--traffic",
-        &skipped,
-        &"--skip-bad-packets",
-    ]);
+    let ran = run(&[&"run", &chain, &"--traffic", &skipped, &"--skip-bad-packets"]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    assert!(
-        text(&ran.stderr).starts_with("notice: "),
-        "{}",
-        text(&ran.stderr)
-    );
+    assert!(text(&ran.stderr).starts_with("notice: "), "{}", text(&ran.stderr));
     let same_time = folder.path("same-time.pcap");
-    let ran = run(&[
-        &"run",
-        &chain,
-        &"--traffic",
-        &same_time,
-        &"--rate",
-        &"100kpps",
-    ]);
+    let ran = run(&[&"run", &chain, &"--traffic", &same_time, &"--rate", &"100kpps"]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     // A damaged file is used up to the damage.
-    let cut = folder.write(
-        "tail.pcap",
-        pcap(&[(60, 60, 60), (60, 60, 60), (60, 60, 10)]),
-    );
+    let cut = folder.write("tail.pcap", pcap(&[(60, 60, 60), (60, 60, 60), (60, 60, 10)]));
     let ran = run(&[&"run", &chain, &"--traffic", &cut, &"--rate-scale", &"1000"]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert!(
@@ -210,10 +168,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     let before = std::fs::read(&traffic).unwrap();
     let chain = folder.spec("chain.yaml", &format!("[{}]", mirror(3)), "");
     let args = ["run", name(&chain), "--traffic", name(&traffic)];
-    let expected = format!(
-        "mirror: to.file: {} would overwrite the input",
-        traffic.display()
-    );
+    let expected = format!("mirror: to.file: {} would overwrite the input", traffic.display());
     refused(&args, &expected);
     // With one file less there is none of that name.
     let fewer = folder.spec("fewer.yaml", &format!("[{}]", mirror(2)), "");
@@ -244,16 +199,9 @@ fn chains() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(10));
     let bad_functions = folder.spec("functions.yaml", "[{natt: }]", "");
-    let nothing = folder.spec(
-        "nothing.yaml",
-        "[{forward: }]",
-        "  match: {sources: [172.16.0.0/12]}\n",
-    );
+    let nothing = folder.spec("nothing.yaml", "[{forward: }]", "  match: {sources: [172.16.0.0/12]}\n");
     // The records of flows would have been written over the traffic.
-    let overwrites = format!(
-        "[{{accounting: {{export: {{file: {}}}}}}}]",
-        traffic.display()
-    );
+    let overwrites = format!("[{{accounting: {{export: {{file: {}}}}}}}]", traffic.display());
     let overwrites = folder.spec("overwrites.yaml", &overwrites, "");
     let folder_path = folder.path("folder");
     std::fs::create_dir(&folder_path).unwrap();
@@ -274,10 +222,7 @@ fn chains() {
         (traffic.clone(), "in.pcap"),
         (nothing, "none of its 10 packets match spec.match"),
     ] {
-        refused(
-            &["run", name(&chain), "--traffic", name(&traffic)],
-            expected,
-        );
+        refused(&["run", name(&chain), "--traffic", name(&traffic)], expected);
     }
 }
 
@@ -313,26 +258,15 @@ fn flags() {
         ("--memory-limit", "100", "does not fit the memory limit"),
         ("--output", "xml", "possible values: table, json"),
         ("--metrics", "somewhere", "expected a port"),
-        (
-            "--metrics",
-            "192.0.2.1:9090",
-            "cannot listen on 192.0.2.1:9090",
-        ),
+        ("--metrics", "192.0.2.1:9090", "cannot listen on 192.0.2.1:9090"),
         ("--capture-out", "/nowhere/out.pcap", "cannot write"),
         ("--capture-out", name(&folder.0), "cannot write"),
         ("--capture-out", name(&traffic), "would overwrite the input"),
         ("--capture-out", chain, "would overwrite the input"),
-        (
-            "--rate-sacle",
-            "2",
-            "a similar argument exists: '--rate-scale'",
-        ),
+        ("--rate-sacle", "2", "a similar argument exists: '--rate-scale'"),
         ("--saturate", "--rate-scale=2", "cannot be used with"),
     ] {
-        refused(
-            &["run", chain, "--traffic", name(&traffic), flag, value],
-            expected,
-        );
+        refused(&["run", chain, "--traffic", name(&traffic), flag, value], expected);
     }
     refused(&["run"], "<CHAIN.yaml>");
     refused(&["rum"], "a similar subcommand exists: 'run'");
@@ -341,22 +275,13 @@ fn flags() {
         &["trace", "info", name(&traffic), "--duration", "1s"],
         "--duration is for presets",
     );
-    refused(
-        &["trace", "synth", "burtsy", "-o", "x"],
-        "did you mean \"bursty\"",
-    );
-    refused(
-        &["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"],
-        "cannot write",
-    );
+    refused(&["trace", "synth", "burtsy", "-o", "x"], "did you mean \"bursty\"");
+    refused(&["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"], "cannot write");
     // Links are the same file.
     let link = folder.path("link.pcap");
     std::os::unix::fs::symlink(&traffic, &link).unwrap();
     let capture_out = ["--capture-out", name(&link)];
     let args = ["run", chain, "--traffic", name(&traffic)];
-    refused(
-        &[&args[..], &capture_out[..]].concat(),
-        "would overwrite the input",
-    );
+    refused(&[&args[..], &capture_out[..]].concat(), "would overwrite the input");
     assert_eq!(frames(&traffic).len(), 10, "the input is whole");
 }

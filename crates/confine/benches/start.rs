@@ -79,18 +79,12 @@ fn main() {
         ("plain", Box::new(plain)),
         ("no-defence", Box::new(|| confined(&none, None))),
         ("confined", Box::new(|| confined(&full, None))),
-        (
-            "confined-without-filter",
-            Box::new(|| confined(&no_filter, None)),
-        ),
+        ("confined-without-filter", Box::new(|| confined(&no_filter, None))),
         (
             "confined-without-network-namespace",
             Box::new(|| confined(&no_network, None)),
         ),
-        (
-            "confined-without-groups",
-            Box::new(|| confined(&no_groups, None)),
-        ),
+        ("confined-without-groups", Box::new(|| confined(&no_groups, None))),
     ];
     match &runtime {
         Some(runtime) => ways.push(("container", Box::new(|| confined(&full, Some(runtime))))),

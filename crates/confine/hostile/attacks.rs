@@ -74,14 +74,7 @@ fn write_memory(arguments: &[String]) -> Outcome {
 
 /// PID: makes itself the debugger of another process.
 fn trace(arguments: &[String]) -> Outcome {
-    let given = [
-        libc::PTRACE_SEIZE as usize,
-        number(arguments, 0),
-        0,
-        0,
-        0,
-        0,
-    ];
+    let given = [libc::PTRACE_SEIZE as usize, number(arguments, 0), 0, 0, 0, 0];
     call(libc::SYS_ptrace, given)?;
     Ok(String::new())
 }
@@ -99,14 +92,7 @@ fn open(path: &str, flags: i32) -> Result<usize, i32> {
 fn read_file_at(arguments: &[String]) -> Outcome {
     let file = open(&arguments[0], libc::O_RDONLY)?;
     let mut bytes = [0u8; SECRET];
-    let given = [
-        file,
-        bytes.as_mut_ptr() as usize,
-        SECRET,
-        number(arguments, 1),
-        0,
-        0,
-    ];
+    let given = [file, bytes.as_mut_ptr() as usize, SECRET, number(arguments, 1), 0, 0];
     call(libc::SYS_pread64, given)?;
     Ok(loot(&bytes))
 }
@@ -170,10 +156,7 @@ fn allocate(arguments: &[String]) -> Outcome {
     let length = number(arguments, 0);
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    let base = call(
-        libc::SYS_mmap,
-        [0, length, protection, flags, usize::MAX, 0],
-    )?;
+    let base = call(libc::SYS_mmap, [0, length, protection, flags, usize::MAX, 0])?;
     for page in (0..length).step_by(4096) {
         // SAFETY: the kernel has just mapped as many bytes there, for us alone.
         unsafe { ((base + page) as *mut u8).write_volatile(1) };
@@ -184,14 +167,7 @@ fn allocate(arguments: &[String]) -> Outcome {
 /// Real-time priority 50, of its own will: more than it was lent.
 fn priority(_: &[String]) -> Outcome {
     let priority = 50i32;
-    let given = [
-        0,
-        libc::SCHED_FIFO as usize,
-        &raw const priority as usize,
-        0,
-        0,
-        0,
-    ];
+    let given = [0, libc::SCHED_FIFO as usize, &raw const priority as usize, 0, 0, 0];
     call(libc::SYS_sched_setscheduler, given)?;
     Ok(String::new())
 }
@@ -216,10 +192,7 @@ fn kill(arguments: &[String]) -> Outcome {
 }
 
 fn socket(family: i32, kind: i32) -> Result<usize, i32> {
-    call(
-        libc::SYS_socket,
-        [family as usize, kind as usize, 0, 0, 0, 0],
-    )
+    call(libc::SYS_socket, [family as usize, kind as usize, 0, 0, 0, 0])
 }
 
 /// Reads what whoever it is connected to says.
@@ -274,10 +247,7 @@ fn netlink(arguments: &[String]) -> Outcome {
     loop {
         let given = [socket, answer.as_mut_ptr() as usize, answer.len(), 0, 0, 0];
         let length = call(libc::SYS_recvfrom, given)?;
-        if answer[..length]
-            .windows(name.len())
-            .any(|part| part == name)
-        {
+        if answer[..length].windows(name.len()).any(|part| part == name) {
             return Ok(arguments[0].clone());
         }
         if length < 16 || answer[4] == libc::NLMSG_DONE as u8 {
@@ -298,10 +268,7 @@ fn bpf(_: &[String]) -> Outcome {
     // BPF_MAP_CREATE: an array of one entry, keys of 4 bytes, values of 8.
     let attributes: [u32; 16] = [2, 4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let size = size_of_val(&attributes);
-    call(
-        libc::SYS_bpf,
-        [0, attributes.as_ptr() as usize, size, 0, 0, 0],
-    )?;
+    call(libc::SYS_bpf, [0, attributes.as_ptr() as usize, size, 0, 0, 0])?;
     Ok(String::new())
 }
 
@@ -311,14 +278,7 @@ fn perf(_: &[String]) -> Outcome {
     let mut attributes = [0u32; 16];
     attributes[0] = 1;
     attributes[1] = 64;
-    let given = [
-        attributes.as_ptr() as usize,
-        usize::MAX,
-        0,
-        usize::MAX,
-        0,
-        0,
-    ];
+    let given = [attributes.as_ptr() as usize, usize::MAX, 0, usize::MAX, 0, 0];
     call(libc::SYS_perf_event_open, given)?;
     Ok(String::new())
 }
@@ -339,10 +299,7 @@ fn io_uring(_: &[String]) -> Outcome {
 
 /// All capabilities, in a namespace of its own.
 fn user_namespace(_: &[String]) -> Outcome {
-    call(
-        libc::SYS_unshare,
-        [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0, 0],
-    )?;
+    call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0, 0])?;
     Ok(String::new())
 }
 

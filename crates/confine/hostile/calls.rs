@@ -10,9 +10,7 @@ pub(crate) fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize,
     // is told, or addresses of other processes, which the kernel checks.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     match result {
-        ..0 => Err(std::io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO)),
+        ..0 => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
         result => Ok(result as usize),
     }
 }

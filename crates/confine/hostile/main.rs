@@ -78,10 +78,7 @@ fn write(bytes: &[u8]) -> Result<usize, i32> {
 
 fn read_byte() -> Result<usize, i32> {
     let mut byte = 0u8;
-    match call(
-        libc::SYS_read,
-        [agent(), &raw mut byte as usize, 1, 0, 0, 0],
-    ) {
+    match call(libc::SYS_read, [agent(), &raw mut byte as usize, 1, 0, 0, 0]) {
         Ok(0) => Err(libc::EPIPE),
         other => other,
     }

@@ -12,10 +12,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let key: usize = arguments[1].parse().expect("a number");
     let target = vec![b'.'; secret.len()];
     let name = c("secret");
-    let memfd = call(
-        libc::SYS_memfd_create,
-        [name.as_ptr() as usize, 0, 0, 0, 0, 0],
-    );
+    let memfd = call(libc::SYS_memfd_create, [name.as_ptr() as usize, 0, 0, 0, 0, 0]);
     let memfd = memfd.expect("a memfd");
     let written = [memfd, secret.as_ptr() as usize, secret.len(), 0, 0, 0];
     call(libc::SYS_write, written).expect("room in memory");
@@ -24,11 +21,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let shared = call(libc::SYS_shmat, [segment, 0, 0, 0, 0, 0]).expect("room in memory");
     // SAFETY: the kernel has just mapped 4096 bytes there, and the secret is shorter.
     unsafe { std::ptr::copy_nonoverlapping(secret.as_ptr(), shared as *mut u8, secret.len()) };
-    println!(
-        "{} {} {memfd}",
-        secret.as_ptr() as usize,
-        target.as_ptr() as usize
-    );
+    println!("{} {} {memfd}", secret.as_ptr() as usize, target.as_ptr() as usize);
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     // Marked for removal: it goes with this process.
     let remove = [segment, libc::IPC_RMID as usize, 0, 0, 0, 0];

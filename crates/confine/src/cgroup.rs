@@ -129,9 +129,7 @@ impl Group {
         };
         let inside = || {
             let below = hierarchies::below(directory);
-            below
-                .into_iter()
-                .filter(|path| path.join("cpuset.cpus").exists())
+            below.into_iter().filter(|path| path.join("cpuset.cpus").exists())
         };
         // A group in it (a container's) may have no core that this one does not: on version 1 it is first widened,
         // then all of them are narrowed from the inside.
@@ -158,9 +156,7 @@ impl Group {
         let text = |file: &str| fs::read_to_string(directory.join(file)).unwrap_or_default();
         let kills = [text("memory.events"), text("memory.oom_control")];
         let killed = |text: &String| {
-            let mut counts = text
-                .lines()
-                .filter_map(|line| line.strip_prefix("oom_kill "));
+            let mut counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
             counts.any(|count| count.trim() != "0")
         };
         if kills.iter().any(killed) {
@@ -170,10 +166,7 @@ impl Group {
         // full this one ever was. The kernel takes pages in batches of 64, so it may end as far below the limit.
         const BATCH: u64 = 64 * 4096;
         let number = |file: &str| text(file).trim().parse::<u64>().ok();
-        match (
-            number("memory.max_usage_in_bytes"),
-            number("memory.limit_in_bytes"),
-        ) {
+        match (number("memory.max_usage_in_bytes"), number("memory.limit_in_bytes")) {
             (Some(most), Some(limit)) => most + BATCH >= limit,
             _ => false,
         }

@@ -268,8 +268,9 @@ fn change_mounts(mount: &Mount) -> Result<(), (Step, Errno)> {
     let safe = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     match mount {
         Mount::Private => sys::mount(NONE, c"/", NONE, libc::MS_REC | libc::MS_PRIVATE),
-        Mount::ReadOnly { source, target } => sys::mount(source, target, NONE, libc::MS_BIND)
-            .and_then(|()| sys::add_mount_attributes(target, safe)),
+        Mount::ReadOnly { source, target } => {
+            sys::mount(source, target, NONE, libc::MS_BIND).and_then(|()| sys::add_mount_attributes(target, safe))
+        }
         Mount::Processes { target } => {
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
             sys::mount(c"proc", target, c"proc", flags)

@@ -74,15 +74,10 @@ impl ContainerRuntime {
         };
         let devices = root.join("dev");
         if confinement.root.is_some() {
-            fs::create_dir_all(&devices).map_err(|error| Error::File {
-                path: devices,
-                error,
-            })?;
+            fs::create_dir_all(&devices).map_err(|error| Error::File { path: devices, error })?;
         }
         let descriptors = program.descriptors.len() as u32;
-        let filter = confinement
-            .filter
-            .then(|| Filter::function(&program.talks_over()));
+        let filter = confinement.filter.then(|| Filter::function(&program.talks_over()));
         let listener = UnixListener::bind(&socket).map_err(|error| Error::File {
             path: socket.clone(),
             error,

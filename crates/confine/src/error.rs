@@ -26,10 +26,7 @@ pub enum Error {
     #[error("{0}")]
     Settings(&'static str),
     /// The kernel did not make a child.
-    #[error(
-        "no process could be made in its own namespaces: {error}{}",
-        clone_advice(error)
-    )]
+    #[error("no process could be made in its own namespaces: {error}{}", clone_advice(error))]
     Clone {
         /// What the kernel says.
         error: io::Error,
@@ -66,9 +63,7 @@ pub enum Error {
         count: u32,
     },
     /// The core is not there, or not this process's.
-    #[error(
-        "core {core} cannot be had: {error}; cores that may be used are in Cpus_allowed_list of /proc/self/status"
-    )]
+    #[error("core {core} cannot be had: {error}; cores that may be used are in Cpus_allowed_list of /proc/self/status")]
     Core {
         /// Which.
         core: usize,
@@ -121,9 +116,7 @@ fn root_advice(error: &io::Error) -> &'static str {
 fn clone_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => "; it needs root (CAP_SYS_ADMIN), or switch namespaces off",
-        Some(libc::ENOSPC | libc::EUSERS) => {
-            "; there are too many: see sysctl user.max_*_namespaces"
-        }
+        Some(libc::ENOSPC | libc::EUSERS) => "; there are too many: see sysctl user.max_*_namespaces",
         Some(libc::EINVAL) => "; the kernel lacks a namespace, or is older than Linux 5.7",
         Some(libc::EAGAIN) => "; there are too many processes: see ulimit -u and pids.max",
         _ => "",
@@ -155,9 +148,7 @@ impl Step {
             Step::User if refused => "; a user of its own needs root (CAP_SETUID, CAP_SETGID)",
             Step::Capabilities if refused => "; dropping them needs root (CAP_SETPCAP)",
             Step::Limits if refused => "; a limit is above the agent's own: see ulimit -H -a",
-            Step::Mounts | Step::Root | Step::HostName if refused => {
-                "; it needs root (CAP_SYS_ADMIN)"
-            }
+            Step::Mounts | Step::Root | Step::HostName if refused => "; it needs root (CAP_SYS_ADMIN)",
             Step::Mounts if error.raw_os_error() == Some(libc::ENOSYS) => "; it needs Linux 5.12",
             Step::Filter if refused => "; it needs no_new_privs or root",
             Step::Filter if error.raw_os_error() == Some(libc::EBUSY) => {

@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use crate::cgroup::Group;
@@ -198,11 +196,7 @@ impl Keeper {
         let pid = Pid::from_raw(pid);
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
             let shared = Arc::clone(&self.shared);
-            let begun = Started {
-                pid,
-                process,
-                shared,
-            };
+            let begun = Started { pid, process, shared };
             if started.send(Ok(begun)).is_err() {
                 // Nobody waits for it any more.
                 self.shared.stop(Stopped::Agent);
@@ -280,9 +274,7 @@ impl Keeper {
         let listener = add(self.listener.as_ref().map(AsFd::as_fd));
         // A runtime hands over one listener.
         let socket = match (&self.container, &self.listener) {
-            (Some(runtime), None) if self.phase == Phase::Starting => {
-                add(Some(runtime.socket.as_fd()))
-            }
+            (Some(runtime), None) if self.phase == Phase::Starting => add(Some(runtime.socket.as_fd())),
             _ => None,
         };
         let timeout = patience.map(|patience| Timespec {
@@ -395,8 +387,7 @@ impl Keeper {
             // What the runtime still does, and becoming the program, once.
             (None, _) | (_, Phase::Starting) => true,
             (Some(filter), Phase::Program) => {
-                !self.shared.is_sealed()
-                    && filter.allows_loading(notified.call, &notified.arguments)
+                !self.shared.is_sealed() && filter.allows_loading(notified.call, &notified.arguments)
             }
         }
     }

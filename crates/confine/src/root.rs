@@ -37,12 +37,7 @@ pub(crate) struct Skeleton {
 impl Skeleton {
     /// Makes the directory, with places for what will be seen there.
     /// Files that `user`, if the program has one of its own, could not read are copied for it.
-    pub(crate) fn make(
-        directory: &Path,
-        program: &Path,
-        root: &Root,
-        user: Option<u32>,
-    ) -> Result<Skeleton, Error> {
+    pub(crate) fn make(directory: &Path, program: &Path, root: &Root, user: Option<u32>) -> Result<Skeleton, Error> {
         let mut skeleton = Skeleton::begin(directory)?;
         skeleton.show(program, Path::new(PROGRAM))?;
         let libraries = match wants_libraries(program)? {
@@ -134,11 +129,7 @@ impl Skeleton {
         let place = self.place(at)?;
         let made = match source.is_dir() {
             true => fs::create_dir_all(&place),
-            false => File::options()
-                .write(true)
-                .create_new(true)
-                .open(&place)
-                .map(|_| ()),
+            false => File::options().write(true).create_new(true).open(&place).map(|_| ()),
         };
         made.map_err(|error| file(&place, error))?;
         self.seen.push((source.to_owned(), at.to_owned()));
@@ -237,18 +228,14 @@ pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
         .map_err(|_| bad("it is no program: an ELF file for x86-64 was expected".into()))?;
     // Class 64, little-endian; the machine's number.
     if header[..6] != *b"\x7fELF\x02\x01" || header[18..20] != [62, 0] {
-        return Err(bad(
-            "it is no program: an ELF file for x86-64 was expected".into()
-        ));
+        return Err(bad("it is no program: an ELF file for x86-64 was expected".into()));
     }
     let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let mut offset = [0u8; 8];
     offset.copy_from_slice(&header[32..40]);
     let (size, count) = (number(54), number(56));
     if size != 56 {
-        return Err(bad(format!(
-            "its program headers have {size} bytes, not 56"
-        )));
+        return Err(bad(format!("its program headers have {size} bytes, not 56")));
     }
     const INTERPRETER: u32 = 3;
     file.seek(SeekFrom::Start(u64::from_le_bytes(offset)))

@@ -41,11 +41,7 @@ pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
     }
     let give = || match priority {
         0 => sys::schedule(raw, libc::SCHED_OTHER, 0),
-        _ => sys::schedule(
-            raw,
-            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-            priority.into(),
-        ),
+        _ => sys::schedule(raw, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority.into()),
     };
     match give() {
         Ok(()) => Ok(()),

@@ -106,9 +106,7 @@ impl Shared {
         if state.stopped.is_none() {
             let killed = status == Status::Signal(libc::SIGKILL);
             state.stopped = match &group {
-                Some(group) if killed && group.ran_out_of_memory() => {
-                    Some(Stopped::Limit(Limit::Memory))
-                }
+                Some(group) if killed && group.ran_out_of_memory() => Some(Stopped::Limit(Limit::Memory)),
                 _ => Stopped::from_status(status),
             };
         }
@@ -153,10 +151,7 @@ impl Shared {
     }
 
     /// Does something to the program while its number is its own; nothing if it has ended.
-    pub(crate) fn while_there(
-        &self,
-        act: impl FnOnce(Option<&Group>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub(crate) fn while_there(&self, act: impl FnOnce(Option<&Group>) -> Result<(), Error>) -> Result<(), Error> {
         let state = self.lock();
         // A runtime ends after its program.
         let program = state.program.as_ref().or(state.process.as_ref());
@@ -174,10 +169,7 @@ impl Shared {
                 return Some(end);
             }
             state = match deadline {
-                None => self
-                    .ended
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.checked_duration_since(Instant::now())?;
                     let waited = self.ended.wait_timeout(state, left);

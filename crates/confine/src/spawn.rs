@@ -153,12 +153,7 @@ impl Confinement {
             mounts = root_mounts(&skeleton)?;
             path = c_path(Path::new(root::PROGRAM))?;
         }
-        let group = Group::make(
-            Hierarchies::find()?,
-            instance.group(),
-            &self.groups,
-            program.core,
-        )?;
+        let group = Group::make(Hierarchies::find()?, instance.group(), &self.groups, program.core)?;
         let prepared = Prepared::new(program)?;
         let plan = Plan {
             status: prepared.status.1.as_raw_fd(),
@@ -363,12 +358,7 @@ impl Prepared {
         // Those that the child will have, and the way back to us.
         let free = wanted.len() as i32 + 1;
         let above = |descriptor: BorrowedFd| fcntl_dupfd_cloexec(descriptor, free);
-        let (ours, childs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, childs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok(Prepared {
             descriptors: wanted.into_iter().map(above).collect::<Result<_, _>>()?,
             status: (above(ours.as_fd())?, above(childs.as_fd())?),
@@ -379,9 +369,7 @@ impl Prepared {
 fn arguments(path: &Path, rest: &[OsString]) -> Result<Strings, Error> {
     let name = [c_path(path)];
     let rest = rest.iter().map(|argument| c_text(argument, "an argument"));
-    Ok(Strings::new(
-        name.into_iter().chain(rest).collect::<Result<_, _>>()?,
-    ))
+    Ok(Strings::new(name.into_iter().chain(rest).collect::<Result<_, _>>()?))
 }
 
 fn environment(variables: &[(OsString, OsString)]) -> Result<Strings, Error> {
@@ -391,7 +379,5 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Strings, Error> {
         text.push(value);
         c_text(&text, "the environment")
     };
-    Ok(Strings::new(
-        variables.iter().map(text).collect::<Result<_, _>>()?,
-    ))
+    Ok(Strings::new(variables.iter().map(text).collect::<Result<_, _>>()?))
 }

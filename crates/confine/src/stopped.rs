@@ -67,12 +67,7 @@ impl Stopped {
             Status::Signal(libc::SIGSYS) => Some(Stopped::ForeignCall),
             Status::Signal(libc::SIGXFSZ) => Some(Stopped::Limit(Limit::FileSize)),
             Status::Signal(
-                signal @ (libc::SIGSEGV
-                | libc::SIGBUS
-                | libc::SIGILL
-                | libc::SIGFPE
-                | libc::SIGABRT
-                | libc::SIGTRAP),
+                signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT | libc::SIGTRAP),
             ) => Some(Stopped::Crash(signal)),
             _ => None,
         }

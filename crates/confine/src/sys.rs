@@ -72,18 +72,10 @@ pub(crate) unsafe fn clone(flags: u64) -> Result<Side, Errno> {
     };
     let size = size_of::<CloneArguments>();
     // SAFETY: the arguments live until it returns; without a stack, the child goes on with a copy of this one.
-    let pid = unsafe {
-        call(
-            libc::SYS_clone3,
-            [&raw const arguments as usize, size, 0, 0, 0, 0],
-        )?
-    };
+    let pid = unsafe { call(libc::SYS_clone3, [&raw const arguments as usize, size, 0, 0, 0, 0])? };
     Ok(match pid {
         0 => Side::Child,
-        pid => Side::Parent {
-            pid: pid as i32,
-            pidfd,
-        },
+        pid => Side::Parent { pid: pid as i32, pidfd },
     })
 }
 
@@ -96,14 +88,7 @@ pub(crate) unsafe fn execute(
     arguments: *const *const libc::c_char,
     environment: *const *const libc::c_char,
 ) -> Errno {
-    let given = [
-        text(program),
-        arguments as usize,
-        environment as usize,
-        0,
-        0,
-        0,
-    ];
+    let given = [text(program), arguments as usize, environment as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     match unsafe { call(libc::SYS_execve, given) } {
         Ok(_) => 0,
@@ -137,11 +122,7 @@ pub(crate) fn close(descriptor: RawFd) -> Result<(), Errno> {
 
 /// Closes all descriptors from `first` on.
 pub(crate) fn close_from(first: RawFd) -> Result<(), Errno> {
-    plain(
-        libc::SYS_close_range,
-        [fd(first), u32::MAX as usize, 0, 0, 0, 0],
-    )
-    .map(|_| ())
+    plain(libc::SYS_close_range, [fd(first), u32::MAX as usize, 0, 0, 0, 0]).map(|_| ())
 }
 
 pub(crate) fn new_session() -> Result<(), Errno> {
@@ -201,24 +182,12 @@ pub(crate) fn default_signals() {
     let none = 0u64;
     let set = libc::SIG_SETMASK as usize;
     // SAFETY: a set of the kernel's eight bytes, only read.
-    let _ = unsafe {
-        call(
-            libc::SYS_rt_sigprocmask,
-            [set, &raw const none as usize, 0, 8, 0, 0],
-        )
-    };
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, [set, &raw const none as usize, 0, 8, 0, 0]) };
 }
 
 /// Sets the scheduling policy of a thread, 0 for the caller's.
 pub(crate) fn schedule(pid: i32, policy: c_int, priority: c_int) -> Result<(), Errno> {
-    let given = [
-        pid as usize,
-        policy as usize,
-        &raw const priority as usize,
-        0,
-        0,
-        0,
-    ];
+    let given = [pid as usize, policy as usize, &raw const priority as usize, 0, 0, 0];
     // SAFETY: `sched_param` is one number, only read.
     unsafe { call(libc::SYS_sched_setscheduler, given).map(|_| ()) }
 }
@@ -234,12 +203,7 @@ pub(crate) fn change_directory(path: &CStr) -> Result<(), Errno> {
     unsafe { call(libc::SYS_chdir, [text(path), 0, 0, 0, 0, 0]).map(|_| ()) }
 }
 
-pub(crate) fn mount(
-    source: &CStr,
-    target: &CStr,
-    kind: &CStr,
-    flags: c_ulong,
-) -> Result<(), Errno> {
+pub(crate) fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: c_ulong) -> Result<(), Errno> {
     let given = [text(source), text(target), text(kind), flags as usize, 0, 0];
     // SAFETY: three strings, and no data.
     unsafe { call(libc::SYS_mount, given).map(|_| ()) }
@@ -277,14 +241,7 @@ pub(crate) fn filter(instructions: &[libc::sock_filter]) -> Result<RawFd, Errno>
         len: instructions.len() as u16,
         filter: instructions.as_ptr().cast_mut(),
     };
-    let given = [
-        SET_FILTER,
-        NEW_LISTENER,
-        &raw const program as usize,
-        0,
-        0,
-        0,
-    ];
+    let given = [SET_FILTER, NEW_LISTENER, &raw const program as usize, 0, 0, 0];
     // SAFETY: as many instructions as are told; the kernel copies them.
     unsafe { call(libc::SYS_seccomp, given).map(|fd| fd as RawFd) }
 }
@@ -331,14 +288,7 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], descriptor: Option<RawFd>) -> Re
 
 /// Waits for bytes from a connected socket; how many came, 0 if the other end is closed.
 pub(crate) fn receive(socket: RawFd, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let given = [
-        fd(socket),
-        bytes.as_mut_ptr() as usize,
-        bytes.len(),
-        0,
-        0,
-        0,
-    ];
+    let given = [fd(socket), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: a buffer that may be written, and its length.
     unsafe { call(libc::SYS_recvfrom, given) }
 }

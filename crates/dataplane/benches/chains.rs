@@ -46,8 +46,7 @@ impl Row {
         };
         let spec = cases::spec(chain, flows);
         let rss = spec.rss();
-        let mut builder =
-            ChainBuilder::new(&spec, &rss, 1).unwrap_or_else(|error| panic!("{error}"));
+        let mut builder = ChainBuilder::new(&spec, &rss, 1).unwrap_or_else(|error| panic!("{error}"));
         let trace = cases::trace(chain, size, flows, packets);
         let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone());
         Row {
@@ -91,12 +90,7 @@ fn throughput(rows: &mut [Row], runs: usize) {
 
 fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
     let table = table_of(chain).map(|table| table.name);
-    print_runs(
-        format!("chain/{chain}/64B/1k/{what}"),
-        unit,
-        vec![value],
-        table,
-    );
+    print_runs(format!("chain/{chain}/64B/1k/{what}"), unit, vec![value], table);
 }
 
 /// One pass over that many packets of 1,000 flows.
@@ -115,9 +109,7 @@ fn counts(chain: &str) {
         print_count(chain, "allocations", "allocations/packet", allocations);
     }
     match per_packet(|packets| cases::instructions(&[chain, &packets.to_string()])) {
-        Some(instructions) => {
-            print_count(chain, "instructions", "instructions/packet", instructions)
-        }
+        Some(instructions) => print_count(chain, "instructions", "instructions/packet", instructions),
         None => eprintln!("{chain}: no instruction count: valgrind is not installed or failed"),
     }
 }
@@ -129,10 +121,7 @@ fn main() {
             panic!("--one-pass takes a chain and a number of packets");
         };
         let packets = packets.parse();
-        one_pass(
-            chain,
-            packets.unwrap_or_else(|_| panic!("packets: {}", one[1])),
-        );
+        one_pass(chain, packets.unwrap_or_else(|_| panic!("packets: {}", one[1])));
         return library::clean();
     }
     if let Err(error) = pin_to(default_core()) {

@@ -119,12 +119,10 @@ struct Rig {
 impl Rig {
     fn new(case: &'static str, size: &str, flows: u32, core: usize) -> Rig {
         let (clock, chain) = (Clock::start(), versions::chain(case));
-        let texts = versions::versions(case, flows)
-            .map(|functions| cases::spec_text(chain, &functions, flows));
+        let texts = versions::versions(case, flows).map(|functions| cases::spec_text(chain, &functions, flows));
         let file = files::write(&format!("changes-{case}.yaml"), &texts[0]);
         let spec = ChainSpec::read(&file).unwrap_or_else(|error| panic!("{case}: {error}"));
-        let mut builder = ChainBuilder::new(&spec, &spec.rss(), 1)
-            .unwrap_or_else(|error| panic!("{case}: {error}"));
+        let mut builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap_or_else(|error| panic!("{case}: {error}"));
         let reconfigure = Reconfigure::of(std::iter::once(&builder));
         let nic = |trace: Trace, duration| {
             let config = TraceNicConfig {
@@ -189,8 +187,7 @@ impl Rig {
                     }
                     exchange.over.load(Ordering::Relaxed)
                 };
-                let (window, _) =
-                    cases::run(&mut chain, (queue, pool), BATCH, start, (&clock, &stop));
+                let (window, _) = cases::run(&mut chain, (queue, pool), BATCH, start, (&clock, &stop));
                 exchange.over.store(true, Ordering::Relaxed);
                 (window, chain)
             });
@@ -248,10 +245,7 @@ impl Rig {
         let new = put.news.iter();
         let new = new.filter(|line| line.contains("in force (version"));
         assert_eq!(new.count(), 1, "{name}: {:?}", put.news);
-        wait(|| {
-            exchange.seen.load(Ordering::Acquire) == self.changes
-                || exchange.over.load(Ordering::Relaxed)
-        });
+        wait(|| exchange.seen.load(Ordering::Acquire) == self.changes || exchange.over.load(Ordering::Relaxed));
         let at = Nanos(exchange.at.load(Ordering::Relaxed));
         Change {
             ready: ready - begun,
@@ -307,17 +301,11 @@ fn measure(case: &'static str, (size, flows): (&str, u32), runs: usize, core: us
     print("ready", "ms", ready.collect());
     let taken = changes().map(|change| change.taken.0 as f64 / 1e3);
     print("taken", "us", taken.collect());
-    let number = pairs
-        .iter()
-        .map(|[_, changing]| changing.changes.len() as f64);
+    let number = pairs.iter().map(|[_, changing]| changing.changes.len() as f64);
     print("changes", "changes", number.collect());
     let lost = || pairs.iter().map(|[_, changing]| changing.lost());
     print("lost", "packets", lost().map(|lost| lost as f64).collect());
-    for (period, when) in pairs
-        .iter()
-        .flatten()
-        .zip(["quiet", "changing"].into_iter().cycle())
-    {
+    for (period, when) in pairs.iter().flatten().zip(["quiet", "changing"].into_iter().cycle()) {
         let window = &period.window;
         if period.lost() > 0 {
             eprintln!(
@@ -341,37 +329,22 @@ fn table(file: &str) {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut figures: BTreeMap<String, f64> = BTreeMap::new();
     let mut rows: Vec<String> = Vec::new();
-    for line in text
-        .lines()
-        .filter(|line| line.starts_with("{\"name\":\"changes/"))
-    {
-        let figure: serde_json::Value =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{file}: {error}"));
+    for line in text.lines().filter(|line| line.starts_with("{\"name\":\"changes/")) {
+        let figure: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{file}: {error}"));
         let name = figure["name"].as_str().unwrap_or_default();
         let parts: Vec<&str> = name.splitn(5, '/').collect();
         let row = parts[..4.min(parts.len())].join("/");
         if rows.last() != Some(&row) {
             rows.push(row);
         }
-        figures.insert(
-            name.to_owned(),
-            figure["value"].as_f64().unwrap_or_default(),
-        );
+        figures.insert(name.to_owned(), figure["value"].as_f64().unwrap_or_default());
     }
-    println!(
-        "| change | p50, µs | p99, µs | p99.9, µs | max, µs | p99 more, µs | ready, ms | taken, µs | lost |"
-    );
+    println!("| change | p50, µs | p99, µs | p99.9, µs | max, µs | p99 more, µs | ready, ms | taken, µs | lost |");
     println!("|---|---|---|---|---|---|---|---|---|");
     for row in &rows {
         let of = |what: &str| figures.get(&format!("{row}/{what}")).copied();
         let of = |what: &str| of(what).map_or("–".to_owned(), |value| value.to_string());
-        let both = |what: &str| {
-            format!(
-                "{} / {}",
-                of(&format!("quiet/{what}")),
-                of(&format!("changing/{what}"))
-            )
-        };
+        let both = |what: &str| format!("{} / {}", of(&format!("quiet/{what}")), of(&format!("changing/{what}")));
         let name = row.split('/').nth(1).unwrap_or_default();
         println!(
             "| `{name}` | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -388,10 +361,7 @@ fn table(file: &str) {
 }
 
 fn main() -> ExitCode {
-    let plain: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| a != "--bench")
-        .collect();
+    let plain: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     if let ["table", file] = &plain.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         table(file);
         return ExitCode::SUCCESS;

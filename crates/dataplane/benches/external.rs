@@ -141,10 +141,7 @@ fn added_time(size: &str, bytes: u16) {
 
 /// Sets the firewall's namespace up, or takes it away. Whether that worked.
 fn firewall(what: &str) -> bool {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../examples/external/firewall.sh"
-    );
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/external/firewall.sh");
     let status = Command::new(script).arg(what).status();
     status.is_ok_and(|status| status.success())
 }

@@ -93,14 +93,7 @@ impl Row {
         };
         let rss = cases::spec(chain, flows).rss();
         let nic = |trace: Trace| {
-            let nic = TraceNic::new(
-                trace,
-                rss.clone(),
-                1,
-                &round_robin(1),
-                config.clone(),
-                clock.clone(),
-            );
+            let nic = TraceNic::new(trace, rss.clone(), 1, &round_robin(1), config.clone(), clock.clone());
             nic.unwrap_or_else(|error| panic!("{error}"))
         };
         // Whole rounds, and more than fits a cache.
@@ -131,8 +124,7 @@ impl Row {
 
     fn run(&self) -> Run {
         let spec = cases::spec(self.chain, self.flows);
-        let mut builder =
-            ChainBuilder::new(&spec, &spec.rss(), 1).unwrap_or_else(|error| panic!("{error}"));
+        let mut builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap_or_else(|error| panic!("{error}"));
         let flow_bytes = builder.flow_memory_bytes() as f64 / f64::from(spec.flows.capacity);
         let mut chain = Some(builder.instance(|_| true));
         let first = self.opening.as_ref().unwrap_or(&self.nic);
@@ -172,13 +164,8 @@ fn table(file: &str) {
     let mut figures: BTreeMap<[String; 4], f64> = BTreeMap::new();
     let mut functions: Vec<String> = Vec::new();
     for line in text.lines().filter(|line| line.starts_with('{')) {
-        let figure: serde_json::Value =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{file}: {error}"));
-        let parts: Vec<&str> = figure["name"]
-            .as_str()
-            .unwrap_or_default()
-            .split('/')
-            .collect();
+        let figure: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let parts: Vec<&str> = figure["name"].as_str().unwrap_or_default().split('/').collect();
         let ["functions", function, size, flows, what] = parts[..] else {
             continue;
         };
@@ -214,10 +201,7 @@ fn table(file: &str) {
 }
 
 fn main() {
-    let plain: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| a != "--bench")
-        .collect();
+    let plain: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     if let ["table", file] = &plain.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return table(file);
     }
@@ -242,11 +226,7 @@ fn main() {
                 let row = Row::new(function, size, flows);
                 let runs: Vec<Run> = (0..arguments.runs.max(1)).map(|_| row.run()).collect();
                 let rates = || runs.iter().map(|run| run.rate);
-                eprintln!(
-                    "{}: {:.2} Mpps",
-                    row.name,
-                    rates().fold(0.0, f64::max) * 1e3
-                );
+                eprintln!("{}: {:.2} Mpps", row.name, rates().fold(0.0, f64::max) * 1e3);
                 let table = table_of(function).map(|table| table.name);
                 let print = |what: &str, unit, values: Vec<f64>| {
                     print_runs(format!("{}/{what}", row.name), unit, values, table);

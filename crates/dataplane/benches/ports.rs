@@ -73,8 +73,8 @@ impl Case {
             ..TraceNicConfig::default()
         };
         let rss = RssHasher::default();
-        let mut builder = ChainBuilder::new(&cases::spec(chain, flows), &rss, 1)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let mut builder =
+            ChainBuilder::new(&cases::spec(chain, flows), &rss, 1).unwrap_or_else(|error| panic!("{error}"));
         let trace = cases::trace(chain, size, flows, packets);
         let frames = devices::frames(&trace, &rss);
         let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone());
@@ -150,12 +150,7 @@ fn dpdk(frames: &Arc<Frames>, clock: &Clock, other_core: Option<usize>) -> Measu
     }
 }
 
-fn throughput(
-    cases: &mut [Case],
-    (size, flows): (&str, u32),
-    runs: usize,
-    other_core: Option<usize>,
-) {
+fn throughput(cases: &mut [Case], (size, flows): (&str, u32), runs: usize, other_core: Option<usize>) {
     let (clock, rss) = (Clock::start(), RssHasher::default());
     let packets = cases::trace_packets("forward", flows);
     let frames = devices::frames(&cases::trace("forward", size, flows, packets), &rss);
@@ -247,8 +242,7 @@ fn counts(kind: Kind, chain: &'static str) {
         // What a device adds is the same for all.
         return;
     }
-    let instructions =
-        per_packet(|packets| cases::instructions(&[kind.name(), chain, &packets.to_string()]));
+    let instructions = per_packet(|packets| cases::instructions(&[kind.name(), chain, &packets.to_string()]));
     print("instructions", instructions);
 }
 
@@ -262,11 +256,7 @@ fn main() {
         let chain = cases::CHAINS.iter().find(|known| *known == chain);
         let chain = chain.unwrap_or_else(|| panic!("no chain {}", one[1]));
         let packets = packets.parse();
-        one_pass(
-            kind,
-            chain,
-            packets.unwrap_or_else(|_| panic!("packets: {}", one[2])),
-        );
+        one_pass(kind, chain, packets.unwrap_or_else(|_| panic!("packets: {}", one[2])));
         return library::clean();
     }
     let core = default_core();
@@ -278,12 +268,7 @@ fn main() {
         for &flows in &arguments.flows {
             let case = |chain| {
                 let packets = cases::trace_packets(chain, flows);
-                Case::new(
-                    chain,
-                    (size, flows),
-                    packets,
-                    Until::Duration(duration(chain)),
-                )
+                Case::new(chain, (size, flows), packets, Until::Duration(duration(chain)))
             };
             let mut cases: Vec<Case> = arguments.chains().map(case).collect();
             throughput(&mut cases, (size, flows), arguments.runs, other_core);

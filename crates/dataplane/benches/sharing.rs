@@ -125,10 +125,7 @@ fn trace(factor: f64) -> Trace {
     Trace::load(&mut *source, &options).expect("traffic fits")
 }
 
-fn run_chain(
-    (core, trace, pacing): (usize, Trace, Pacing),
-    scaling: Option<ScalingConfig>,
-) -> (Span, RunReport) {
+fn run_chain((core, trace, pacing): (usize, Trace, Pacing), scaling: Option<ScalingConfig>) -> (Span, RunReport) {
     let config = RunConfig {
         cores: vec![core],
         nic: TraceNicConfig {
@@ -145,15 +142,9 @@ fn run_chain(
         isolation: None,
     };
     let mut first = Instant::now();
-    let report = run(
-        &spec(),
-        trace,
-        &config,
-        &AtomicBool::new(false),
-        |progress| {
-            first = Instant::now() - Duration::from_nanos(progress.elapsed.0);
-        },
-    );
+    let report = run(&spec(), trace, &config, &AtomicBool::new(false), |progress| {
+        first = Instant::now() - Duration::from_nanos(progress.elapsed.0);
+    });
     (measured(first), report.expect("the run"))
 }
 
@@ -171,9 +162,7 @@ fn wake_ups(core: usize) -> Vec<f64> {
                 match from.pop() {
                     Some(called) => took.push(called.elapsed().as_nanos() as f64 / 1e3),
                     None => {
-                        sleeper.wait(Duration::from_secs(1), || {
-                            !from.is_empty() || from.is_closed()
-                        });
+                        sleeper.wait(Duration::from_secs(1), || !from.is_empty() || from.is_closed());
                     }
                 }
             }
@@ -181,8 +170,7 @@ fn wake_ups(core: usize) -> Vec<f64> {
         });
         for _ in 0..CALLS.0 {
             std::thread::sleep(CALLS.1);
-            to.push(Instant::now())
-                .expect("there is one call at a time");
+            to.push(Instant::now()).expect("there is one call at a time");
             waker.wake();
         }
         drop(to);
@@ -255,10 +243,7 @@ fn main() {
             (measured(first), ())
         });
         figures.add("alone", "work-percent", "%", 100.0);
-        eprintln!(
-            "round {round}: alone {:.1} million units a second",
-            alone / 1e6
-        );
+        eprintln!("round {round}: alone {:.1} million units a second", alone / 1e6);
         for (name, policy, park) in CASES {
             let mapper = policy.mappers(SLO, &profile).expect("an epoch");
             let scaling = ScalingConfig {

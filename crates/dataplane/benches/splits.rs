@@ -93,8 +93,7 @@ fn spec(chain: &str) -> ChainSpec {
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
     let text = std::fs::read_to_string(examples.join(format!("{chain}.yaml")));
     let text = text.unwrap_or_else(|error| panic!("{chain}: {error}"));
-    let mut spec =
-        ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
+    let mut spec = ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
     // The examples drop what their rules do not allow, which could be the only flow.
     spec.functions.iter_mut().for_each(|function| {
         if let tailwater_nf::spec::FunctionConfig::Acl(acl) = &mut function.config {
@@ -115,9 +114,8 @@ fn whale(bytes: u16, rate: f64) -> Trace {
         packets: 1 << 14,
     };
     let source = Uniform::new(config).map_err(|error| error.to_string());
-    let trace = source.and_then(|mut source| {
-        Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string())
-    });
+    let trace = source
+        .and_then(|mut source| Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string()));
     trace.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -145,12 +143,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
         seed: 1,
         scaling: rate.map(|_| ScalingConfig {
             auxiliary: vec![*helper],
-            mapper: Arc::new(move || {
-                Box::new(Fixed {
-                    way,
-                    next: Nanos::ZERO,
-                })
-            }),
+            mapper: Arc::new(move || Box::new(Fixed { way, next: Nanos::ZERO })),
             park: Mode::Sleep,
             buffers: 2048,
         }),

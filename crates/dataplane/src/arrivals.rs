@@ -165,10 +165,7 @@ fn evenly(first: u64, bins: u64, packets: u64) -> impl Iterator<Item = (u64, u64
             true => ((2 * i + 1) as u128 * bins as u128 / (2 * packets) as u128) as u64,
             false => i,
         };
-        (
-            first + bin,
-            packets / dealt + u64::from(i < packets % dealt),
-        )
+        (first + bin, packets / dealt + u64::from(i < packets % dealt))
     })
 }
 
@@ -291,18 +288,12 @@ mod tests {
         let ends = [arrivals[0], arrivals[3]];
         clock.batch(&mut bins, ends, arrivals.into_iter(), 4);
         clock.batch(&mut bins, [arrivals[3]; 2], [].into_iter(), 7);
-        let found: Vec<_> = bins
-            .iter()
-            .map(|(bin, _, packets)| (bin, packets))
-            .collect();
+        let found: Vec<_> = bins.iter().map(|(bin, _, packets)| (bin, packets)).collect();
         assert_eq!(found, [(0, 2), (1, 1), (2, 8)]);
         // A tenth of the time in the first bin.
         let from_to = [900_000, 1_900_000].map(|ns| start + Nanos(ns));
         clock.spread(&mut bins, 10, from_to[0], from_to[1]);
-        assert_eq!(
-            bins.iter().map(|(.., packets)| packets).collect::<Vec<_>>(),
-            [3, 10, 8]
-        );
+        assert_eq!(bins.iter().map(|(.., packets)| packets).collect::<Vec<_>>(), [3, 10, 8]);
     }
 
     proptest! {

@@ -132,13 +132,7 @@ impl Book {
 
     /// Notes a batch that went straight through, if there is room: when its first packet arrived, and when it was
     /// received and sent, in a run that began at `start`.
-    pub(crate) fn note(
-        &mut self,
-        packets: usize,
-        backlog: bool,
-        start: Nanos,
-        [arrival, received, sent]: [Nanos; 3],
-    ) {
+    pub(crate) fn note(&mut self, packets: usize, backlog: bool, start: Nanos, [arrival, received, sent]: [Nanos; 3]) {
         let idle = std::mem::take(&mut self.idle);
         if self.batches.len() < self.batches.capacity() {
             self.batches.push(NotedBatch {
@@ -154,13 +148,7 @@ impl Book {
     }
 
     /// The same of a part of the work, if there were packets.
-    pub(crate) fn note_part(
-        &mut self,
-        part: Part,
-        (packets, backlog): (usize, bool),
-        start: Nanos,
-        times: [Nanos; 3],
-    ) {
+    pub(crate) fn note_part(&mut self, part: Part, (packets, backlog): (usize, bool), start: Nanos, times: [Nanos; 3]) {
         if packets == 0 || self.batches.len() == self.batches.capacity() {
             return;
         }

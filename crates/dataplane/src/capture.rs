@@ -61,10 +61,7 @@ impl CaptureFile {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn create(
-        path: &Path,
-        queues: usize,
-    ) -> Result<(CaptureFile, Vec<CaptureTap>), TrafficError> {
+    pub fn create(path: &Path, queues: usize) -> Result<(CaptureFile, Vec<CaptureTap>), TrafficError> {
         let name = path.display().to_string();
         let error = |source| TrafficError::Write {
             file: name.clone(),
@@ -160,10 +157,7 @@ mod tests {
         let mut seen = [0u64; 2];
         while let Some(packet) = reader.next_packet().unwrap() {
             let queue = usize::from(packet.data[0]);
-            assert_eq!(
-                (packet.timestamp, packet.data.len()),
-                (Nanos(seen[queue]), 1000)
-            );
+            assert_eq!((packet.timestamp, packet.data.len()), (Nanos(seen[queue]), 1000));
             seen[queue] += 1;
         }
         assert_eq!(seen, [3000, 3000]);

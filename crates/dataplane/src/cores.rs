@@ -51,9 +51,7 @@ const MAX_WORKERS: usize = tailwater_net::toeplitz::BUCKETS;
 /// The cores that this process may use, in order.
 pub fn available() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|&core| set.is_set(core))
-        .collect();
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
     if cores.is_empty() { vec![0] } else { cores }
 }
 
@@ -101,9 +99,7 @@ pub fn default_core() -> usize {
 /// # Errors
 /// If it is no list, names a core twice or one that is not available.
 pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
-    let syntax = || CoreError::Syntax {
-        found: text.to_owned(),
-    };
+    let syntax = || CoreError::Syntax { found: text.to_owned() };
     let mut available = [available(), isolated()].concat();
     available.sort_unstable();
     available.dedup();
@@ -213,10 +209,7 @@ mod tests {
         assert_eq!(parse_list(&first.to_string()), Ok(vec![first]));
         assert_eq!(parse_list(&format_list(&all)), Ok(all.clone()));
         for wrong in ["", "a", "1-", "-1", "3-2", "0,,1", "0;1"] {
-            assert!(
-                matches!(parse_list(wrong), Err(CoreError::Syntax { .. })),
-                "{wrong}"
-            );
+            assert!(matches!(parse_list(wrong), Err(CoreError::Syntax { .. })), "{wrong}");
         }
         assert_eq!(
             parse_list(&format!("{first},{first}")),

@@ -48,10 +48,7 @@ impl Cache {
     }
 
     fn read(folder: &Path) -> Option<Cache> {
-        let caches = fs::read_dir(folder)
-            .ok()?
-            .flatten()
-            .map(|entry| entry.path());
+        let caches = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
         let text = |cache: &Path, file: &str| {
             let text = fs::read_to_string(cache.join(file)).ok()?;
             Some(text.trim().to_owned())
@@ -214,10 +211,7 @@ mod tests {
             fs::write(cache.join("ways_of_associativity"), "16\n").unwrap();
         }
         let cache = Cache::read(&folder).unwrap();
-        assert_eq!(
-            (cache.bytes, cache.ways, cache.share()),
-            (32 << 20, 16, 4 << 20)
-        );
+        assert_eq!((cache.bytes, cache.ways, cache.share()), (32 << 20, 16, 4 << 20));
         fs::write(folder.join("index3/size"), "much\n").unwrap();
         assert_eq!(Cache::read(&folder), None);
         fs::remove_dir_all(&folder).unwrap();

@@ -313,13 +313,7 @@ fn deal_out(
 impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
     /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
     #[inline]
-    fn ask(
-        &mut self,
-        now: Nanos,
-        pool: &mut BufferPool,
-        batch: &mut Batch,
-        received: &mut Received,
-    ) {
+    fn ask(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch, received: &mut Received) {
         let receivers = self.receivers.len();
         for i in 0..receivers {
             let number = (self.first + i) % receivers;

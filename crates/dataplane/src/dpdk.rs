@@ -8,9 +8,7 @@ use crate::cores::{KeepOff, format_list, node_of};
 use crate::ddio::{Cache, Sizing};
 use crate::device::ticks::ClockView;
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
-use crate::port::{
-    Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin,
-};
+use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin};
 use crate::report::PortReport;
 pub use external::ExternalPorts;
 use std::fs;
@@ -132,11 +130,7 @@ impl DpdkPorts {
     /// # Errors
     /// If a port cannot be used, with what to do about it.
     pub fn find(config: DpdkConfig, clock: Clock) -> Result<DpdkPorts, DpdkError> {
-        let PortsSpec {
-            entry,
-            exit,
-            set_up,
-        } = &config.ports;
+        let PortsSpec { entry, exit, set_up } = &config.ports;
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
         names.iter().try_for_each(|name| Device::check(name))?;
         let pci = names.iter().filter(|name| name.is_pci());
@@ -256,20 +250,14 @@ fn far_cores(
 /// Memory to start DPDK with, before it is known what the devices are: buffers for the longest frames that they
 /// are known to have, and as many again.
 fn memory(config: &DpdkConfig) -> u64 {
-    let PortsSpec {
-        entry,
-        exit,
-        set_up,
-    } = &config.ports;
+    let PortsSpec { entry, exit, set_up } = &config.ports;
     let of_interface = |name: &str| {
         let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
         mtu.trim().parse::<usize>().ok()
     };
     let interfaces = [Some(entry), exit.as_ref()].into_iter().flatten();
     let mtus = interfaces.filter_map(|name| of_interface(name.interface()?));
-    let mtu = mtus
-        .chain(set_up.mtu.map(usize::from))
-        .fold(1500, usize::max);
+    let mtu = mtus.chain(set_up.mtu.map(usize::from)).fold(1500, usize::max);
     2 * Mempool::bytes(MOST_BUFFERS, mtu + BESIDES_MTU)
 }
 
@@ -299,12 +287,7 @@ impl Port for DpdkPorts {
         let frame_bytes = usize::from(mtu) + BESIDES_MTU;
         let (workers, senders) = (need.workers, need.workers + need.helpers);
         // The workers of each direction, and one queue each way that nobody uses, which drivers want.
-        let used = |port: usize| {
-            (
-                both_ways || port == 0,
-                both_ways || port == devices.len() - 1,
-            )
-        };
+        let used = |port: usize| (both_ways || port == 0, both_ways || port == devices.len() - 1);
         let queues_of = |port: usize| {
             let (receives, sends) = used(port);
             let info = devices[port].info();
@@ -313,11 +296,7 @@ impl Port for DpdkPorts {
             [rx, if sends { senders.min(tx) } else { 1 }]
         };
         let queues: Vec<[u16; 2]> = (0..devices.len()).map(queues_of).collect();
-        let count = queues
-            .iter()
-            .flatten()
-            .map(|queues| u64::from(*queues))
-            .sum();
+        let count = queues.iter().flatten().map(|queues| u64::from(*queues)).sum();
         let (ring, line) = self.descriptors(count, frame_bytes);
         let mut lines = Vec::from_iter(line);
         // In descriptors, at workers, on the way between them, and in the caches of threads.
@@ -377,9 +356,7 @@ impl Port for DpdkPorts {
             // What came from the exit port goes out by the entry port.
             Some(exit) if both_ways => {
                 let pairs = exit.into_iter().zip(first);
-                pairs
-                    .map(|(exit, entry)| exit.join(ports[1].port(), entry))
-                    .collect()
+                pairs.map(|(exit, entry)| exit.join(ports[1].port(), entry)).collect()
             }
             Some(exit) => exit,
         };
@@ -387,47 +364,24 @@ impl Port for DpdkPorts {
         let mut received: Vec<_> = received.into_iter().map(Vec::into_iter).collect();
         self.queues = (0..workers)
             .zip(&mut ways)
-            .map(|(_, way)| {
-                (
-                    received.iter_mut().filter_map(Iterator::next).collect(),
-                    way,
-                )
-            })
+            .map(|(_, way)| (received.iter_mut().filter_map(Iterator::next).collect(), way))
             .collect();
         self.senders = ways.collect();
-        let tables = self
-            .ports
-            .iter()
-            .any(|tended| tended.port().info().reta_size > 0);
-        let delay = if tables {
-            NIC_DELAY
-        } else {
-            Nanos::from_micros(50)
-        };
+        let tables = self.ports.iter().any(|tended| tended.port().info().reta_size > 0);
+        let delay = if tables { NIC_DELAY } else { Nanos::from_micros(50) };
         let (reta, clock) = (round_robin(workers), self.clock.clone());
-        let steering = Steering::new(
-            RssHasher::new(&need.rss_key),
-            (workers, BETWEEN),
-            &reta,
-            delay,
-            clock,
-        );
+        let steering = Steering::new(RssHasher::new(&need.rss_key), (workers, BETWEEN), &reta, delay, clock);
         self.steering = Some(steering.map_err(|error| OpenError::Device(error.to_string()))?);
         self.program(&reta);
         if let Ok(notices) = self.notices.get_mut() {
             notices.extend(lines);
         }
-        Ok((0..workers)
-            .map(|_| mempool.part(need.buffers as usize))
-            .collect())
+        Ok((0..workers).map(|_| mempool.part(need.buffers as usize)).collect())
     }
 
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
         let queues = std::mem::take(&mut self.queues);
-        let end = self
-            .config
-            .duration
-            .map_or(Nanos::MAX, |duration| start + duration);
+        let end = self.config.duration.map_or(Nanos::MAX, |duration| start + duration);
         let boxed = |queue: DeviceQueue<Receives, TxQueue>| Box::new(queue) as Box<dyn PortQueue>;
         self.steering.as_ref().map_or_else(Vec::new, |steering| {
             let queues = steering.queues(queues, start, end);

@@ -139,14 +139,7 @@ impl Turn<'_> {
 
     /// Runs `packets` packets, of which those that are left in the batch have been looked up, and sends those that need
     /// not wait. Returns the time after.
-    fn run(
-        &mut self,
-        keeper: &mut Keeper,
-        batch: &mut Batch,
-        packets: usize,
-        held: bool,
-        time: Nanos,
-    ) -> Nanos {
+    fn run(&mut self, keeper: &mut Keeper, batch: &mut Batch, packets: usize, held: bool, time: Nanos) -> Nanos {
         keeper.begin(self.chain, batch);
         self.chain.run(batch, time);
         let wait = keeper.update(self.chain, batch, held, time);
@@ -214,8 +207,7 @@ impl KeptRun {
     /// What one worker needs, and what its thread does.
     pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
         let (_, row_bytes) = self.pieces;
-        let (link, server): (_, Server) =
-            link(entries(&self.spec), row_bytes, Arc::clone(&self.health));
+        let (link, server): (_, Server) = link(entries(&self.spec), row_bytes, Arc::clone(&self.health));
         let shared = Arc::new(Shared::default());
         self.shared.push(Arc::clone(&shared));
         let keeper = Keeper::new(&self.spec, self.pieces, link, self.origin, shared);
@@ -252,12 +244,7 @@ impl KeptRun {
         }
         StateReport {
             store: self.access.address().to_owned(),
-            functions: self
-                .access
-                .functions()
-                .iter()
-                .map(|f| f.user.clone())
-                .collect(),
+            functions: self.access.functions().iter().map(|f| f.user.clone()).collect(),
             reads: counters.reads,
             hits: counters.hits,
             ports_taken: counters.taken,

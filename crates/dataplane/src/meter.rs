@@ -90,12 +90,7 @@ impl Meter {
     /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
     /// What the ring had no room for has the cause `full`, if no gap has.
     #[inline]
-    pub(crate) fn note_arrivals(
-        &mut self,
-        received: Received,
-        [last, now]: [Nanos; 2],
-        full: impl FnOnce() -> Cause,
-    ) {
+    pub(crate) fn note_arrivals(&mut self, received: Received, [last, now]: [Nanos; 2], full: impl FnOnce() -> Cause) {
         let away = now.saturating_sub(last);
         if away > GAP {
             self.note_gap(away, now);
@@ -166,13 +161,7 @@ impl Meter {
     /// Counts a batch of `packets` that the chain had from `received` to `sent`, of which it lost
     /// `lost`, dropped others, and the port did not take `unsent`; what is left was sent.
     #[inline]
-    pub(crate) fn note_sent(
-        &mut self,
-        batch: &Batch,
-        packets: usize,
-        (lost, unsent): (u64, usize),
-        span: [Nanos; 2],
-    ) {
+    pub(crate) fn note_sent(&mut self, batch: &Batch, packets: usize, (lost, unsent): (u64, usize), span: [Nanos; 2]) {
         if unsent > 0 {
             self.note_unsent(unsent);
         }
@@ -200,13 +189,7 @@ impl Meter {
     /// Counts `packets` packets that functions had from the first time to the second, of which `gone` did not
     /// get past them, `lost` of these for want of room.
     #[inline]
-    pub(crate) fn note_processed(
-        &mut self,
-        packets: usize,
-        gone: usize,
-        lost: u64,
-        [received, sent]: [Nanos; 2],
-    ) {
+    pub(crate) fn note_processed(&mut self, packets: usize, gone: usize, lost: u64, [received, sent]: [Nanos; 2]) {
         let took = sent.saturating_sub(received);
         if let Some(gap) = self.pace.gap(packets, took) {
             self.note_gap(gap, sent);
@@ -279,9 +262,7 @@ impl Meter {
     /// How long a packet was kept back for want of its RSS bucket.
     fn kept_back(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
         let kept_back = self.kept_back.as_ref();
-        kept_back.map_or(Nanos::ZERO, |kept_back| {
-            kept_back.of(rss_hash, arrival, sent)
-        })
+        kept_back.map_or(Nanos::ZERO, |kept_back| kept_back.of(rss_hash, arrival, sent))
     }
 
     /// Notes when a packet arrived.
@@ -438,8 +419,7 @@ mod tests {
         };
         let at = |us| [Nanos::from_micros(us); 2];
         let late = |meter: &mut Meter| {
-            [Cause::RingFull, Cause::Waking, Cause::Descheduled]
-                .map(|cause| meter.window().late[cause as usize])
+            [Cause::RingFull, Cause::Waking, Cause::Descheduled].map(|cause| meter.window().late[cause as usize])
         };
         meter.note_arrivals(received, at(1), || Cause::RingFull);
         assert_eq!(late(&mut meter), [3, 0, 0]);
@@ -518,9 +498,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(pace.gap(32, Nanos(3_200)), None);
         }
-        let gaps = (0..100_000)
-            .filter(|_| pace.gap(32, Nanos(81_000)).is_some())
-            .count();
+        let gaps = (0..100_000).filter(|_| pace.gap(32, Nanos(81_000)).is_some()).count();
         assert!(gaps < 200, "{gaps} gaps");
     }
 }

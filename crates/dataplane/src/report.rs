@@ -2,9 +2,7 @@
 
 mod collector;
 
-pub(crate) use collector::{
-    Collector, DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED,
-};
+pub(crate) use collector::{Collector, DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
 use crate::scaling::ScalingCounters;

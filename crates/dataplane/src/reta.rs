@@ -157,10 +157,7 @@ mod tests {
         let clock = Clock::start();
         let history = Arc::new(RetaHistory::new(round_robin(2), Nanos::from_millis(2)));
         let mut view = RetaView::new(Arc::clone(&history));
-        assert_eq!(
-            (view.queue_of(0, Nanos(0)), view.queue_of(1, Nanos(5))),
-            (0, 1)
-        );
+        assert_eq!((view.queue_of(0, Nanos(0)), view.queue_of(1, Nanos(5))), (0, 1));
         let before = clock.now();
         let effective = history.update([1; _], &clock).unwrap();
         assert!(effective >= before + Nanos::from_millis(2));

@@ -104,12 +104,7 @@ pub fn run_attached(
 }
 
 /// The trace NIC of a run.
-fn trace_nic(
-    spec: &ChainSpec,
-    trace: Trace,
-    config: &RunConfig,
-    clock: &Clock,
-) -> Result<TraceNic, RetaError> {
+fn trace_nic(spec: &ChainSpec, trace: Trace, config: &RunConfig, clock: &Clock) -> Result<TraceNic, RetaError> {
     let queues = config.cores.len() as u16;
     let nic_config = TraceNicConfig {
         // What is handed over is copied by who processes it.

@@ -209,11 +209,7 @@ impl WindowReceiver {
     ///
     /// # Errors
     /// When all workers have finished and every window has been received.
-    pub fn receive(
-        &self,
-        timeout: std::time::Duration,
-        take: impl FnOnce(&Window),
-    ) -> Result<Option<()>, Finished> {
+    pub fn receive(&self, timeout: std::time::Duration, take: impl FnOnce(&Window)) -> Result<Option<()>, Finished> {
         use std::sync::mpsc::RecvTimeoutError;
         match self.full.recv_timeout(timeout) {
             Ok(mut window) => {
@@ -251,10 +247,7 @@ mod tests {
         }
         sender.finish();
         let mut all = Window::default();
-        while receiver
-            .receive(Duration::ZERO, |window| all.merge(window))
-            .is_ok()
-        {}
+        while receiver.receive(Duration::ZERO, |window| all.merge(window)).is_ok() {}
         assert_eq!((all.offered, all.latency.total()), (100, 100));
     }
 }

@@ -68,9 +68,7 @@ impl Step {
 /// Adds counts of reasons to others.
 pub(crate) fn add_reasons(mine: &mut Vec<u64>, theirs: &[u64]) {
     mine.resize(mine.len().max(theirs.len()), 0);
-    mine.iter_mut()
-        .zip(theirs)
-        .for_each(|(mine, theirs)| *mine += theirs);
+    mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
 }
 
 impl Timeline {
@@ -128,12 +126,7 @@ impl Timeline {
     }
 
     /// The report of a run that lasted so long, on so many cores.
-    pub(crate) fn report(
-        &self,
-        reasons: &[Reason],
-        lasted: Nanos,
-        workers: usize,
-    ) -> TimelineReport {
+    pub(crate) fn report(&self, reasons: &[Reason], lasted: Nanos, workers: usize) -> TimelineReport {
         let length = Nanos(self.window.0.saturating_mul(self.windows_per_step));
         let steps = self.steps.iter().zip(0u64..).map(|(step, place)| {
             let start = Nanos(length.0.saturating_mul(place));
@@ -178,11 +171,7 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
         (crate::report::WORKER_DIED, lost, step.lost_with_worker),
         (crate::report::NOT_SENT, lost, step.lost_unsent),
         (crate::report::IN_PIECES, lost, step.lost_in_pieces),
-        (
-            crate::report::DAMAGED,
-            Outcome::Dropped,
-            step.dropped_damaged,
-        ),
+        (crate::report::DAMAGED, Outcome::Dropped, step.dropped_damaged),
     ];
     let nic = nic.into_iter().filter(|(_, of, _)| *of == outcome);
     let nic = nic.map(|(name, _, count)| (name, count));

@@ -107,9 +107,10 @@ impl TraceNic {
 
     /// The queues, in order. The first packet arrives at `start` on the clock.
     pub fn queues(&self, start: Nanos) -> Vec<TraceQueue> {
-        let end = self.config.duration.map_or(Nanos::MAX, |duration| {
-            Nanos(start.0.saturating_add(duration.0))
-        });
+        let end = self
+            .config
+            .duration
+            .map_or(Nanos::MAX, |duration| Nanos(start.0.saturating_add(duration.0)));
         (0..self.queues)
             .map(|queue| TraceQueue {
                 image: Arc::clone(&self.image),
@@ -169,9 +170,7 @@ impl Port for TraceNic {
 
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>> {
         let queues = TraceNic::queues(self, start).into_iter();
-        queues
-            .map(|queue| Box::new(queue) as Box<dyn PortQueue>)
-            .collect()
+        queues.map(|queue| Box::new(queue) as Box<dyn PortQueue>).collect()
     }
 
     fn sender(&mut self) -> Box<dyn PortSender> {
@@ -463,11 +462,7 @@ impl PortQueue for TraceQueue {
         }
         // A packet is copied into a fresh buffer, as a NIC does by DMA.
         batch.fill(pool, ring.len(), |room| {
-            let Arrived {
-                arrival,
-                index,
-                lap,
-            } = ring.pop();
+            let Arrived { arrival, index, lap } = ring.pop();
             if lap != taking.number {
                 *taking = Lap::new(image, lap, Nanos::ZERO);
             }

@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn files_are_read_once_they_stay_as_they_are() {
         let folder = std::env::temp_dir();
-        let [path, other] = ["watch", "watch-other"]
-            .map(|name| folder.join(format!("tailwater-{name}-{}", std::process::id())));
+        let [path, other] =
+            ["watch", "watch-other"].map(|name| folder.join(format!("tailwater-{name}-{}", std::process::id())));
         fs::write(&path, "first").unwrap();
         let count = Arc::new(AtomicUsize::new(0));
         let mut watch = Watch::new(Counted(path.clone(), Arc::clone(&count)), None);
@@ -204,10 +204,7 @@ mod tests {
         assert_eq!(watch.look(false), [""; 0]);
         fs::write(&path, "wrong!, longer").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(
-            watch.look(false),
-            ["what was in force stays, since:", "wrong"]
-        );
+        assert_eq!(watch.look(false), ["what was in force stays, since:", "wrong"]);
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(true).len(), 2);
         assert_eq!(count.load(Ordering::Relaxed), 3);

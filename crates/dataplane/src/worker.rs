@@ -118,11 +118,7 @@ impl Worker {
 
     /// Keeps flow state outside, too.
     pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
-        let most = if self.sized {
-            MAX_BATCH
-        } else {
-            self.config.batch
-        };
+        let most = if self.sized { MAX_BATCH } else { self.config.batch };
         let kept = Kept::new(keeper, &self.pool, most);
         self.kept = Some(Box::new(match &self.buckets {
             Some(_) => kept.of_moving_buckets(),
@@ -170,11 +166,7 @@ impl Worker {
     }
 
     /// As [`run`](Worker::run). Should it die, `failed` is set, and what it has is counted as lost.
-    pub(crate) fn run_among_others(
-        mut self,
-        stop: impl Fn() -> bool,
-        failed: &AtomicBool,
-    ) -> Finished {
+    pub(crate) fn run_among_others(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
         let died = survive(|| self.work(stop)).err();
         if died.is_some() {
             failed.store(true, Ordering::Relaxed);
@@ -361,18 +353,12 @@ impl Worker {
     /// Whether no packet is in the system but those in the port's ring.
     fn is_quiet(&self) -> bool {
         let kept = self.kept.as_ref();
-        kept.is_none_or(|kept| kept.is_quiet())
-            && self
-                .dispatch
-                .as_ref()
-                .is_none_or(|dispatch| dispatch.is_quiet())
+        kept.is_none_or(|kept| kept.is_quiet()) && self.dispatch.as_ref().is_none_or(|dispatch| dispatch.is_quiet())
     }
 
     /// Whether no RSS bucket that is on its way needs this worker.
     fn may_end(&self) -> bool {
-        self.buckets
-            .as_ref()
-            .is_none_or(|buckets| buckets.may_end())
+        self.buckets.as_ref().is_none_or(|buckets| buckets.may_end())
     }
 
     /// Counts what is still in the ring, kept back, in the own queue or with helpers as lost.
@@ -454,8 +440,7 @@ impl Worker {
                     let unsent = self.queue.transmit(&mut self.batch);
                     let sent = self.clock.now();
                     let lost = (since(&self.chain, &mut self.lost), unsent);
-                    self.meter
-                        .note_sent(&self.batch, packets - gone, lost, [time, sent]);
+                    self.meter.note_sent(&self.batch, packets - gone, lost, [time, sent]);
                 }
                 self.batch.release(&mut self.pool);
                 looked_up += packets;
@@ -503,8 +488,7 @@ impl Worker {
                 let unsent = self.queue.transmit(&mut self.batch);
                 time = self.clock.now();
                 let lost = (since(&self.chain, &mut self.lost), unsent);
-                self.meter
-                    .note_sent(&self.batch, packets, lost, [began, time]);
+                self.meter.note_sent(&self.batch, packets, lost, [began, time]);
                 if let Some(book) = &mut self.book {
                     let part = Part::Processed;
                     book.note_part(part, (packets, more), start, [arrival, began, time]);
@@ -561,8 +545,7 @@ impl Worker {
             let began = std::mem::replace(&mut time, self.clock.now());
             dispatch.flush(time);
             let lost = since(&self.chain, &mut self.lost);
-            self.meter
-                .note_processed(packets, gone, lost, [began, time]);
+            self.meter.note_processed(packets, gone, lost, [began, time]);
             if let Some(buckets) = &mut self.buckets {
                 buckets.note_batch(time.saturating_sub(began));
             }
@@ -586,8 +569,7 @@ impl Worker {
         let unsent = self.queue.transmit(&mut self.batch);
         let sent = self.clock.now();
         let lost = (since(&self.chain, &mut self.lost), unsent);
-        self.meter
-            .note_sent(&self.batch, packets, lost, [received, sent]);
+        self.meter.note_sent(&self.batch, packets, lost, [received, sent]);
         if let Some(buckets) = &mut self.buckets {
             buckets.note_batch(sent.saturating_sub(received));
         }
@@ -611,11 +593,7 @@ pub(crate) fn since(chain: &Chain, before: &mut u64) -> u64 {
 
 /// Why the ring is full, if its worker was at work: packets that are kept back have all buffers, or helpers
 /// most, so that little can be received; or more came than the worker can do.
-fn cause_of_full(
-    pool: &BufferPool,
-    dispatch: Option<&Dispatch>,
-    buckets: &Option<Box<Buckets>>,
-) -> Cause {
+fn cause_of_full(pool: &BufferPool, dispatch: Option<&Dispatch>, buckets: &Option<Box<Buckets>>) -> Cause {
     let handed = dispatch.map_or(0, Dispatch::handed) as usize;
     if buckets.as_deref().is_some_and(Buckets::no_buffer) {
         Cause::Migration

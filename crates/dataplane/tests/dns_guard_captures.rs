@@ -16,8 +16,7 @@ use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 /// Limits as an operator might set them.
-const LIMITS: &str =
-    "limits: {responses: 5, nodata: 5, referrals: 5, nxdomains: 5, errors: 5, all: 50}";
+const LIMITS: &str = "limits: {responses: 5, nodata: 5, referrals: 5, nxdomains: 5, errors: 5, all: 50}";
 
 fn test_data() -> Option<PathBuf> {
     let folder = std::env::var_os("TAILWATER_TEST_DATA").map(PathBuf::from);
@@ -59,9 +58,7 @@ fn counts(config: &str, capture: &Path) -> BTreeMap<String, u64> {
     );
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
     let rss = RssHasher::default();
-    let mut chain = ChainBuilder::new(&spec, &rss, 1)
-        .unwrap()
-        .instance(|_| true);
+    let mut chain = ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true);
     let mut pool = BufferPool::new(1, 1 << 16).unwrap();
     let mut batch = Batch::new(&pool, 1);
     let (mut sent, mut first) = (0, None);
@@ -152,10 +149,7 @@ fn a_reflected_flood_is_dropped() {
     assert!(sum(&strict, &["unsolicited"]) >= responses - 4);
     let strict = counts("mode: strict, fragments: drop", &capture);
     assert_eq!(sum(&strict, &["fragment"]), later);
-    assert_eq!(
-        strict["sent"],
-        packets - sum(&strict, &["unsolicited", "fragment"])
-    );
+    assert_eq!(strict["sent"], packets - sum(&strict, &["unsolicited", "fragment"]));
 }
 
 /// Captures of 538 programs, with the DNS that they speak: all of it passes, but for what was made to be odd.

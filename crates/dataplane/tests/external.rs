@@ -211,9 +211,7 @@ fn config(capture: PathBuf) -> RunConfig {
 }
 
 fn external(name: &str, more: &str) -> String {
-    format!(
-        "    - name: {name}\n      external: {{port: net_{name}0, timeout: {TIMEOUT}, {more}}}\n"
-    )
+    format!("    - name: {name}\n      external: {{port: net_{name}0, timeout: {TIMEOUT}, {more}}}\n")
 }
 
 fn traffic() -> Traffic {
@@ -249,15 +247,11 @@ fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> Outc
     let mut lines = records.lines();
     let names: Vec<&str> = lines.next().unwrap().split(',').collect();
     let packets = names.iter().position(|name| *name == "packets").unwrap();
-    let source = names
-        .iter()
-        .position(|name| name.starts_with("source"))
-        .unwrap();
+    let source = names.iter().position(|name| name.starts_with("source")).unwrap();
     let mut counts = BTreeMap::new();
     for line in lines {
         let fields: Vec<&str> = line.split(',').collect();
-        *counts.entry(fields[source].to_owned()).or_default() +=
-            fields[packets].parse::<u64>().unwrap();
+        *counts.entry(fields[source].to_owned()).or_default() += fields[packets].parse::<u64>().unwrap();
     }
     Outcome {
         report,
@@ -288,10 +282,7 @@ fn check(outcome: &Outcome) {
             ..
         } = external;
         assert_eq!(*sent, returned + not_returned, "{external:?}");
-        assert_eq!(
-            reason(report, &format!("{function}/not-returned")),
-            *not_returned
-        );
+        assert_eq!(reason(report, &format!("{function}/not-returned")), *not_returned);
         assert_eq!(reason(report, &format!("{function}/own")), external.own);
     }
     let causes: u64 = report.late_by_cause.values().sum();
@@ -300,10 +291,7 @@ fn check(outcome: &Outcome) {
 
 /// Packets of the function's own, among what was sent.
 fn made(frames: &[Vec<u8>]) -> u64 {
-    frames
-        .iter()
-        .filter(|frame| frame[12..14] == [8, 6])
-        .count() as u64
+    frames.iter().filter(|frame| frame[12..14] == [8, 6]).count() as u64
 }
 
 fn rises(frames: &[Vec<u8>]) {
@@ -338,23 +326,14 @@ fn all_that_a_function_gives_back_goes_on_in_order_as_its_own_flow() {
         );
         // Its latency is the whole chain's: from the arrival in front.
         let (inside, outside) = (report.latency_us.mean, external.delay_us.mean);
-        assert!(
-            outside > 0.0 && inside >= 0.9 * outside,
-            "{inside} {outside}"
-        );
+        assert!(outside > 0.0 && inside >= 0.9 * outside, "{inside} {outside}");
         // The function behind sees the flows that the translator made.
         assert!(
-            outcome
-                .records
-                .keys()
-                .all(|source| source.starts_with("77.")),
+            outcome.records.keys().all(|source| source.starts_with("77.")),
             "{:?}",
             outcome.records
         );
-        assert_eq!(
-            outcome.records.values().sum::<u64>(),
-            report.packets.delivered
-        );
+        assert_eq!(outcome.records.values().sum::<u64>(), report.packets.delivered);
     }
 }
 
@@ -403,10 +382,7 @@ fn own_packets_are_dropped_where_the_spec_says_so_and_what_bounces_has_no_way() 
     let outcome = run_with(&external("fw", "own: drop"), vec![function], NEVER);
     check(&outcome);
     let external = &outcome.report.externals[0];
-    assert!(
-        external.own > 100 && external.no_way_back > 100,
-        "{external:?}"
-    );
+    assert!(external.own > 100 && external.no_way_back > 100, "{external:?}");
     assert_eq!((made(&outcome.frames), external.not_returned), (0, 0));
     let reasons = &outcome.report.packets;
     let dropped = reason(&outcome.report, "acl/denied") + external.own + external.no_way_back;
@@ -424,24 +400,14 @@ fn a_function_that_dies_costs_what_it_has_and_no_more_than_may_be_outside() {
     check(&outcome);
     let external = &outcome.report.externals[0];
     assert!(external.most_outside <= 64, "{external:?}");
-    assert!(
-        external.returned < 2000 && external.refused > 0,
-        "{external:?}"
-    );
-    assert_eq!(
-        reason(&outcome.report, "fw/too-many-outside"),
-        external.refused
-    );
+    assert!(external.returned < 2000 && external.refused > 0, "{external:?}");
+    assert_eq!(reason(&outcome.report, "fw/too-many-outside"), external.refused);
     assert_eq!(outcome.report.packets.delivered, external.returned);
 }
 
 #[test]
 fn packets_go_through_two_functions_one_after_the_other() {
-    let functions = format!(
-        "{}    - forward:\n{}",
-        external("fw", ""),
-        external("nat", "")
-    );
+    let functions = format!("{}    - forward:\n{}", external("fw", ""), external("nat", ""));
     let first = Pretended::new(
         Does {
             drop: 20,
@@ -466,10 +432,7 @@ fn packets_go_through_two_functions_one_after_the_other() {
     };
     // What the first one made goes to the second, too.
     assert_eq!(second.sent, first.returned + first.own);
-    assert_eq!(
-        outcome.report.packets.delivered,
-        second.returned + second.own
-    );
+    assert_eq!(outcome.report.packets.delivered, second.returned + second.own);
 }
 
 #[test]
@@ -483,11 +446,7 @@ fn a_run_that_is_stopped_waits_for_what_is_outside() {
         packets.offered,
         packets.delivered + packets.dropped_by_nf + packets.lost
     );
-    assert_eq!(
-        report.externals[0].not_returned, 0,
-        "{:?}",
-        report.externals
-    );
+    assert_eq!(report.externals[0].not_returned, 0, "{:?}", report.externals);
 }
 
 /// Dies at its fifth batch.
@@ -551,10 +510,7 @@ fn runs_that_cannot_have_external_functions_are_refused() {
         assert!(matches!(error, RunError::External { .. }), "{error}");
         error.to_string()
     };
-    assert_eq!(
-        refused(&one),
-        "function fw is external: this run has no ports for it"
-    );
+    assert_eq!(refused(&one), "function fw is external: this run has no ports for it");
     assert_eq!(
         refused(&two),
         "function fw is external: it runs on one core; name one with --cores"

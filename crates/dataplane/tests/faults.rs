@@ -39,10 +39,7 @@ impl NetworkFunction for Faulty {
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
         let thread = std::thread::current();
-        if !thread
-            .name()
-            .is_some_and(|name| name.starts_with(self.thread))
-        {
+        if !thread.name().is_some_and(|name| name.starts_with(self.thread)) {
             return;
         }
         let seen = batch.len() as u32;
@@ -167,11 +164,7 @@ fn a_helper_that_stands_still_holds_up_its_flows_only() {
         slo: "10ms",
         ring: 1024,
         scaling: Some(scaling),
-        last: faulty(
-            "helper-",
-            Fault::StandsStill(Duration::from_millis(60)),
-            2000,
-        ),
+        last: faulty("helper-", Fault::StandsStill(Duration::from_millis(60)), 2000),
         ..Setup::default()
     };
     let outcome = run_through(NAT, setup);
@@ -202,11 +195,7 @@ fn a_helper_that_stands_still_at_the_end() {
             ..Traffic::default()
         },
         scaling: Some(random_flows(5, 1, Mode::Sleep)),
-        last: faulty(
-            "helper-",
-            Fault::StandsStill(Duration::from_millis(900)),
-            200,
-        ),
+        last: faulty("helper-", Fault::StandsStill(Duration::from_millis(900)), 200),
         ..Setup::default()
     };
     let outcome = run_through(NAT, setup);
@@ -332,10 +321,7 @@ fn a_mapper_that_dies_ends_the_run() {
         ..Setup::default()
     };
     let outcome = run_until(NAT, setup, &AtomicBool::new(false), |_| {});
-    let Err(RunError::Died {
-        message, report, ..
-    }) = &outcome.result
-    else {
+    let Err(RunError::Died { message, report, .. }) = &outcome.result else {
         panic!("{:?}", outcome.result);
     };
     assert_eq!(message, "no place on purpose");

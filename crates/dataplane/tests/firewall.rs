@@ -36,10 +36,7 @@ fn equals_single(setups: impl IntoIterator<Item = Setup>) {
     let report = single.report();
     let connections = u64::from(traffic().flows / 2);
     assert_eq!(report.flows.map(|flows| flows.active), Some(connections));
-    assert_eq!(
-        report.packets.reasons.get("firewall/opened"),
-        Some(&connections)
-    );
+    assert_eq!(report.packets.reasons.get("firewall/opened"), Some(&connections));
     // One line is the names of the columns.
     assert_eq!(single.records.len() as u64, 2 * connections + 1);
     let single = Reference::new(single).unwrap();
@@ -109,10 +106,7 @@ fn rules_change_under_load_without_loss() {
     };
     let (mut versions, mut written) = (0, 0);
     let run = run_until(&functions, setup, &AtomicBool::new(false), |progress| {
-        let news = progress
-            .news
-            .iter()
-            .filter(|line| line.contains("in force (version"));
+        let news = progress.news.iter().filter(|line| line.contains("in force (version"));
         versions += news.count() as u32;
         if written == versions {
             written += 1;
@@ -121,11 +115,7 @@ fn rules_change_under_load_without_loss() {
     });
     assert!(versions >= 2, "{versions} of {written}");
     let packets = &run.report().packets;
-    assert_eq!(
-        (packets.delivered, packets.lost),
-        (60_000, 0),
-        "{packets:?}"
-    );
+    assert_eq!((packets.delivered, packets.lost), (60_000, 0), "{packets:?}");
     for (flow, numbers) in order(&run.frames) {
         assert!((1..=numbers.len() as u32).eq(numbers), "flow {flow}");
     }

@@ -33,8 +33,7 @@ static TRAFFIC: LazyLock<Trace> = LazyLock::new(|| {
     Trace::load(&mut source, &LoadOptions::default()).unwrap()
 });
 
-const ACL: &str =
-    "{acl: {default: allow, rules: [{action: deny, protocol: udp, destinationPorts: 53}]}}";
+const ACL: &str = "{acl: {default: allow, rules: [{action: deny, protocol: udp, destinationPorts: 53}]}}";
 const FILTER: &str = "{urlFilter: {patterns: ['blocked.example'], streams: 64}}";
 const ENCRYPT: &str = "{encrypt: {mtu: 9000, midstream: encrypt, otherProtocols: pass, \
                        key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}";
@@ -58,8 +57,8 @@ fn chains() -> Vec<String> {
 fn impairments() -> impl Strategy<Value = Impairments> {
     let probability = || prop_oneof![Just(0.0), 0.0..0.3];
     let five = [(); 5].map(|()| probability());
-    (any::<u64>(), five, 0u64..3_000_000).prop_map(
-        |(seed, [lose, repeat, overtake, stall, damage], delay)| Impairments {
+    (any::<u64>(), five, 0u64..3_000_000).prop_map(|(seed, [lose, repeat, overtake, stall, damage], delay)| {
+        Impairments {
             seed,
             lose,
             repeat,
@@ -67,8 +66,8 @@ fn impairments() -> impl Strategy<Value = Impairments> {
             stall,
             damage,
             delay_max: Nanos(delay),
-        },
-    )
+        }
+    })
 }
 
 /// A packet's flow, if it has one.
@@ -212,10 +211,7 @@ fn damaged_packets_are_accounted_for() {
         ..bad(Impairments { damage: 0.3, ..BAD })
     };
     let offered = setup.traffic.trace().len() as u64;
-    let outcome = run_only(
-        &format!("{{{BALANCER}}}, {ACL}, {FILTER}, {ENCRYPT}"),
-        setup,
-    );
+    let outcome = run_only(&format!("{{{BALANCER}}}, {ACL}, {FILTER}, {ENCRYPT}"), setup);
     let packets = &outcome.report().packets;
     assert_eq!(packets.offered, offered);
     assert_eq!(

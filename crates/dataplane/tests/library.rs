@@ -13,10 +13,7 @@ use tailwater_net::Nanos;
 fn counted_all(outcome: &Outcome) {
     let report = outcome.report();
     let reasons = &report.packets.reasons;
-    assert_eq!(
-        reasons["numbered/packets-of-ended-flows"],
-        report.packets.delivered
-    );
+    assert_eq!(reasons["numbered/packets-of-ended-flows"], report.packets.delivered);
     let flows = order(&outcome.frames).len() as u64;
     assert_eq!(reasons["numbered/flows"], flows);
 }

@@ -62,10 +62,7 @@ fn run_passing(versions: &[&str], flows: u32, helped: bool) -> Vec<Vec<u8>> {
     let versions: Vec<String> = versions.iter().map(|text| (*text).to_owned()).collect();
     let (outcome, told) = run_changing(&versions, flows, helped);
     assert!(told.len() >= 2, "{told:?}");
-    assert!(
-        told.iter().all(|line| line.contains("in force (version")),
-        "{told:?}"
-    );
+    assert!(told.iter().all(|line| line.contains("in force (version")), "{told:?}");
     nothing_is_lost(&outcome, 0);
     in_order(&outcome.frames);
     outcome.frames
@@ -147,8 +144,7 @@ fn rates() {
 #[test]
 fn tags() {
     for cache in ["none", "flow"] {
-        let version =
-            |vlan: u16| format!("tunnel: {{cache: {cache}, rules: [{{push: {{vlan: {vlan}}}}}]}}");
+        let version = |vlan: u16| format!("tunnel: {{cache: {cache}, rules: [{{push: {{vlan: {vlan}}}}}]}}");
         let frames = run_passing(&[&version(100), &version(200)], 300, true);
         values(
             &frames,
@@ -277,10 +273,7 @@ fn keys_of_tunnels() {
     let mut numbers: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for frame in &outcome.frames {
         let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-        assert!(
-            numbers.entry(word(34)).or_default().insert(word(38)),
-            "a number twice"
-        );
+        assert!(numbers.entry(word(34)).or_default().insert(word(38)), "a number twice");
     }
     assert_eq!(numbers.keys().copied().collect::<Vec<_>>(), [257, 258]);
     for (spi, numbers) in numbers {
@@ -293,9 +286,7 @@ fn passed_through(functions: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let text = spec_text(functions, "1s");
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
     let rss = spec.rss();
-    let mut chain = ChainBuilder::new(&spec, &rss, 1)
-        .unwrap()
-        .instance(|_| true);
+    let mut chain = ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true);
     let mut pool = BufferPool::new(4, 2048).unwrap();
     let mut batch = Batch::new(&pool, 4);
     let through = |frame: &Vec<u8>| {
@@ -390,9 +381,7 @@ fn patterns() {
 #[test]
 fn counters() {
     let version = |first: u8, second: u8| {
-        format!(
-            "count: {{counters: [{{name: first, protocol: {first}}}, {{name: second, protocol: {second}}}]}}"
-        )
+        format!("count: {{counters: [{{name: first, protocol: {first}}}, {{name: second, protocol: {second}}}]}}")
     };
     let (outcome, told) = run_changing(&[version(17, 132), version(132, 17)], 300, true);
     assert!(told.len() >= 2, "{told:?}");
@@ -420,11 +409,7 @@ fn filters() {
     let (outcome, told) = run_changing(&[version(0), version(128)], 256, false);
     assert!(told.len() >= 2, "{told:?}");
     nothing_is_lost(&outcome, outcome.report().packets.dropped_by_nf);
-    let halves: Vec<u32> = outcome
-        .frames
-        .iter()
-        .map(|frame| whose(frame).0 & 128)
-        .collect();
+    let halves: Vec<u32> = outcome.frames.iter().map(|frame| whose(frame).0 & 128).collect();
     assert_eq!(halves.iter().collect::<BTreeSet<_>>().len(), 2);
     let changes = halves.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes <= 33 * told.len(), "{changes} changes in {told:?}");
@@ -436,9 +421,7 @@ fn limits_rules_sessions_and_loads() {
     let guard = |all: u32| format!("dnsGuard: {{limits: {{all: {all}}}}}");
     run_passing(&[&guard(90_000), &guard(100_000)], 300, true);
     let detection = |count: usize| {
-        let rule = |sid: usize| {
-            format!("'alert udp any any -> any 53 (content:\"none-{sid}\"; sid:{sid};)'")
-        };
+        let rule = |sid: usize| format!("'alert udp any any -> any 53 (content:\"none-{sid}\"; sid:{sid};)'");
         let rules: Vec<String> = (1..=count).map(rule).collect();
         format!("ids: {{rules: [{}]}}", rules.join(", "))
     };
@@ -447,9 +430,7 @@ fn limits_rules_sessions_and_loads() {
         let session = |user: usize| format!("'{user} ue 10.60.0.{user} teid {user} profile all'");
         let sessions: Vec<String> = (1..=count).map(session).collect();
         let sessions = sessions.join(", ");
-        format!(
-            "upf: {{addresses: [192.0.2.1], default: pass, profiles: {{all: {{}}}}, sessions: [{sessions}]}}"
-        )
+        format!("upf: {{addresses: [192.0.2.1], default: pass, profiles: {{all: {{}}}}, sessions: [{sessions}]}}")
     };
     run_passing(&[&users(1), &users(200)], 300, false);
     let load = |cycles: u32| format!("synthetic: {{cycles: {cycles}}}");
@@ -465,11 +446,7 @@ fn destinations_of_an_optimizer() {
              {{name: far, wanOptimizer: {{local: 192.0.2.2, remote: 192.0.2.1, mtu: 9000}}}}"
         )
     };
-    run_passing(
-        &[&version("0.0.0.0/0"), &version("203.0.113.0/24")],
-        300,
-        false,
-    );
+    run_passing(&[&version("0.0.0.0/0"), &version("203.0.113.0/24")], 300, false);
 }
 
 /// What is changed between the reading of the spec and the first packet is taken on.
@@ -516,32 +493,21 @@ fn wrong_versions_change_nothing() {
         spec("5000", "{action: deny}", ""),
         spec("100", acl, ", {accounting: {}}"),
         // Nor can there be branches that were not.
-        spec("100", acl, "").replace(
-            "{forward: {}}",
-            "{name: forward, classifier: {rules: [{to: send}]}}",
-        ),
+        spec("100", acl, "").replace("{forward: {}}", "{name: forward, classifier: {rules: [{to: send}]}}"),
         // What the flow table was laid out for cannot be otherwise.
         spec("100", "{action: deny}], cache: none, default: [", "").replace(", default: []", ""),
     ];
     let (outcome, told) = run_changing(&versions, 300, true);
     nothing_is_lost(&outcome, 0);
     values(&outcome.frames, |frame| frame[15], [100, 100]);
-    let stays = told
-        .iter()
-        .filter(|line| *line == "what was in force stays, since:");
+    let stays = told.iter().filter(|line| *line == "what was in force stays, since:");
     assert!(stays.count() >= 2, "{told:?}");
     for what in [
         "chain.yaml:7:81: spec.functions[1].tunnel.rules[0].push.vlan",
         "expected the list of functions (acl, tunnel, forward)",
         "expected what classifiers branch to as it was when the run began",
     ] {
-        assert!(
-            told.iter().any(|line| line.contains(what)),
-            "{what}: {told:?}"
-        );
+        assert!(told.iter().any(|line| line.contains(what)), "{what}: {told:?}");
     }
-    assert!(
-        !told.iter().any(|line| line.contains("in force (version")),
-        "{told:?}"
-    );
+    assert!(!told.iter().any(|line| line.contains("in force (version")), "{told:?}");
 }

@@ -23,11 +23,7 @@ use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
 use tailwater_policy::catalog::Policy;
 
 /// Names, functions behind accounting, and how many there are with it.
-const CHAINS: [(&str, &str, usize); 3] = [
-    ("nat", NAT, 2),
-    ("acl-nat", ACL_NAT, 3),
-    ("load-balancer", BALANCER, 2),
-];
+const CHAINS: [(&str, &str, usize); 3] = [("nat", NAT, 2), ("acl-nat", ACL_NAT, 3), ("load-balancer", BALANCER, 2)];
 
 const ACL_NAT: &str = "acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}, \
                        nat: {external: [203.0.113.0/28]}";
@@ -35,11 +31,7 @@ const ACL_NAT: &str = "acl: {rules: [{action: allow, source: 10.0.0.0/8}, {actio
 /// At random first.
 const POLICIES: [Option<Policy>; 3] = [None, Some(Policy::Tailwater), Some(Policy::NetBlaze)];
 
-const PACKETS: u32 = if cfg!(debug_assertions) {
-    20_000
-} else {
-    200_000
-};
+const PACKETS: u32 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
 
 /// Rounds of a test: more than the least until everything happened.
 const LEAST_ROUNDS: u64 = 3;

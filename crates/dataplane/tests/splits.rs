@@ -151,11 +151,7 @@ fn frame(flow: u32, number: u32, sequence: &mut u32) -> Vec<u8> {
         }
         builder = builder.tcp(TcpFields {
             sequence: *sequence,
-            flags: if number == 1 {
-                TcpFlags::SYN
-            } else {
-                TcpFlags::ACK
-            },
+            flags: if number == 1 { TcpFlags::SYN } else { TcpFlags::ACK },
             ..TcpFields::default()
         });
         *sequence += payload.len() as u32 + u32::from(number == 1);
@@ -320,8 +316,7 @@ fn acl_url_filter_and_encryption() {
 /// Frames that begin elsewhere and are longer than they came, with headers in other places.
 #[test]
 fn tunnel_and_routing() {
-    let tunnel =
-        "{tunnel: {rules: [{match: {protocol: tcp}, push: {vlan: 100}}, {push: {vlan: 7}}]}}";
+    let tunnel = "{tunnel: {rules: [{match: {protocol: tcp}, push: {vlan: 100}}, {push: {vlan: 7}}]}}";
     let routing = "{ipForward: {sourceMac: '02:00:00:00:00:01', default: a, \
                    nextHops: [{name: a, mac: '02:00:00:00:00:02'}]}}";
     split_equals_single(&[ACL, tunnel, routing], LOAD, 1);

@@ -67,10 +67,7 @@ fn load(file: &Path) -> Trace {
 fn packets(count: u32) -> Vec<Vec<u8>> {
     let frame = |number: u32| {
         let key = key(number % FLOWS);
-        FrameBuilder::new(&key)
-            .payload(&number.to_be_bytes())
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(&key).payload(&number.to_be_bytes()).to_vec().unwrap()
     };
     (0..count).map(frame).collect()
 }
@@ -94,11 +91,7 @@ impl Done {
             "{packets:?}"
         );
         assert_eq!(packets.delivered, self.sent.len() as u64);
-        let lost = packets
-            .reasons
-            .get("state-unavailable")
-            .copied()
-            .unwrap_or(0);
+        let lost = packets.reasons.get("state-unavailable").copied().unwrap_or(0);
         assert_eq!(self.state().dropped, lost, "{packets:?}");
         let mut last: HashMap<FlowKey, u32> = HashMap::new();
         for frame in &self.sent {
@@ -106,11 +99,7 @@ impl Done {
             let at = usize::from(headers.payload_offset);
             let number = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
             let before = last.insert(headers.key, number);
-            assert!(
-                before < Some(number),
-                "{:?}: {before:?} before {number}",
-                headers.key
-            );
+            assert!(before < Some(number), "{:?}: {before:?} before {number}", headers.key);
         }
         packets.delivered
     }
@@ -118,14 +107,7 @@ impl Done {
 
 /// Runs a trace through functions that keep their state in the server of the folder; `meanwhile` is told how long packets have been
 /// coming.
-fn go(
-    folder: &Path,
-    functions: &str,
-    state: &str,
-    trace: Trace,
-    workers: usize,
-    meanwhile: impl FnMut(Nanos),
-) -> Done {
+fn go(folder: &Path, functions: &str, state: &str, trace: Trace, workers: usize, meanwhile: impl FnMut(Nanos)) -> Done {
     go_moving(folder, functions, state, trace, (workers, None), meanwhile)
 }
 
@@ -196,11 +178,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let users = server.command(&["acl", "users"]);
         let mut users = users.lines().filter(|user| user.starts_with("tw:"));
         assert!(users.all(|user| user.starts_with("tw:test:@")));
-        let outside: HashSet<FlowKey> = first
-            .sent
-            .iter()
-            .map(|frame| parse(frame).unwrap().key)
-            .collect();
+        let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         assert_eq!(outside.len(), FLOWS as usize, "{workers} workers");
         // Only replies: without the first run's bindings, none would get through.
         let back: Vec<Vec<u8>> = first
@@ -217,27 +195,16 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let second = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
         assert_eq!(second.check(), 500);
         assert_eq!((second.state().reads, second.state().hits), (50, 50));
-        let inside: Vec<FlowKey> = second
-            .sent
-            .iter()
-            .map(|frame| parse(frame).unwrap().key)
-            .collect();
+        let inside: Vec<FlowKey> = second.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         for flow in 0..FLOWS {
             let to = key(flow).reversed();
-            assert_eq!(
-                inside.iter().filter(|key| **key == to).count(),
-                10,
-                "{to:?}"
-            );
+            assert_eq!(inside.iter().filter(|key| **key == to).count(), 10, "{to:?}");
         }
         // And without them.
         server.command(&["flushall"]);
         let replies = trace(&server.folder, &back, Nanos::from_micros(200));
         let third = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
-        assert_eq!(
-            third.report.packets.reasons.get("nat/no-binding"),
-            Some(&500)
-        );
+        assert_eq!(third.report.packets.reasons.get("nat/no-binding"), Some(&500));
     }
 }
 
@@ -245,10 +212,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
 fn counted(server: &RedisServer, front: &str) -> u64 {
     let folder = &server.folder;
     let records = folder.join("flows.csv");
-    let functions = format!(
-        "{front}{{accounting: {{export: {{file: {}}}}}}}",
-        records.display()
-    );
+    let functions = format!("{front}{{accounting: {{export: {{file: {}}}}}}}", records.display());
     let traffic = trace(folder, &packets(FLOWS), Nanos::from_micros(500));
     let next = go(folder, &functions, PATIENT, traffic, 1, |_| {});
     assert_eq!(next.check(), u64::from(FLOWS));
@@ -277,16 +241,9 @@ fn flows_that_move_to_another_core_carry_their_state() {
         // Nowhere but where it was opened was a flow asked about.
         assert_eq!((moved.state().reads, moved.state().hits), (50, 0));
         assert_eq!(server.keys(), 150);
-        let outside: HashSet<FlowKey> = moved
-            .sent
-            .iter()
-            .map(|frame| parse(frame).unwrap().key)
-            .collect();
+        let outside: HashSet<FlowKey> = moved.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         assert_eq!(outside.len(), FLOWS as usize);
-        assert_eq!(
-            counted(&server, "{nat: {external: [203.0.113.0/28]}}, "),
-            4000
-        );
+        assert_eq!(counted(&server, "{nat: {external: [203.0.113.0/28]}}, "), 4000);
     }
 }
 
@@ -299,9 +256,7 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
         };
         let folder = server.folder.clone();
         let traffic = trace(&folder, &packets(3000), Nanos::from_micros(500));
-        let mut steps = [(400, trouble.begins), (900, trouble.ends)]
-            .into_iter()
-            .peekable();
+        let mut steps = [(400, trouble.begins), (900, trouble.ends)].into_iter().peekable();
         let (mapper, _) = random_buckets(3, Nanos::from_millis(3));
         let done = go_moving(
             &folder,
@@ -310,16 +265,12 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
             traffic,
             (2, Some(mapper)),
             |elapsed| {
-                if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at))
-                {
+                if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
                     step(&mut server);
                 }
             },
         );
-        assert!(
-            steps.next().is_none(),
-            "the run was over before the trouble"
-        );
+        assert!(steps.next().is_none(), "the run was over before the trouble");
         assert_eq!(done.check(), 3000);
         assert!(done.report.server.unwrap().buckets_moved > 50);
         assert_eq!(counted(&server, ""), 3000);
@@ -352,18 +303,13 @@ fn troubled(state: &str, trouble: &Trouble) -> Option<(RedisServer, Done)> {
     let mut server = RedisServer::start(&["--maxmemory-policy", "noeviction"])?;
     let folder = server.folder.clone();
     let traffic = trace(&folder, &packets(3000), Nanos::from_micros(500));
-    let mut steps = [(400, trouble.begins), (900, trouble.ends)]
-        .into_iter()
-        .peekable();
+    let mut steps = [(400, trouble.begins), (900, trouble.ends)].into_iter().peekable();
     let done = go(&folder, "{accounting: {}}", state, traffic, 1, |elapsed| {
         if let Some((_, step)) = steps.next_if(|(at, _)| elapsed >= Nanos::from_millis(*at)) {
             step(&mut server);
         }
     });
-    assert!(
-        steps.next().is_none(),
-        "the run was over before the trouble"
-    );
+    assert!(steps.next().is_none(), "the run was over before the trouble");
     Some((server, done))
 }
 
@@ -387,15 +333,9 @@ fn held_packets_all_leave_when_the_server_is_back() {
 fn packets_that_waited_for_too_long_are_dropped() {
     for trouble in &TROUBLES {
         for (state, most) in [
-            (
-                ", whenUnavailable: hold, wait: 20ms, packets: 32768",
-                32_768,
-            ),
+            (", whenUnavailable: hold, wait: 20ms, packets: 32768", 32_768),
             (", whenUnavailable: hold, wait: 10s, packets: 256", 256),
-            (
-                ", whenUnavailable: drop, wait: 100ms, packets: 32768",
-                32_768,
-            ),
+            (", whenUnavailable: drop, wait: 100ms, packets: 32768", 32_768),
         ] {
             let Some((server, done)) = troubled(state, trouble) else {
                 return;
@@ -423,18 +363,12 @@ fn packets_pass_without_and_the_server_learns_later() {
         assert_eq!(server.keys(), u64::from(FLOWS));
         // The server's counts are those of all packets: the next run finds them, and its records have the sum.
         let records = server.folder.join("flows.csv");
-        let functions = format!(
-            "{{accounting: {{export: {{file: {}}}}}}}",
-            records.display()
-        );
+        let functions = format!("{{accounting: {{export: {{file: {}}}}}}}", records.display());
         let traffic = trace(&server.folder, &packets(FLOWS), Nanos::from_micros(500));
         let next = go(&server.folder, &functions, PATIENT, traffic, 1, |_| {});
         assert_eq!(next.check(), u64::from(FLOWS));
         let records = std::fs::read_to_string(&records).unwrap();
-        let counts = records
-            .lines()
-            .skip(1)
-            .map(|line| line.split(',').nth(6).unwrap());
+        let counts = records.lines().skip(1).map(|line| line.split(',').nth(6).unwrap());
         let counts: Vec<&str> = counts.collect();
         assert_eq!(counts, ["61"; FLOWS as usize]);
     }

@@ -50,16 +50,13 @@ const TUNNEL_ROUTER: &str = "[{tunnel: {rules: [{match: {protocol: tcp}, pop: tr
                               routes: [{prefix: '198.18.0.0/15', nextHop: a}]}}]";
 
 /// Counted by both.
-const COUNT: &str =
-    "[{count: {counters: [{name: udp, protocol: udp}, {name: untagged, vlan: untagged}]}}]";
+const COUNT: &str = "[{count: {counters: [{name: udp, protocol: udp}, {name: untagged, vlan: untagged}]}}]";
 
 /// Records of flows that go on: timeouts are up all the time.
-const FLOW_STATS: &str =
-    "[{flowStats: {activeTimeout: 100ms, idleTimeout: 100ms, export: [{file: /dev/null}]}}]";
+const FLOW_STATS: &str = "[{flowStats: {activeTimeout: 100ms, idleTimeout: 100ms, export: [{file: /dev/null}]}}]";
 
 /// Some of the copies find no room.
-const MIRROR: &str =
-    "[{mirror: {to: {file: /dev/null}, buffer: 64KiB, sample: {every: 3}, snap: 96}}]";
+const MIRROR: &str = "[{mirror: {to: {file: /dev/null}, buffer: 64KiB, sample: {every: 3}, snap: 96}}]";
 
 const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps, burst: 9}, \
                        {per: flow, rate: 1Mbps, burst: 1600, peak: {rate: 1Gbps, burst: 1600}, \
@@ -73,8 +70,7 @@ const DNS_GUARD: &str = "[{dnsGuard: {ports: [9], mode: strict, limits: {queries
                          amplification: {ratio: 2}, accounts: 1024, queries: 1024}}]";
 
 /// From a file, which needs no libpcap.
-const BPF_FILTER: &str =
-    "[{bpfFilter: {rules: [{programFile: ../../examples/programs/no-telnet.bpf, action: drop}]}}]";
+const BPF_FILTER: &str = "[{bpfFilter: {rules: [{programFile: ../../examples/programs/no-telnet.bpf, action: drop}]}}]";
 
 /// Into a tunnel and out of it.
 const IPSEC: &str = "[{name: into, ipsec: {outbound: [{name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
@@ -147,9 +143,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
     let info = allocation_counter::measure(|| chain = Some(worker.run(|| false)));
     let mut offered = 0;
     while receiver
-        .receive(std::time::Duration::ZERO, |window| {
-            offered += window.offered
-        })
+        .receive(std::time::Duration::ZERO, |window| offered += window.offered)
         .is_ok()
     {}
     assert_eq!(offered, packets);
@@ -178,10 +172,7 @@ fn nothing_is_allocated_per_packet() {
         FIREWALL,
         BRANCHES,
     ] {
-        let (few, many) = (
-            allocations(functions, 20_000),
-            allocations(functions, 100_000),
-        );
+        let (few, many) = (allocations(functions, 20_000), allocations(functions, 100_000));
         assert_eq!(few, many, "{functions}: allocations grow with the packets");
     }
 }
@@ -280,12 +271,7 @@ fn assert_balanced(report: &RunReport) {
         packets.offered,
         packets.delivered + packets.dropped_by_nf + packets.lost
     );
-    let windows: u64 = report
-        .windows
-        .list
-        .iter()
-        .map(|window| window.offered)
-        .sum();
+    let windows: u64 = report.windows.list.iter().map(|window| window.offered).sum();
     assert_eq!(windows, packets.offered, "a window is missing");
 }
 
@@ -317,8 +303,7 @@ fn every_packet_is_accounted_for() {
             "a ring of 64 cannot hold a hundred million a second"
         );
         assert!(!report.slo_met);
-        let attributed =
-            report.late_by_cause["nic-ring-full"] + report.late_by_cause["descheduled"];
+        let attributed = report.late_by_cause["nic-ring-full"] + report.late_by_cause["descheduled"];
         assert!(attributed >= report.packets.reasons["nic-ring-full"]);
         let saturate = TraceNicConfig {
             pacing: Pacing::Saturate,
@@ -343,12 +328,8 @@ fn a_full_flow_table_that_refuses_loses_packets_and_says_so() {
     let report = run(&spec, uniform(100_000, 100_000), &config, &stop, |_| {}).unwrap();
     assert_balanced(&report);
     let flows = report.flows.unwrap();
-    let refused = report.packets.reasons["flow-table-full"]
-        + report
-            .packets
-            .reasons
-            .get("nat/flow-table-full")
-            .unwrap_or(&0);
+    let refused =
+        report.packets.reasons["flow-table-full"] + report.packets.reasons.get("nat/flow-table-full").unwrap_or(&0);
     assert!(refused > 0);
     assert_eq!(flows.refused, refused);
     assert_eq!(flows.evicted, 0);

@@ -77,9 +77,7 @@ fn tshark(capture: &Path, filter: &str, field: &str) -> Option<BTreeMap<String, 
     {
         let host = value.trim().to_lowercase();
         if !host.is_empty() {
-            *seen
-                .entry(host.trim_end_matches(":80").to_owned())
-                .or_default() += 1;
+            *seen.entry(host.trim_end_matches(":80").to_owned()).or_default() += 1;
         }
     }
     Some(seen)
@@ -121,19 +119,12 @@ fn hosts_and_server_names_are_those_that_tshark_sees() {
         let hellos = tshark(&capture, field, field).unwrap();
         std::fs::remove_file(&capture).unwrap();
         let frames = frames(&archive);
-        let kinds = [
-            (&requests, "url-matched", more),
-            (&hellos, "sni-matched", 0),
-        ];
+        let kinds = [(&requests, "url-matched", more), (&hellos, "sni-matched", 0)];
         for (seen, reason, more) in kinds {
             for (host, &times) in seen {
                 let config = format!("{{patterns: ['={host}'], action: alert}}");
                 let counts = counts(&spec(&config, Path::new(".")), &frames);
-                assert_eq!(
-                    counts[&format!("url-filter/{reason}")],
-                    times + more,
-                    "{name}: {host}"
-                );
+                assert_eq!(counts[&format!("url-filter/{reason}")], times + more, "{name}: {host}");
                 names += 1;
             }
         }
@@ -175,16 +166,8 @@ fn a_list_of_86_thousand_urls() {
         let url = line.trim_start_matches("||").trim_end_matches("$all");
         let (host, path) = url.split_at(url.find(['/', '?']).unwrap_or(url.len()));
         let slash = if path.starts_with('/') { "" } else { "/" };
-        write!(
-            requests,
-            "GET {slash}{path} HTTP/1.1\r\nHost: {host}\r\n\r\n"
-        )
-        .unwrap();
-        write!(
-            requests,
-            "GET {slash}{path} HTTP/1.1\r\nHost: {host}.invalid\r\n\r\n"
-        )
-        .unwrap();
+        write!(requests, "GET {slash}{path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        write!(requests, "GET {slash}{path} HTTP/1.1\r\nHost: {host}.invalid\r\n\r\n").unwrap();
         expected += 1;
     }
     let key = tailwater_net::FlowKey::v4([10, 0, 0, 1].into(), [198, 18, 0, 1].into(), 6, 4000, 80);

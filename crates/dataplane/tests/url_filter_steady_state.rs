@@ -27,13 +27,7 @@ spec:
 /// Segments of a connection: a request at once, one in three pieces out of order, and one that is
 /// blocked, of every third connection.
 fn connection(number: u32) -> Vec<Vec<u8>> {
-    let key = FlowKey::v4(
-        (0x0a00_0000 + number).into(),
-        [198, 18, 0, 1].into(),
-        6,
-        4000,
-        80,
-    );
+    let key = FlowKey::v4((0x0a00_0000 + number).into(), [198, 18, 0, 1].into(), 6, 4000, 80);
     let first = b"GET /index.html HTTP/1.1\r\nHost: www.good.example\r\nCookie: x\r\n\r\n";
     let last: &[u8] = match number % 3 {
         0 => b"GET / HTTP/1.1\r\nHost: www.blocked.example\r\n\r\n",
@@ -59,11 +53,7 @@ fn connection(number: u32) -> Vec<Vec<u8>> {
                 flags,
                 ..TcpFields::default()
             };
-            FrameBuilder::new(&key)
-                .tcp(fields)
-                .payload(payload)
-                .to_vec()
-                .unwrap()
+            FrameBuilder::new(&key).tcp(fields).payload(payload).to_vec().unwrap()
         })
         .collect()
 }
@@ -72,9 +62,7 @@ fn connection(number: u32) -> Vec<Vec<u8>> {
 fn nothing_is_allocated_per_packet() {
     let spec = ChainSpec::parse(SPEC, "test", Path::new(".")).unwrap();
     let rss = RssHasher::default();
-    let mut chain = ChainBuilder::new(&spec, &rss, 1)
-        .unwrap()
-        .instance(|_| true);
+    let mut chain = ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true);
     let mut pool = BufferPool::new(32, 2048).unwrap();
     let mut batch = Batch::new(&pool, 32);
     // More flows than fit the table: some are evicted.

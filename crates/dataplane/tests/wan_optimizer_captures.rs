@@ -62,11 +62,7 @@ impl End {
 
     fn count(&self, name: &str) -> u64 {
         let name = format!("wanOptimizer/{name}");
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let mut counts = reasons.filter(|(reason, _)| reason.name == name);
         counts.next().unwrap().1
     }
@@ -121,9 +117,7 @@ fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> Ou
 fn one_percent() -> impl FnMut() -> bool {
     let mut state = 1u64;
     move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33).is_multiple_of(100)
     }
 }
@@ -168,15 +162,9 @@ fn captures_come_out_as_they_went_in() {
         );
         // At the worst it adds its headers, 44 bytes.
         for outcome in [&plain, &max_p, &lossy] {
-            assert!(
-                outcome.bytes_out <= outcome.bytes_in + 44 * outcome.packets,
-                "{name}"
-            );
+            assert!(outcome.bytes_out <= outcome.bytes_in + 44 * outcome.packets, "{name}");
         }
-        for (sum, more) in all
-            .iter_mut()
-            .zip([plain.bytes_in, plain.bytes_out, max_p.bytes_out])
-        {
+        for (sum, more) in all.iter_mut().zip([plain.bytes_in, plain.bytes_out, max_p.bytes_out]) {
             *sum += more;
         }
     }

@@ -30,24 +30,12 @@ impl CpuList {
 
     /// Those that are in the other list, too.
     pub fn and(&self, other: &CpuList) -> CpuList {
-        CpuList(
-            self.0
-                .iter()
-                .copied()
-                .filter(|&cpu| other.has(cpu))
-                .collect(),
-        )
+        CpuList(self.0.iter().copied().filter(|&cpu| other.has(cpu)).collect())
     }
 
     /// Those that are not in the other list.
     pub fn without(&self, other: &CpuList) -> CpuList {
-        CpuList(
-            self.0
-                .iter()
-                .copied()
-                .filter(|&cpu| !other.has(cpu))
-                .collect(),
-        )
+        CpuList(self.0.iter().copied().filter(|&cpu| !other.has(cpu)).collect())
     }
 }
 
@@ -71,11 +59,7 @@ mod tests {
 
     #[test]
     fn lists_are_read_and_written() {
-        for (text, numbers) in [
-            ("", &[][..]),
-            ("3", &[3]),
-            ("0-2,5,7-8", &[0, 1, 2, 5, 7, 8]),
-        ] {
+        for (text, numbers) in [("", &[][..]), ("3", &[3]), ("0-2,5,7-8", &[0, 1, 2, 5, 7, 8])] {
             let list = CpuList::parse(text).unwrap();
             assert_eq!(list.numbers(), numbers);
             assert_eq!(list.to_string(), text);

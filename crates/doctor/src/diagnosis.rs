@@ -46,17 +46,11 @@ impl Diagnosis {
         }
         findings.sort_by_key(|finding| finding.severity);
         let slo_us = purpose.slo.as_micros_f64();
-        let against = findings
-            .iter()
-            .find(|finding| finding.severity == Severity::Prevents);
+        let against = findings.iter().find(|finding| finding.severity == Severity::Prevents);
         let because = match (against, &measured) {
             (Some(against), _) => format!("{}: {}", against.check, against.found),
-            (None, Some(_)) => {
-                "no core was away from its thread for long enough to matter".to_owned()
-            }
-            (None, None) => {
-                "nothing that was read stands against it; nothing was measured".to_owned()
-            }
+            (None, Some(_)) => "no core was away from its thread for long enough to matter".to_owned(),
+            (None, None) => "nothing that was read stands against it; nothing was measured".to_owned(),
         };
         let model = match system.read("/proc/cpuinfo") {
             Answer::Is(text) => text.lines().find_map(|line| {

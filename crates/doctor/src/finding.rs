@@ -57,12 +57,7 @@ impl Finding {
         Finding::bad(check, Severity::Unknown, found, "")
     }
 
-    pub(crate) fn bad(
-        check: &'static str,
-        severity: Severity,
-        found: impl Into<String>,
-        why: &'static str,
-    ) -> Finding {
+    pub(crate) fn bad(check: &'static str, severity: Severity, found: impl Into<String>, why: &'static str) -> Finding {
         Finding {
             check,
             severity,

@@ -88,11 +88,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
         }
     };
     let gaps = std::thread::scope(|scope| {
-        let threads: Vec<_> = purpose
-            .cores
-            .iter()
-            .map(|&core| scope.spawn(watch(core)))
-            .collect();
+        let threads: Vec<_> = purpose.cores.iter().map(|&core| scope.spawn(watch(core))).collect();
         let gaps = threads.into_iter().map(|thread| {
             let died = |_| Err(io::Error::other("a measuring thread died"));
             thread.join().unwrap_or_else(died)
@@ -242,10 +238,7 @@ mod tests {
         assert_eq!((gaps.windows, gaps.windows_missed), (3, 1));
         assert!(gaps.longest > us(1999));
         // The same for an objective of 2 ms is nothing.
-        let gaps = watched(
-            us(2000),
-            steady(0, 310_000).chain(steady(312_000, 1_000_000)),
-        );
+        let gaps = watched(us(2000), steady(0, 310_000).chain(steady(312_000, 1_000_000)));
         assert_eq!(gaps.windows_missed, 0);
     }
 

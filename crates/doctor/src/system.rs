@@ -146,9 +146,7 @@ mod tests {
 
     #[test]
     fn this_machine_answers() {
-        assert!(
-            matches!(Live.read("/proc/self/status"), Answer::Is(text) if text.contains("Pid:"))
-        );
+        assert!(matches!(Live.read("/proc/self/status"), Answer::Is(text) if text.contains("Pid:")));
         assert_eq!(Live.read("/proc/no such file"), Answer::Absent);
         assert!(matches!(Live.list("/proc/self"), Answer::Is(names) if names.is_sorted()));
         assert!(matches!(Live.link("/proc/self/exe"), Answer::Is(name) if !name.contains('/')));

@@ -2,9 +2,7 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tailwater_doctor::{
-    Answer, Diagnosis, Finding, Gaps, Measured, MemoryLatency, Purpose, Severity, System, examine,
-};
+use tailwater_doctor::{Answer, Diagnosis, Finding, Gaps, Measured, MemoryLatency, Purpose, Severity, System, examine};
 use tailwater_net::Nanos;
 
 /// A machine of files, links and what programs print. A folder is where something is.
@@ -75,9 +73,7 @@ impl System for Written {
     }
 
     fn link(&self, path: &str) -> Answer<String> {
-        self.links
-            .get(path)
-            .map_or(Answer::Absent, |to| Answer::Is(to.clone()))
+        self.links.get(path).map_or(Answer::Absent, |to| Answer::Is(to.clone()))
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
@@ -122,7 +118,10 @@ fn tuned() -> Written {
         .file("/sys/fs/resctrl/info/L3/cbm_mask", "fffff\n")
         .file("/sys/fs/resctrl/info/L3/shareable_bits", "c0000\n")
         .file("/sys/fs/resctrl/info/L3/num_closids", "16\n")
-        .file("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+        .file(
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never\n",
+        )
         .file(&format!("{CPU}/online"), "0-3\n")
         .file(&format!("{CPU}/isolated"), "2-3\n")
         .file(&format!("{CPU}/nohz_full"), "2-3\n")
@@ -144,7 +143,10 @@ fn tuned() -> Written {
         .file("/proc/self/status", "Name:\ttailwater\nCapEff:\t000001ffffffffff\n")
         .file("/proc/self/cgroup", "0::/system.slice/tailwater.service\n")
         .file("/sys/fs/cgroup/system.slice/tailwater.service/cpu.max", "max 100000\n")
-        .file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n")
+        .file(
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+            "tsc\n",
+        )
         .file("/sys/devices/system/node/node0/cpulist", "0-3\n")
         .file("/sys/class/net/eth0/device/numa_node", "0\n")
         .file("/sys/class/net/eth0/queues/rx-0/rps_cpus", "0")
@@ -168,15 +170,9 @@ fn tuned() -> Written {
     for core in 0..4 {
         let folder = format!("{CPU}/cpu{core}");
         machine = machine
-            .file(
-                &format!("{folder}/topology/thread_siblings_list"),
-                &core.to_string(),
-            )
+            .file(&format!("{folder}/topology/thread_siblings_list"), &core.to_string())
             .file(&format!("{folder}/cache/index0/level"), "1")
-            .file(
-                &format!("{folder}/cache/index0/shared_cpu_list"),
-                &core.to_string(),
-            )
+            .file(&format!("{folder}/cache/index0/shared_cpu_list"), &core.to_string())
             .file(&format!("{folder}/cache/index3/level"), "3")
             .file(&format!("{folder}/cache/index3/shared_cpu_list"), "0-3")
             .file(&format!("{folder}/cpufreq/scaling_governor"), "performance")
@@ -205,12 +201,8 @@ fn findings(machine: &Written) -> Vec<Finding> {
 /// What is said of `check` that is not good.
 fn bad(machine: &Written, check: &str) -> Finding {
     let all = findings(machine);
-    let mut bad = all
-        .iter()
-        .filter(|f| f.check == check && f.severity != Severity::Good);
-    let found = bad
-        .next()
-        .unwrap_or_else(|| panic!("nothing bad of {check}"));
+    let mut bad = all.iter().filter(|f| f.check == check && f.severity != Severity::Good);
+    let found = bad.next().unwrap_or_else(|| panic!("nothing bad of {check}"));
     assert!(bad.next().is_none(), "{all:#?}");
     found.clone()
 }
@@ -239,10 +231,7 @@ fn a_tuned_machine_has_nothing_wrong() {
         good("cache-curves"),
         "profile cache gives core 3 ways of the cache (resctrl)"
     );
-    assert_eq!(
-        good("sleep-states"),
-        "down to C1, from which waking takes 2 us"
-    );
+    assert_eq!(good("sleep-states"), "down to C1, from which waking takes 2 us");
 }
 
 /// One thing wrong at a time: what is said, how bad it is, and the command.
@@ -250,9 +239,8 @@ fn a_tuned_machine_has_nothing_wrong() {
 fn each_thing_that_is_wrong_is_found_with_its_command() {
     use Severity::{Costs, Missing, Prevents, Unknown};
     let cpu = |rest: &str| format!("{CPU}/{rest}");
-    let meminfo = |total: u32, free: u32| {
-        format!("HugePages_Total: {total}\nHugePages_Free: {free}\nHugepagesize: 2048 kB\n")
-    };
+    let meminfo =
+        |total: u32, free: u32| format!("HugePages_Total: {total}\nHugePages_Free: {free}\nHugepagesize: 2048 kB\n");
     let busy = stat(1, "a) b", 0x40_0100, 3);
     let v1 = |quota: &str| {
         tuned()
@@ -261,38 +249,238 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             .file("/sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000")
     };
     let cases: &[(&str, Written, Severity, &str, &str)] = &[
-        ("huge-pages", tuned().file("/proc/meminfo", &meminfo(0, 0)), Costs, "0 MiB", "vm.nr_hugepages=512"),
-        ("huge-pages", tuned().file("/proc/meminfo", &meminfo(600, 0)), Costs, "in use", "vm.nr_hugepages=1112"),
-        ("huge-pages", tuned().file("/proc/mounts", "resctrl /r resctrl rw 0 0"), Costs, "no hugetlbfs", "mount -t hugetlbfs"),
-        ("transparent-huge-pages", tuned().file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"), Costs, "nobody", "echo madvise"),
-        ("isolated-cores", tuned().file(&cpu("isolated"), "3"), Costs, "not isolated: 2", "isolcpus=2-3"),
-        ("isolated-cores", tuned().file(&cpu("nohz_full"), "(null)"), Costs, "tick is on for 2-3", "nohz_full=2-3"),
-        ("programs-on-cores", tuned().file("/proc/1/stat", &busy), Costs, "on 2-3: a) b (1)", "taskset -apc 0-1 1"),
-        ("interrupts", tuned().file("/proc/irq/25/effective_affinity_list", "2"), Costs, "eth0-rx-0 (IRQ 25)", "echo 0-1 | sudo tee /proc/irq/25/"),
-        ("smt-siblings", tuned().file(&cpu("cpu3/topology/thread_siblings_list"), "1,3"), Costs, "1 share cores with 2-3", "cpu1/online"),
-        ("smt-siblings", tuned().file(&cpu("cpu3/topology/thread_siblings_list"), "2-3"), Costs, "threads of one core", ""),
-        ("smt-siblings", tuned().without(&cpu("cpu3/topology")), Unknown, "does not tell", ""),
-        ("real-time-throttling", tuned().file("/proc/sys/kernel/sched_rt_runtime_us", "950000"), Costs, "50 ms of each 1000", "sched_rt_runtime_us=-1"),
-        ("real-time-priority", tuned().file("/proc/self/status", "CapEff:\t0000000000000000"), Costs, "not allowed", "rtprio"),
-        ("real-time-priority", v1("-1").file("/sys/fs/cgroup/cpu/box/cpu.rt_runtime_us", "0"), Costs, "/box is given no", "cpu.rt_runtime_us"),
-        ("processor-quota", tuned().file("/sys/fs/cgroup/system.slice/cpu.max", "150000 100000"), Prevents, "1.5 cores", "/sys/fs/cgroup/system.slice/cpu.max"),
-        ("processor-quota", v1("50000"), Prevents, "0.5 cores for the control group /box", "echo -1 | sudo tee /sys/fs/cgroup/cpu/box/cpu.cfs_quota_us"),
-        ("frequency", tuned().file(&cpu("cpu2/cpufreq/scaling_governor"), "powersave"), Costs, "powersave", "echo performance"),
-        ("sleep-states", tuned().file(&cpu("cpu2/cpuidle/state2/disable"), "0"), Costs, "C6, from which waking takes 170 us", "idle-set -D 20"),
-        ("sleep-states", tuned().file(&cpu("cpu2/cpuidle/state1/latency"), "300"), Prevents, "300 us", "idle-set"),
-        ("clock", tuned().file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"), Costs, "hpet", "echo tsc"),
-        ("clock", tuned().file("/proc/cpuinfo", "flags: tsc cat_l3"), Costs, "no steady", ""),
-        ("numa", tuned().file("/sys/devices/system/node/node0/cpulist", "0-2"), Costs, "processed on 3", ""),
-        ("nics", tuned().prints("ethtool -x eth0", "RX flow hash indirection table for eth0 with 1 RX ring(s):\nOperation not supported").prints("ethtool --version", "6.1"), Missing, "no RSS table", ""),
-        ("dpdk", tuned().prints("pkg-config --modversion libdpdk", "21.11.0"), Missing, "21.11.0", ""),
-        ("dpdk", tuned().without("/usr/lib/x"), Missing, "librte_net_mlx5 for eth0", "apt install"),
-        ("iommu", tuned().without("/sys/module/vfio_pci"), Missing, "not loaded", "modprobe"),
-        ("iommu", tuned().without("/sys/class/iommu"), Missing, "off", "intel_iommu=on"),
-        ("cache-partitions", tuned().file("/proc/mounts", "hugetlbfs /h hugetlbfs rw 0 0"), Missing, "not mounted", "mount -t resctrl"),
-        ("cache-partitions", tuned().file("/proc/cpuinfo", "flags: constant_tsc nonstop_tsc"), Missing, "neither CAT", ""),
-        ("performance-counters", tuned().file("/proc/sys/kernel/perf_event_paranoid", "3"), Missing, "root", "perf_event_paranoid=1"),
-        ("performance-counters", tuned().without("/sys/bus/event_source"), Missing, "virtual machines", ""),
-        ("interrupts", tuned().forbid("/proc/interrupts"), Unknown, "cannot be read", ""),
+        (
+            "huge-pages",
+            tuned().file("/proc/meminfo", &meminfo(0, 0)),
+            Costs,
+            "0 MiB",
+            "vm.nr_hugepages=512",
+        ),
+        (
+            "huge-pages",
+            tuned().file("/proc/meminfo", &meminfo(600, 0)),
+            Costs,
+            "in use",
+            "vm.nr_hugepages=1112",
+        ),
+        (
+            "huge-pages",
+            tuned().file("/proc/mounts", "resctrl /r resctrl rw 0 0"),
+            Costs,
+            "no hugetlbfs",
+            "mount -t hugetlbfs",
+        ),
+        (
+            "transparent-huge-pages",
+            tuned().file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"),
+            Costs,
+            "nobody",
+            "echo madvise",
+        ),
+        (
+            "isolated-cores",
+            tuned().file(&cpu("isolated"), "3"),
+            Costs,
+            "not isolated: 2",
+            "isolcpus=2-3",
+        ),
+        (
+            "isolated-cores",
+            tuned().file(&cpu("nohz_full"), "(null)"),
+            Costs,
+            "tick is on for 2-3",
+            "nohz_full=2-3",
+        ),
+        (
+            "programs-on-cores",
+            tuned().file("/proc/1/stat", &busy),
+            Costs,
+            "on 2-3: a) b (1)",
+            "taskset -apc 0-1 1",
+        ),
+        (
+            "interrupts",
+            tuned().file("/proc/irq/25/effective_affinity_list", "2"),
+            Costs,
+            "eth0-rx-0 (IRQ 25)",
+            "echo 0-1 | sudo tee /proc/irq/25/",
+        ),
+        (
+            "smt-siblings",
+            tuned().file(&cpu("cpu3/topology/thread_siblings_list"), "1,3"),
+            Costs,
+            "1 share cores with 2-3",
+            "cpu1/online",
+        ),
+        (
+            "smt-siblings",
+            tuned().file(&cpu("cpu3/topology/thread_siblings_list"), "2-3"),
+            Costs,
+            "threads of one core",
+            "",
+        ),
+        (
+            "smt-siblings",
+            tuned().without(&cpu("cpu3/topology")),
+            Unknown,
+            "does not tell",
+            "",
+        ),
+        (
+            "real-time-throttling",
+            tuned().file("/proc/sys/kernel/sched_rt_runtime_us", "950000"),
+            Costs,
+            "50 ms of each 1000",
+            "sched_rt_runtime_us=-1",
+        ),
+        (
+            "real-time-priority",
+            tuned().file("/proc/self/status", "CapEff:\t0000000000000000"),
+            Costs,
+            "not allowed",
+            "rtprio",
+        ),
+        (
+            "real-time-priority",
+            v1("-1").file("/sys/fs/cgroup/cpu/box/cpu.rt_runtime_us", "0"),
+            Costs,
+            "/box is given no",
+            "cpu.rt_runtime_us",
+        ),
+        (
+            "processor-quota",
+            tuned().file("/sys/fs/cgroup/system.slice/cpu.max", "150000 100000"),
+            Prevents,
+            "1.5 cores",
+            "/sys/fs/cgroup/system.slice/cpu.max",
+        ),
+        (
+            "processor-quota",
+            v1("50000"),
+            Prevents,
+            "0.5 cores for the control group /box",
+            "echo -1 | sudo tee /sys/fs/cgroup/cpu/box/cpu.cfs_quota_us",
+        ),
+        (
+            "frequency",
+            tuned().file(&cpu("cpu2/cpufreq/scaling_governor"), "powersave"),
+            Costs,
+            "powersave",
+            "echo performance",
+        ),
+        (
+            "sleep-states",
+            tuned().file(&cpu("cpu2/cpuidle/state2/disable"), "0"),
+            Costs,
+            "C6, from which waking takes 170 us",
+            "idle-set -D 20",
+        ),
+        (
+            "sleep-states",
+            tuned().file(&cpu("cpu2/cpuidle/state1/latency"), "300"),
+            Prevents,
+            "300 us",
+            "idle-set",
+        ),
+        (
+            "clock",
+            tuned().file(
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                "hpet",
+            ),
+            Costs,
+            "hpet",
+            "echo tsc",
+        ),
+        (
+            "clock",
+            tuned().file("/proc/cpuinfo", "flags: tsc cat_l3"),
+            Costs,
+            "no steady",
+            "",
+        ),
+        (
+            "numa",
+            tuned().file("/sys/devices/system/node/node0/cpulist", "0-2"),
+            Costs,
+            "processed on 3",
+            "",
+        ),
+        (
+            "nics",
+            tuned()
+                .prints(
+                    "ethtool -x eth0",
+                    "RX flow hash indirection table for eth0 with 1 RX ring(s):\nOperation not supported",
+                )
+                .prints("ethtool --version", "6.1"),
+            Missing,
+            "no RSS table",
+            "",
+        ),
+        (
+            "dpdk",
+            tuned().prints("pkg-config --modversion libdpdk", "21.11.0"),
+            Missing,
+            "21.11.0",
+            "",
+        ),
+        (
+            "dpdk",
+            tuned().without("/usr/lib/x"),
+            Missing,
+            "librte_net_mlx5 for eth0",
+            "apt install",
+        ),
+        (
+            "iommu",
+            tuned().without("/sys/module/vfio_pci"),
+            Missing,
+            "not loaded",
+            "modprobe",
+        ),
+        (
+            "iommu",
+            tuned().without("/sys/class/iommu"),
+            Missing,
+            "off",
+            "intel_iommu=on",
+        ),
+        (
+            "cache-partitions",
+            tuned().file("/proc/mounts", "hugetlbfs /h hugetlbfs rw 0 0"),
+            Missing,
+            "not mounted",
+            "mount -t resctrl",
+        ),
+        (
+            "cache-partitions",
+            tuned().file("/proc/cpuinfo", "flags: constant_tsc nonstop_tsc"),
+            Missing,
+            "neither CAT",
+            "",
+        ),
+        (
+            "performance-counters",
+            tuned().file("/proc/sys/kernel/perf_event_paranoid", "3"),
+            Missing,
+            "root",
+            "perf_event_paranoid=1",
+        ),
+        (
+            "performance-counters",
+            tuned().without("/sys/bus/event_source"),
+            Missing,
+            "virtual machines",
+            "",
+        ),
+        (
+            "interrupts",
+            tuned().forbid("/proc/interrupts"),
+            Unknown,
+            "cannot be read",
+            "",
+        ),
     ];
     for (check, machine, severity, found, command) in cases {
         let finding = bad(machine, check);
@@ -314,9 +502,7 @@ fn how_the_cache_is_divided_is_told() {
     let told = |machine: &Written| {
         let all = findings(machine);
         let found = all.into_iter().find(|f| f.check == "cache-curves");
-        found
-            .map(|finding| (finding.severity, finding.found))
-            .unwrap()
+        found.map(|finding| (finding.severity, finding.found)).unwrap()
     };
     for (machine, why) in [
         (no_cat(), "no CAT"),
@@ -326,8 +512,7 @@ fn how_the_cache_is_divided_is_told() {
             "resctrl is for root",
         ),
     ] {
-        let found =
-            format!("profile cache has core 0 hold what core 3 is not to have (pirate): {why}");
+        let found = format!("profile cache has core 0 hold what core 3 is not to have (pirate): {why}");
         assert_eq!(told(&machine), (Severity::Good, found));
     }
     let (severity, found) = told(&no_mount().file("/proc/filesystems", "nodev\tresctrl\n"));
@@ -336,10 +521,7 @@ fn how_the_cache_is_divided_is_told() {
     let alone = format!("{CPU}/cpu3/cache/index3/shared_cpu_list");
     let (severity, found) = told(&no_cat().file(&alone, "3"));
     assert_eq!(severity, Severity::Missing);
-    assert_eq!(
-        found,
-        "no CAT, and no other core shares the cache of core 3"
-    );
+    assert_eq!(found, "no CAT, and no other core shares the cache of core 3");
     let (severity, _) = told(&no_cat().without(&format!("{CPU}/cpu3/cache")));
     assert_eq!(severity, Severity::Unknown);
 }
@@ -366,10 +548,7 @@ fn what_cannot_be_told_is_not_good() {
         .collect();
     // Programs answer all the same.
     let allowed = ["dpdk", "frequency", "sleep-states"];
-    assert!(
-        good.iter().all(|finding| allowed.contains(&finding.check)),
-        "{good:#?}"
-    );
+    assert!(good.iter().all(|finding| allowed.contains(&finding.check)), "{good:#?}");
 }
 
 fn measured(windows_missed: u64, longest: Nanos) -> Measured {
@@ -407,10 +586,7 @@ fn the_verdict_is_of_what_was_read_and_measured() {
     assert!(!noisy.verdict.realistic);
     assert_eq!(noisy.findings[0].check, "scheduling-gaps");
     assert!(
-        noisy
-            .verdict
-            .because
-            .contains("the longest 4000 us; 1 of 6"),
+        noisy.verdict.because.contains("the longest 4000 us; 1 of 6"),
         "{noisy:#?}"
     );
     // One long gap that makes few packets late costs, and no more.
@@ -420,12 +596,7 @@ fn the_verdict_is_of_what_was_read_and_measured() {
     let throttled = tuned().file("/sys/fs/cgroup/system.slice/cpu.max", "100000 100000");
     let diagnosis = diagnose(&throttled, Some(quiet));
     assert!(!diagnosis.verdict.realistic);
-    assert!(
-        diagnosis
-            .verdict
-            .because
-            .starts_with("processor-quota: 1.0 cores")
-    );
+    assert!(diagnosis.verdict.because.starts_with("processor-quota: 1.0 cores"));
     assert!(diagnose(&tuned(), None).verdict.realistic);
 }
 

@@ -65,11 +65,9 @@ impl Eal {
         };
         match started {
             Err(said) => Err(DpdkError::Eal { said: said.clone() }),
-            Ok((_, pci)) if config.pci.iter().any(|device| !pci.contains(device)) => {
-                Err(DpdkError::Started {
-                    running: "without these PCI devices",
-                })
-            }
+            Ok((_, pci)) if config.pci.iter().any(|device| !pci.contains(device)) => Err(DpdkError::Started {
+                running: "without these PCI devices",
+            }),
             Ok((eal, _)) => Ok(*eal),
         }
     }
@@ -107,9 +105,7 @@ fn decide(config: &EalConfig) -> Result<bool, DpdkError> {
 
 /// Bytes in huge pages that nobody uses, of all sizes.
 fn free_huge_pages() -> u64 {
-    let sizes = fs::read_dir("/sys/kernel/mm/hugepages")
-        .into_iter()
-        .flatten();
+    let sizes = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten();
     let bytes = sizes.flatten().filter_map(|size| {
         let name = size.file_name().into_string().ok()?;
         let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
@@ -210,8 +206,7 @@ mod tests {
         config.pci = vec!["0000:3b:00.0".to_owned()];
         let error = decide(&config).unwrap_err().to_string();
         assert!(
-            error.contains("1073741920 MiB of huge pages are needed")
-                && error.contains("echo 536870960 >"),
+            error.contains("1073741920 MiB of huge pages are needed") && error.contains("echo 536870960 >"),
             "{error}"
         );
         let with = |huge_pages| arguments(&config, huge_pages).join(" ");

@@ -135,12 +135,7 @@ unsafe extern "C" {
 
     pub(crate) fn tw_probe(device: *const c_char, port: *mut u16) -> c_int;
     pub(crate) fn tw_port_info(port: u16, info: *mut Info) -> c_int;
-    pub(crate) fn tw_port_configure(
-        port: u16,
-        config: *mut Config,
-        mtu: u16,
-        pool: *const Pool,
-    ) -> c_int;
+    pub(crate) fn tw_port_configure(port: u16, config: *mut Config, mtu: u16, pool: *const Pool) -> c_int;
     pub(crate) fn tw_port_start(port: u16) -> c_int;
     pub(crate) fn tw_port_close(port: u16);
     pub(crate) fn tw_port_watch(port: u16, removed: *mut u8) -> c_int;
@@ -156,13 +151,7 @@ unsafe extern "C" {
     pub(crate) fn tw_receive(port: u16, queue: u16, mbufs: *mut *mut Mbuf, most: u16) -> u16;
     pub(crate) fn tw_mend(pool: *const Pool, mbuf: *mut Mbuf, refused: *mut Refused) -> c_int;
     pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut Mbuf, count: u16) -> u16;
-    pub(crate) fn tw_inject(
-        pool: *const Pool,
-        port: u16,
-        queue: u16,
-        copies: *const Copied,
-        count: u16,
-    ) -> u16;
+    pub(crate) fn tw_inject(pool: *const Pool, port: u16, queue: u16, copies: *const Copied, count: u16) -> u16;
     pub(crate) fn tw_refill(
         pool: *const Pool,
         from: Queue,

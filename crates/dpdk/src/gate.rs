@@ -54,10 +54,7 @@ impl Pass {
             if code != 0 {
                 return Err(DpdkError::Port {
                     port: port.to_string(),
-                    problem: format!(
-                        "its interrupts cannot be held: {}",
-                        last_lines(&ffi::said())
-                    ),
+                    problem: format!("its interrupts cannot be held: {}", last_lines(&ffi::said())),
                 });
             }
             *started = true;
@@ -160,9 +157,7 @@ mod tests {
             end_turn();
         }
         OVER.store(true, Ordering::Relaxed);
-        workers
-            .into_iter()
-            .for_each(|worker| worker.join().unwrap());
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
         begin_turn();
         end_turn();
         assert!(PLACES.lock().unwrap().is_empty());

@@ -178,8 +178,7 @@ impl Mempool {
         while filled < count {
             let wanted = MOST.min(count - filled);
             // SAFETY: there is room for so many numbers, and the pool lives.
-            let result =
-                unsafe { ffi::tw_take(self.as_ptr(), indexes.as_mut_ptr(), wanted as u32) };
+            let result = unsafe { ffi::tw_take(self.as_ptr(), indexes.as_mut_ptr(), wanted as u32) };
             if result != 0 {
                 break;
             }

@@ -36,13 +36,8 @@ impl Frames {
             longest: 0,
         };
         for (frame, hash) in frames {
-            let (Ok(line), Ok(length)) = (all.lines.len().try_into(), frame.len().try_into())
-            else {
-                panic!(
-                    "a frame of {} bytes behind {} lines",
-                    frame.len(),
-                    all.lines.len()
-                );
+            let (Ok(line), Ok(length)) = (all.lines.len().try_into(), frame.len().try_into()) else {
+                panic!("a frame of {} bytes behind {} lines", frame.len(), all.lines.len());
             };
             // An empty frame, too, has a line: copies are of whole lines.
             let parts = frame.chunks(CACHE_LINE);
@@ -100,10 +95,7 @@ impl Peer {
     /// If there are no frames, one is longer than buffers hold, or the queues are of different pools.
     pub fn new(frames: Arc<Frames>, from: RxQueue, to: TxQueue) -> Peer {
         let memory = to.mempool().memory();
-        assert!(
-            from.mempool().memory().is(memory),
-            "queues of different pools"
-        );
+        assert!(from.mempool().memory().is(memory), "queues of different pools");
         let room = memory.buffer_bytes() - HEADROOM;
         let longest = frames.longest().max(1).next_multiple_of(CACHE_LINE);
         assert!(longest <= room, "a frame of {} bytes", frames.longest());

@@ -99,11 +99,7 @@ impl PortInfo {
     /// asked for, and does not start with fewer (DPDK 22.11, `xdp_umem_configure` and `xsk_configure`).
     pub fn held_by_rx_queue(&self, ring: u16) -> u32 {
         const OF_XDP: u32 = 2048;
-        let least = if self.driver == "net_af_xdp" {
-            OF_XDP
-        } else {
-            0
-        };
+        let least = if self.driver == "net_af_xdp" { OF_XDP } else { 0 };
         least.max(ring.into())
     }
 }
@@ -484,10 +480,7 @@ impl Port {
     pub fn has_gone(&self) -> bool {
         let removed = self.shared.removed.load(Ordering::Relaxed) != 0;
         let interface = self.name().interface().zip(self.interface.as_ref());
-        removed
-            || interface.is_some_and(|(name, number)| {
-                interface_number(name).is_none_or(|now| now != *number)
-            })
+        removed || interface.is_some_and(|(name, number)| interface_number(name).is_none_or(|now| now != *number))
     }
 }
 
@@ -533,12 +526,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     // SAFETY: the port is there, and `raw` is written.
     let code = unsafe { ffi::tw_port_info(id, &mut raw) };
     if code != 0 {
-        return Err(of_device(
-            name,
-            "it does not say what it is",
-            code,
-            &ffi::said(),
-        ));
+        return Err(of_device(name, "it does not say what it is", code, &ffi::said()));
     }
     let driver = raw.driver.split(|byte| *byte == 0).next().unwrap_or(&[]);
     let info = PortInfo {

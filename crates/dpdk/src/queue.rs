@@ -161,9 +161,7 @@ impl RxQueue {
         let mbufs = &self.mbufs[..count];
         // SAFETY: the device has handed these over, whole, and nobody has taken them from here: they are this queue's
         // alone.
-        let ticks = mbufs
-            .iter()
-            .map(|&mbuf| unsafe { Mbuf::ticks(mbuf, stamp) });
+        let ticks = mbufs.iter().map(|&mbuf| unsafe { Mbuf::ticks(mbuf, stamp) });
         self.stamps.extend(ticks);
         Some(&self.stamps)
     }
@@ -197,9 +195,7 @@ impl RxQueue {
     /// with a checksum that the device found wrong.
     #[inline]
     pub fn take_refused(&mut self) -> [u64; 2] {
-        let ffi::Refused {
-            in_pieces, damaged, ..
-        } = &mut self.refused;
+        let ffi::Refused { in_pieces, damaged, .. } = &mut self.refused;
         [in_pieces, damaged].map(std::mem::take)
     }
 }
@@ -296,12 +292,7 @@ unsafe impl Sync for TxQueue {}
 const TRIES: u32 = 256;
 
 impl TxQueue {
-    pub(crate) fn new(
-        mempool: Mempool,
-        to: Arc<Shared>,
-        queue: u16,
-        exit: (Option<Pass>, Turns),
-    ) -> TxQueue {
+    pub(crate) fn new(mempool: Mempool, to: Arc<Shared>, queue: u16, exit: (Option<Pass>, Turns)) -> TxQueue {
         TxQueue {
             mempool,
             ways: vec![Way::new(None, to, queue, exit)],
@@ -383,10 +374,7 @@ impl TxQueue {
         if !self.entered {
             self.entered = enter_thread();
         }
-        assert!(
-            batch.memory().is(self.mempool.memory()),
-            "a batch of another pool"
-        );
+        assert!(batch.memory().is(self.mempool.memory()), "a batch of another pool");
         let count = batch.len();
         let view = self.mempool.view();
         for (place, (buffer, start, length)) in self.mbufs.iter_mut().zip(batch.hand_over()) {
@@ -496,12 +484,7 @@ impl TxQueue {
 }
 
 impl Way {
-    fn new(
-        from: Option<u16>,
-        to: Arc<Shared>,
-        queue: u16,
-        (pass, turns): (Option<Pass>, Turns),
-    ) -> Way {
+    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, (pass, turns): (Option<Pass>, Turns)) -> Way {
         Way {
             from,
             to,
@@ -517,11 +500,7 @@ impl Way {
 impl Shared {
     /// Sends mbufs that are the caller's by a queue; frees those that the device does not take. Returns how many it took.
     #[inline]
-    fn send(
-        &self,
-        (queue, pass, turns): (u16, &Option<Pass>, &Turns),
-        mbufs: &mut [*mut Mbuf],
-    ) -> usize {
+    fn send(&self, (queue, pass, turns): (u16, &Option<Pass>, &Turns), mbufs: &mut [*mut Mbuf]) -> usize {
         let (mut sent, mut tries) = (0, 0);
         while sent < mbufs.len() && tries < TRIES {
             let rest = &mut mbufs[sent..];
@@ -529,8 +508,7 @@ impl Shared {
             let _burst = pass.as_ref().map(Pass::burst);
             // SAFETY: the port runs and has this queue; its only user calls, or who has the turn of several; the
             // mbufs have been prepared, and are nobody else's.
-            let taken =
-                unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
+            let taken = unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
             sent += usize::from(taken);
             tries = if taken == 0 { tries + 1 } else { 0 };
         }

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailwater_dpdk::{
-    Device, DpdkError, Eal, EalConfig, Frames, HugePages, Mempool, Peer, Port, PortConfig, RxQueue,
-    TxQueue, forward,
+    Device, DpdkError, Eal, EalConfig, Frames, HugePages, Mempool, Peer, Port, PortConfig, RxQueue, TxQueue, forward,
 };
 use tailwater_net::Nanos;
 use tailwater_nf::batch::Batch;
@@ -199,11 +198,7 @@ fn captures_go_through_pcap_devices() {
             .unwrap();
     }
     writer.finish().unwrap();
-    let name = format!(
-        "net_pcap0,rx_pcap={},tx_pcap={}",
-        from.display(),
-        to.display()
-    );
+    let name = format!("net_pcap0,rx_pcap={},tx_pcap={}", from.display(), to.display());
     let pool = Mempool::new(eal(), 2048, 1518, -1).unwrap();
     {
         let (pcap, mut rx, mut tx) = port(&name, 1, &pool);
@@ -417,10 +412,7 @@ fn errors_say_what_to_do() {
     let error = |name: &str| find(name).unwrap_err().to_string();
     for (name, what) in [
         ("net_nul0", "DPDK has no driver \"net_nul\""),
-        (
-            "net_af_packet0,iface=nowhere0",
-            "there is no interface \"nowhere0\"",
-        ),
+        ("net_af_packet0,iface=nowhere0", "there is no interface \"nowhere0\""),
         ("ffff:ff:1f.7", "there is no such PCI device"),
         ("net_pcap9,rx_pcap=/nowhere.pcap", "DPDK cannot use it"),
         ("net_ring9,nodeaction=wrong", "DPDK cannot use it"),
@@ -429,9 +421,7 @@ fn errors_say_what_to_do() {
         assert!(error.contains(what) && error.contains(name), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
-    let error = Mempool::new(eal(), 1 << 20, 9000, -1)
-        .unwrap_err()
-        .to_string();
+    let error = Mempool::new(eal(), 1 << 20, 9000, -1).unwrap_err().to_string();
     assert!(error.contains("no memory for 1048576 buffers"), "{error}");
 }
 
@@ -452,17 +442,12 @@ fn copies_are_injected_with_their_hashes() {
     for packet in rx[0].packets() {
         received += 1;
         assert_eq!(packet.hash, Some(1000 + received));
-        assert_eq!(
-            packet.frame(part.memory()),
-            &[7; 80][..60 + received as usize]
-        );
+        assert_eq!(packet.frame(part.memory()), &[7; 80][..60 + received as usize]);
         part.give(packet.buffer);
     }
     assert_eq!(received, 20);
     // No more than there are buffers.
-    let sent = (0..10)
-        .map(|_| tx[0].inject(64, || (&[0; 60], 0)))
-        .sum::<usize>();
+    let sent = (0..10).map(|_| tx[0].inject(64, || (&[0; 60], 0))).sum::<usize>();
     assert!((64..=256).contains(&sent), "{sent}");
 }
 
@@ -470,8 +455,7 @@ fn copies_are_injected_with_their_hashes() {
 fn a_peer_sends_frames_over_and_over_in_the_buffers_that_come_back() {
     let _alone = alone();
     let pool = Mempool::new(eal(), 256, 1518, -1).unwrap();
-    let ((_out, mut rx, to), (_back, from, mut tx)) =
-        (port("net_ring7", 1, &pool), port("net_ring8", 1, &pool));
+    let ((_out, mut rx, to), (_back, from, mut tx)) = (port("net_ring7", 1, &pool), port("net_ring8", 1, &pool));
     let lengths = [60, 64, 65, 128, 1, 1500, 129];
     let frame = |i: usize| -> Vec<u8> { (0..lengths[i]).map(|byte| (byte ^ i) as u8).collect() };
     let all: Vec<Vec<u8>> = (0..lengths.len()).map(frame).collect();

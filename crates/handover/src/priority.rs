@@ -124,9 +124,7 @@ impl Schedule {
         let mut policy = 0;
         let mut parameters = MaybeUninit::<libc::sched_param>::zeroed();
         // SAFETY: the thread is this one; both pointers are valid for writing.
-        let error = unsafe {
-            libc::pthread_getschedparam(libc::pthread_self(), &mut policy, parameters.as_mut_ptr())
-        };
+        let error = unsafe { libc::pthread_getschedparam(libc::pthread_self(), &mut policy, parameters.as_mut_ptr()) };
         result(error)?;
         // SAFETY: plain numbers, zero is valid for all of them.
         let parameters = unsafe { parameters.assume_init() };

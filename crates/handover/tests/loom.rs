@@ -148,10 +148,7 @@ fn ring_abandoned_at_any_moment_drops_every_item_once() {
         let popped = consumer.pop();
         drop(consumer);
         pusher.join().unwrap();
-        assert_eq!(
-            Counted::strong_count(&item),
-            1 + usize::from(popped.is_some())
-        );
+        assert_eq!(Counted::strong_count(&item), 1 + usize::from(popped.is_some()));
     });
 }
 

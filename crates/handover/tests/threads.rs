@@ -22,11 +22,7 @@ impl Random {
 
 #[test]
 fn many_flows_move_at_random_and_stay_in_order() {
-    let modes = [
-        Mode::Sleep,
-        Mode::SpinThenSleep(Duration::from_micros(5)),
-        Mode::Spin,
-    ];
+    let modes = [Mode::Sleep, Mode::SpinThenSleep(Duration::from_micros(5)), Mode::Spin];
     for (round, mode) in modes.into_iter().enumerate() {
         for helpers in [1, 2] {
             let setup = Setup {

@@ -38,10 +38,7 @@ const COUNTED: usize = 512;
 
 const SIZES: [(&str, &[usize]); 3] = [
     ("64B", &[64]),
-    (
-        "imix",
-        &[64, 64, 64, 64, 64, 64, 64, 570, 570, 570, 570, 1518],
-    ),
+    ("imix", &[64, 64, 64, 64, 64, 64, 64, 570, 570, 570, 570, 1518]),
     ("1024B", &[1024]),
 ];
 
@@ -52,9 +49,7 @@ const HOSTILE: [&str; 7] = [
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(rules) = et_open() else {
-        eprintln!(
-            "no figures: TAILWATER_TEST_DATA is not set, or there is no tar that reads Zstandard"
-        );
+        eprintln!("no figures: TAILWATER_TEST_DATA is not set, or there is no tar that reads Zstandard");
         return;
     };
     if let [flag, kind] = &arguments[..]
@@ -83,17 +78,9 @@ fn main() {
             print(&format!("functions/ids/{name}/load"), "ms", &mut times);
             print(&format!("functions/ids/{name}/ready"), "ms", &mut [ready]);
             let memory = (resident() - before) / f64::from(1 << 20);
-            print(
-                &format!("functions/ids/{name}/memory"),
-                "MiB",
-                &mut [memory],
-            );
+            print(&format!("functions/ids/{name}/memory"), "MiB", &mut [memory]);
             let prefilter = set.prefilter_bytes() as f64 / f64::from(1 << 20);
-            print(
-                &format!("functions/ids/{name}/prefilter"),
-                "MiB",
-                &mut [prefilter],
-            );
+            print(&format!("functions/ids/{name}/prefilter"), "MiB", &mut [prefilter]);
         }
         let set = Arc::new(set);
         for (size, pattern) in SIZES {
@@ -103,11 +90,8 @@ fn main() {
             }
             let mut rig = Rig::new(Arc::clone(&set));
             let frames = traffic(pattern);
-            let bits = frames
-                .iter()
-                .map(|(_, frame)| 8 * (frame.len() + 24))
-                .sum::<usize>() as f64
-                / frames.len() as f64;
+            let bits =
+                frames.iter().map(|(_, frame)| 8 * (frame.len() + 24)).sum::<usize>() as f64 / frames.len() as f64;
             let mut rates: Vec<f64> = (0..runs).map(|_| rig.rate(&frames)).collect();
             let mut throughput: Vec<f64> = rates.iter().map(|rate| rate * bits / 1e3).collect();
             print(&format!("{figure}/rate"), "Mpps", &mut rates);
@@ -118,11 +102,7 @@ fn main() {
         let figure = format!("functions/ids/hostile/{kind}/instructions");
         if wanted(&figure) {
             match instructions(kind) {
-                Some(count) => print(
-                    &figure,
-                    "instructions/packet",
-                    &mut [count as f64 / COUNTED as f64],
-                ),
+                Some(count) => print(&figure, "instructions/packet", &mut [count as f64 / COUNTED as f64]),
                 None => eprintln!("{figure}: valgrind is not installed or failed"),
             }
         }
@@ -165,12 +145,7 @@ fn texts() -> Option<Vec<String>> {
 
 fn et_open() -> Option<Vec<Rule>> {
     let mut reader = Reader::new(&Variables::default()).ok()?;
-    Some(
-        texts()?
-            .iter()
-            .flat_map(|text| reader.read(text).rules)
-            .collect(),
-    )
+    Some(texts()?.iter().flat_map(|text| reader.read(text).rules).collect())
 }
 
 /// Bytes of memory that the process has.
@@ -284,7 +259,11 @@ fn traffic(sizes: &[usize]) -> Vec<(usize, Vec<u8>)> {
     let request = b"GET /news/2024/index.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n\
                     Accept: text/html\r\nAccept-Language: en\r\nConnection: keep-alive\r\n\r\n";
     let body = text(8192);
-    let mut answer = format!("HTTP/1.1 200 OK\r\nServer: example\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    let mut answer = format!(
+        "HTTP/1.1 200 OK\r\nServer: example\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
     answer.extend(body);
     let of_flow = |flow: usize| {
         let (key, mut next, mut sizes) = (key(flow), [101u32, 501u32], sizes.iter().cycle());
@@ -296,16 +275,8 @@ fn traffic(sizes: &[usize]) -> Vec<(usize, Vec<u8>)> {
         for (side, mut data) in [(0, &request[..]), (1, &answer[..])] {
             let key = if side == 0 { key } else { key.reversed() };
             while !data.is_empty() {
-                let length = sizes
-                    .next()
-                    .map_or(64, |size| size - 4 - 54)
-                    .min(data.len());
-                frames.push(frame(
-                    &key,
-                    [next[side], next[1 - side]],
-                    0x10,
-                    &data[..length],
-                ));
+                let length = sizes.next().map_or(64, |size| size - 4 - 54).min(data.len());
+                frames.push(frame(&key, [next[side], next[1 - side]], 0x10, &data[..length]));
                 next[side] += length as u32;
                 data = &data[length..];
             }
@@ -331,8 +302,7 @@ fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
             .iter()
             .filter(|rule| rule.parts.len() == 1)
             .flat_map(|rule| &rule.parts);
-        let of_stream =
-            parts.filter(|part| part.buffer == tailwater_ids::buffer::BufferKey::PAYLOAD);
+        let of_stream = parts.filter(|part| part.buffer == tailwater_ids::buffer::BufferKey::PAYLOAD);
         of_stream.filter_map(|part| match part.tests.first() {
             Some(Test::Content(content)) if !content.negated => Some(content.bytes.clone()),
             _ => None,
@@ -411,11 +381,7 @@ fn instructions(kind: &str) -> Option<u64> {
 
 fn print(name: &str, unit: &str, values: &mut [f64]) {
     values.sort_by(f64::total_cmp);
-    let (value, min, max) = (
-        values[values.len() / 2],
-        values[0],
-        values[values.len() - 1],
-    );
+    let (value, min, max) = (values[values.len() / 2], values[0], values[values.len() - 1]);
     let runs = values.len();
     println!(
         "{{\"name\": \"{name}\", \"value\": {value:.3}, \"unit\": \"{unit}\", \"min\": {min:.3}, \"max\": {max:.3}, \"runs\": {runs}}}"

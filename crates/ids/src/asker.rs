@@ -68,11 +68,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    pub(crate) fn new(
-        (version, rules): (u32, Arc<RuleSet>),
-        thresholds: Arc<Thresholds>,
-        room: usize,
-    ) -> Asker {
+    pub(crate) fn new((version, rules): (u32, Arc<RuleSet>), thresholds: Arc<Thresholds>, room: usize) -> Asker {
         Asker {
             candidates: Candidates::new(rules.len()),
             rules,
@@ -112,13 +108,7 @@ impl Asker {
     }
 
     /// Asks the rules of a place about a unit.
-    pub(crate) fn ask(
-        &mut self,
-        place: Place,
-        unit: &Unit<'_>,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) {
+    pub(crate) fn ask(&mut self, place: Place, unit: &Unit<'_>, subject: &Subject<'_>, connection: &mut Connection) {
         if self.passed || !self.rules.asks_in(place) {
             return;
         }
@@ -162,12 +152,7 @@ impl Asker {
 
     /// The group that a connection's ports are of, found once for a connection and rules.
     #[inline]
-    fn port_group(
-        &self,
-        rules: &RuleSet,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) -> u8 {
+    fn port_group(&self, rules: &RuleSet, subject: &Subject<'_>, connection: &mut Connection) -> u8 {
         connection.port_group(self.version).unwrap_or_else(|| {
             let group = rules.port_group(&subject.key, subject.direction);
             connection.set_port_group(self.version, group);
@@ -273,9 +258,9 @@ impl Asker {
         for threshold in &signature.rule.thresholds {
             // One of each kind counts for itself.
             let salt = u64::from(threshold.kind == ThresholdKind::Filter) << 63;
-            let count =
-                self.thresholds
-                    .count(number | salt, threshold, subject.ends(), subject.arrival());
+            let count = self
+                .thresholds
+                .count(number | salt, threshold, subject.ends(), subject.arrival());
             told = match (told, count) {
                 (Told::No, _) | (_, Told::No) => Told::No,
                 (Told::Quietly, _) | (_, Told::Quietly) => Told::Quietly,
@@ -359,15 +344,9 @@ fn goes(header: &Header, key: &FlowKey) -> bool {
 /// Whether a test of the packet's headers holds.
 fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection) -> bool {
     match test {
-        PacketTest::Flags(test) => {
-            subject.key.protocol() == protocol::TCP && flags_match(test, subject.flags())
-        }
+        PacketTest::Flags(test) => subject.key.protocol() == protocol::TCP && flags_match(test, subject.flags()),
         PacketTest::SameAddress => subject.key.source() == subject.key.destination(),
-        PacketTest::Number {
-            field,
-            range,
-            negated,
-        } => {
+        PacketTest::Number { field, range, negated } => {
             let number = subject.number(*field, connection);
             number.is_some_and(|number| range.contains(&number) != *negated)
         }

@@ -154,9 +154,6 @@ impl BufferKey {
 
 impl From<Buffer> for BufferKey {
     fn from(buffer: Buffer) -> BufferKey {
-        BufferKey {
-            buffer,
-            dotted: false,
-        }
+        BufferKey { buffer, dotted: false }
     }
 }

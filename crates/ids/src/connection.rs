@@ -160,12 +160,10 @@ impl Connection {
             let known = self.bits.iter_mut().find(|known| **known == bit);
             match (known, step.what) {
                 (Some(known), Bit::Unset | Bit::Toggle) => *known = 0,
-                (None, Bit::Set | Bit::Toggle) => {
-                    match self.bits.iter_mut().find(|known| **known == 0) {
-                        Some(free) => *free = bit,
-                        None => room = false,
-                    }
-                }
+                (None, Bit::Set | Bit::Toggle) => match self.bits.iter_mut().find(|known| **known == 0) {
+                    Some(free) => *free = bit,
+                    None => room = false,
+                },
                 _ => {}
             }
         }

@@ -78,9 +78,7 @@ mod tests {
 
     #[test]
     fn questions_are_read_as_far_as_they_make_sense() {
-        let mut message =
-            b"\x12\x34\x01\x00\0\x02\0\0\0\0\0\0\x03www\x02Ex\0\0\x01\0\x01\x01a\0\0\x01\0\x01"
-                .to_vec();
+        let mut message = b"\x12\x34\x01\x00\0\x02\0\0\0\0\0\0\x03www\x02Ex\0\0\x01\0\x01\x01a\0\0\x01\0\x01".to_vec();
         assert!(is_message(&message) && !is_answer(&message));
         assert_eq!(names(&message), [".www.Ex", ".a"]);
         for length in 0..message.len() {

@@ -36,9 +36,7 @@ impl Budget {
 
     #[inline]
     fn spend(&mut self, units: usize) -> bool {
-        self.left = self
-            .left
-            .saturating_sub(units.min(u32::MAX as usize) as u32);
+        self.left = self.left.saturating_sub(units.min(u32::MAX as usize) as u32);
         self.left > 0
     }
 }
@@ -128,11 +126,7 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
             let Some(finder) = &check.finder else {
                 return false;
             };
-            let text = if content.nocase {
-                bytes.lower
-            } else {
-                bytes.plain
-            };
+            let text = if content.nocase { bytes.lower } else { bytes.plain };
             let (mut from, to) = stretch(&content.place, at, length);
             if content.place.at_end {
                 // Only one place is at the end.
@@ -274,31 +268,20 @@ fn read(number: &NumberAt, bytes: &[u8], at: usize) -> Option<(u64, usize)> {
         return Some((value, end));
     };
     // As `strtoull` reads it: white space, then digits, as many as there are.
-    let most = if number.bytes == 0 {
-        23
-    } else {
-        number.bytes as usize
-    };
+    let most = if number.bytes == 0 { 23 } else { number.bytes as usize };
     let text = bytes.get(start..)?;
     let text = &text[..text.len().min(most)];
-    let blank = text
-        .iter()
-        .take_while(|byte| byte.is_ascii_whitespace())
-        .count();
+    let blank = text.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let mut digits = &text[blank..];
     if base == 16
         && let [b'0', b'x' | b'X', rest @ ..] = digits
     {
         digits = rest;
     }
-    let digits = digits
-        .iter()
-        .map_while(|byte| char::from(*byte).to_digit(base));
+    let digits = digits.iter().map_while(|byte| char::from(*byte).to_digit(base));
     let (mut value, mut count) = (0u64, 0);
     for digit in digits {
-        value = value
-            .saturating_mul(base.into())
-            .saturating_add(digit.into());
+        value = value.saturating_mul(base.into()).saturating_add(digit.into());
         count += 1;
     }
     (count > 0).then_some((value, start + text.len()))

@@ -37,11 +37,7 @@ pub(crate) struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     pub(crate) fn new((side, window): &'a mut (&mut Side, &mut [u8]), depth: u64) -> Stream<'a> {
-        Stream {
-            side,
-            window,
-            depth,
-        }
+        Stream { side, window, depth }
     }
 
     /// Bytes are missing: no message goes on.
@@ -159,21 +155,13 @@ impl Buffers {
     fn held(&self, side: &Side) -> usize {
         match side.phase {
             TLS | DNS | HEAD => side.at(side.message),
-            phase if http::is_phase(phase) && side.message_flags & INSPECTED == 0 => {
-                side.at(side.message)
-            }
+            phase if http::is_phase(phase) && side.message_flags & INSPECTED == 0 => side.at(side.message),
             phase if http::is_phase(phase) => side.at(side.parsed),
             _ => side.filled(),
         }
     }
 
-    fn http(
-        &mut self,
-        stream: &mut Stream<'_>,
-        asker: &mut Asker,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) {
+    fn http(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
         loop {
             match http::advance(stream.side, stream.window, subject.direction) {
                 Step::More => return,
@@ -220,9 +208,7 @@ impl Buffers {
         let (heads, tunnels) = (method == b"HEAD", method == b"CONNECT");
         let status = self.head.target(text);
         let switches = connection.has(CONNECT_REQUEST) && status.starts_with(b"2");
-        let framing = self
-            .head
-            .framing(text, direction, connection.has(HEAD_REQUEST));
+        let framing = self.head.framing(text, direction, connection.has(HEAD_REQUEST));
         if asker.rules.asks_in(place) {
             let mut unit = payload_unit(text);
             self.head.fill(text, direction, &mut self.made, &mut unit);
@@ -300,13 +286,7 @@ impl Buffers {
         stream.side.message_flags |= INSPECTED;
     }
 
-    fn tls(
-        &mut self,
-        stream: &mut Stream<'_>,
-        asker: &mut Asker,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) {
+    fn tls(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
         if stream.side.end() < stream.side.left {
             return;
         }
@@ -346,12 +326,7 @@ impl Buffers {
         true
     }
 
-    fn certificates(
-        &mut self,
-        asker: &mut Asker,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) -> bool {
+    fn certificates(&mut self, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) -> bool {
         let Some(certificates) = tls::certificates(&self.handshake) else {
             return false;
         };
@@ -369,13 +344,7 @@ impl Buffers {
         true
     }
 
-    fn dns(
-        &mut self,
-        stream: &mut Stream<'_>,
-        asker: &mut Asker,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) {
+    fn dns(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
         loop {
             let (message, end) = (stream.side.message, stream.side.end());
             let [high, low, rest @ ..] = stream.bytes(message, end) else {

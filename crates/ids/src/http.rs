@@ -146,9 +146,7 @@ fn is_first_line(line: &[u8], direction: Direction) -> bool {
 
 /// The size of a chunk; extensions count for nothing.
 fn chunk_size(line: &[u8]) -> Option<u64> {
-    let digits = line
-        .split(|byte| matches!(byte, b';' | b' ' | b'\t'))
-        .next()?;
+    let digits = line.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next()?;
     let digits = (!digits.is_empty() && digits.len() <= SIZE_DIGITS).then_some(digits)?;
     digits.iter().try_fold(0, |size, digit| {
         Some(size << 4 | u64::from(char::from(*digit).to_digit(16)?))
@@ -202,11 +200,7 @@ fn trimmed(bytes: &[u8], [from, to]: [usize; 2]) -> Stretch {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let text = &bytes[from..to];
     let front = text.iter().take_while(|byte| is_blank(byte)).count();
-    let back = text[front..]
-        .iter()
-        .rev()
-        .take_while(|byte| is_blank(byte))
-        .count();
+    let back = text[front..].iter().rev().take_while(|byte| is_blank(byte)).count();
     [(from + front) as u16, (to - back) as u16]
 }
 
@@ -238,10 +232,7 @@ impl Head {
             if let Some(colon) = memchr(b':', &bytes[at..end])
                 && let Some(field) = self.fields.get_mut(self.count)
             {
-                *field = [
-                    trimmed(bytes, [at, at + colon]),
-                    trimmed(bytes, [at + colon + 1, end]),
-                ];
+                *field = [trimmed(bytes, [at, at + colon]), trimmed(bytes, [at + colon + 1, end])];
                 self.count += 1;
             }
             at = end;
@@ -290,12 +281,7 @@ impl Head {
     }
 
     /// How the body ends (RFC 9112 §6.3); `None` if that is unclear.
-    pub(crate) fn framing(
-        &self,
-        bytes: &[u8],
-        direction: Direction,
-        answers_head: bool,
-    ) -> Option<Framing> {
+    pub(crate) fn framing(&self, bytes: &[u8], direction: Direction, answers_head: bool) -> Option<Framing> {
         let status = slice(bytes, self.parts[1]);
         if direction == Direction::ToClient && status == b"101" {
             // What follows is of another protocol, and looked at as a body.
@@ -307,10 +293,7 @@ impl Head {
             return Some(Framing::None);
         }
         if let Some(coding) = self.field(bytes, "transfer-encoding") {
-            let last = coding
-                .rsplit(|byte| *byte == b',')
-                .next()
-                .unwrap_or_default();
+            let last = coding.rsplit(|byte| *byte == b',').next().unwrap_or_default();
             return match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
                 true => Some(Framing::Chunked),
                 false if direction == Direction::ToClient => Some(Framing::UntilClose),
@@ -328,13 +311,7 @@ impl Head {
     }
 
     /// Adds the buffers of the head to a unit.
-    pub(crate) fn fill<'a>(
-        &'a self,
-        bytes: &'a [u8],
-        direction: Direction,
-        made: &'a mut Made,
-        unit: &mut Unit<'a>,
-    ) {
+    pub(crate) fn fill<'a>(&'a self, bytes: &'a [u8], direction: Direction, made: &'a mut Made, unit: &mut Unit<'a>) {
         made.read(self, bytes, direction);
         let made = &*made;
         let mut field = |buffer: Buffer, name: &str| {
@@ -376,10 +353,7 @@ impl Head {
         unit.set(Buffer::Header, &made.header);
         unit.set(Buffer::HeaderNames, &made.names);
         unit.set(Buffer::Start, &made.start);
-        unit.set(
-            Buffer::RawHeader,
-            bytes.get(self.fields_from..).unwrap_or_default(),
-        );
+        unit.set(Buffer::RawHeader, bytes.get(self.fields_from..).unwrap_or_default());
     }
 }
 
@@ -423,8 +397,7 @@ impl Made {
             normalize(rest, &mut self.uri);
             self.host.push(b'.');
             if let Some(host) = authority.or_else(|| head.field(bytes, "host")) {
-                self.host
-                    .extend(host_of(host).iter().map(u8::to_ascii_lowercase));
+                self.host.extend(host_of(host).iter().map(u8::to_ascii_lowercase));
             }
         }
         let cookie: &[u8] = match direction {

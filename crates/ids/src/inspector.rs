@@ -2,9 +2,7 @@
 
 use crate::alert::Alert;
 use crate::asker::{Asker, Fate, note, payload_unit};
-use crate::connection::{
-    BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED,
-};
+use crate::connection::{BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED};
 use crate::dns;
 use crate::follow::{Buffers, DEAD, Stream};
 use crate::packet::{Input, Subject};
@@ -110,11 +108,7 @@ pub struct Inspector {
 
 impl Inspector {
     /// A worker's own, with the number of the rules.
-    pub fn new(
-        (version, rules): (u32, Arc<RuleSet>),
-        thresholds: Arc<Thresholds>,
-        settings: Settings,
-    ) -> Inspector {
+    pub fn new((version, rules): (u32, Arc<RuleSet>), thresholds: Arc<Thresholds>, settings: Settings) -> Inspector {
         // A message's buffers in lower case: its head several times over, its body twice.
         let room = 8 * settings.window + settings.decoded + (1 << 16);
         Inspector {
@@ -147,12 +141,7 @@ impl Inspector {
     }
 
     /// Inspects a packet.
-    pub fn packet(
-        &mut self,
-        input: &Input<'_>,
-        connection: &mut Connection,
-        slots: &mut impl Slots,
-    ) -> Verdict {
+    pub fn packet(&mut self, input: &Input<'_>, connection: &mut Connection, slots: &mut impl Slots) -> Verdict {
         self.asker.begin();
         let headers = input.headers;
         let tcp = headers.key.protocol() == protocol::TCP && headers.fragment == Fragment::Whole;
@@ -178,9 +167,7 @@ impl Inspector {
             Fate::Reject => Verdict::Drop(Reason::Rejected),
             Fate::Drop => Verdict::Drop(Reason::Dropped),
             Fate::Blocked => Verdict::Drop(Reason::FlowBlocked),
-            Fate::Unclear if self.settings.strict && self.settings.drops => {
-                Verdict::Drop(Reason::Overflow)
-            }
+            Fate::Unclear if self.settings.strict && self.settings.drops => Verdict::Drop(Reason::Overflow),
             Fate::Unclear | Fate::Pass => Verdict::Pass,
         }
     }
@@ -199,8 +186,7 @@ impl Inspector {
     fn first(&mut self, subject: &Subject<'_>, connection: &mut Connection) {
         if !connection.has_for(STARTED, subject.direction) {
             connection.set_for(STARTED, subject.direction);
-            self.asker
-                .ask(Place::FlowStart, &Unit::new(), subject, connection);
+            self.asker.ask(Place::FlowStart, &Unit::new(), subject, connection);
         }
     }
 
@@ -266,10 +252,7 @@ impl Inspector {
     ) {
         let payload = input.payload();
         let counts = !payload.is_empty() || flags & (SYN | FIN | RST) != 0;
-        if self.settings.checksums
-            && counts
-            && verify_transport(input.frame, input.headers) == Checksum::Wrong
-        {
+        if self.settings.checksums && counts && verify_transport(input.frame, input.headers) == Checksum::Wrong {
             // Its receiver does not look at it.
             self.asker.notes[note::CHECKSUM] += 1;
             return;
@@ -317,11 +300,8 @@ impl Inspector {
     ) {
         let first = sequence.wrapping_add(1);
         if flags & ACK == 0 {
-            let client =
-                connection.has(SEEN) && connection.direction(input.reversed) == Direction::ToServer;
-            let again = client
-                && connection.has_for(NUMBERED, Direction::ToServer)
-                && connection.firsts[0] == first;
+            let client = connection.has(SEEN) && connection.direction(input.reversed) == Direction::ToServer;
+            let again = client && connection.has_for(NUMBERED, Direction::ToServer) && connection.firsts[0] == first;
             // In the middle of a connection a receiver takes no SYN (RFC 5961 §4): only what answers it says so.
             let live = connection.has(ESTABLISHED)
                 && !connection.has_for(ENDED, Direction::ToServer)
@@ -338,8 +318,7 @@ impl Inspector {
         }
         let known = connection.has(SEEN)
             && connection.direction(input.reversed) == Direction::ToClient
-            && (!connection.has_for(NUMBERED, Direction::ToServer)
-                || connection.firsts[0] == acknowledged);
+            && (!connection.has_for(NUMBERED, Direction::ToServer) || connection.firsts[0] == acknowledged);
         let again = connection.has_for(NUMBERED, Direction::ToClient);
         if known && again && connection.firsts[1] == first {
             return;
@@ -407,8 +386,7 @@ impl Inspector {
             let mut stream = Stream::new(&mut other, self.settings.depth);
             stream.gap();
             let opposite = subject.opposite();
-            self.buffers
-                .follow(&mut stream, &mut self.asker, &opposite, connection);
+            self.buffers.follow(&mut stream, &mut self.asker, &opposite, connection);
         }
         if !this.0.is_started() && !payload.is_empty() {
             this.0.start(sequence);
@@ -423,24 +401,20 @@ impl Inspector {
         let exact = !stream.side.is_started() || sequence == stream.side.next();
         if stream.side.is_over() && !connection.has_for(ENDED, direction) {
             connection.set_for(ENDED, direction);
-            self.buffers
-                .finish(&mut stream, &mut self.asker, subject, connection);
+            self.buffers.finish(&mut stream, &mut self.asker, subject, connection);
         }
         let mut over = stream.side.phase == DEAD;
         if flags & RST != 0 && exact {
             // The receiver takes it (RFC 5961 §3): nothing more comes, either way.
-            self.buffers
-                .finish(&mut stream, &mut self.asker, subject, connection);
+            self.buffers.finish(&mut stream, &mut self.asker, subject, connection);
             let mut stream = Stream::new(&mut other, self.settings.depth);
             let opposite = subject.opposite();
-            self.buffers
-                .finish(&mut stream, &mut self.asker, &opposite, connection);
+            self.buffers.finish(&mut stream, &mut self.asker, &opposite, connection);
             connection.set_for(ENDED, Direction::ToServer);
             connection.set_for(ENDED, Direction::ToClient);
         }
         over &= other.0.phase == DEAD;
-        let ended = connection.has_for(ENDED, Direction::ToServer)
-            && connection.has_for(ENDED, Direction::ToClient);
+        let ended = connection.has_for(ENDED, Direction::ToServer) && connection.has_for(ENDED, Direction::ToClient);
         if ended || over {
             slots.give();
             connection.set_lease(None);
@@ -452,13 +426,7 @@ impl Inspector {
     }
 
     /// Puts a segment's bytes into the stream, and looks at what is new.
-    fn add(
-        &mut self,
-        stream: &mut Stream<'_>,
-        mut sequence: u32,
-        subject: &Subject<'_>,
-        connection: &mut Connection,
-    ) {
+    fn add(&mut self, stream: &mut Stream<'_>, mut sequence: u32, subject: &Subject<'_>, connection: &mut Connection) {
         let mut data = subject.input.payload();
         if stream.side.phase == DEAD {
             return;
@@ -468,17 +436,13 @@ impl Inspector {
             if inserted.conflict {
                 self.asker.unclear(note::CONFLICT);
             }
-            self.buffers
-                .follow(stream, &mut self.asker, subject, connection);
+            self.buffers.follow(stream, &mut self.asker, subject, connection);
             data = &data[inserted.taken..];
             sequence = sequence.wrapping_add(inserted.taken as u32);
             if data.is_empty() || stream.side.phase == DEAD {
                 return;
             }
-            if !self
-                .buffers
-                .make_room(stream, &mut self.asker, subject, connection)
-            {
+            if !self.buffers.make_room(stream, &mut self.asker, subject, connection) {
                 return self.asker.unclear(note::OVERFLOW);
             }
         }

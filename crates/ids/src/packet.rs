@@ -42,20 +42,14 @@ impl<'a> Input<'a> {
     #[inline]
     pub(crate) fn segment(&self) -> Option<(u32, u32, u8)> {
         let header = self.transport().first_chunk::<20>()?;
-        let word = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
+        let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         Some((word(4), word(8), header[13]))
     }
 }
 
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let bytes = bytes.get(at..at + length)?;
-    Some(
-        bytes
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
-    )
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 /// What rules are asked about: a packet, or what it completed of a stream.
@@ -120,9 +114,7 @@ impl Subject<'_> {
             Field::Sequence => of(&tcp).and_then(|()| input.word(4, 4)),
             Field::Acknowledgement => of(&tcp).and_then(|()| input.word(8, 4)),
             Field::Window => of(&tcp).and_then(|()| input.word(14, 2)),
-            Field::StreamSize(direction) => {
-                of(&tcp).map(|()| connection.sizes[direction.index()].into())
-            }
+            Field::StreamSize(direction) => of(&tcp).map(|()| connection.sizes[direction.index()].into()),
         }
     }
 }

@@ -68,9 +68,7 @@ impl Expression {
                 source: source.to_owned(),
                 regex,
             }),
-            Err(regex::Error::CompiledTooBig(_)) => {
-                Err(NoExpression::Unsupported("pcre: more than 1 MiB compiled"))
-            }
+            Err(regex::Error::CompiledTooBig(_)) => Err(NoExpression::Unsupported("pcre: more than 1 MiB compiled")),
             Err(error) => {
                 let text = error.to_string();
                 let last = text.lines().last().unwrap_or_default();
@@ -206,9 +204,7 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
 /// An escape. Returns the bytes that were read.
 fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpression> {
     let Some(&byte) = rest.get(1) else {
-        return Err(NoExpression::Wrong(
-            "a backslash at the end escapes nothing".to_owned(),
-        ));
+        return Err(NoExpression::Wrong("a backslash at the end escapes nothing".to_owned()));
     };
     let push = |out: &mut String, text: &str| {
         out.push_str(text);
@@ -239,10 +235,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
                     (&rest[3..end.max(3)], end + 1)
                 }
                 _ => {
-                    let digits = rest[2..]
-                        .iter()
-                        .take(2)
-                        .take_while(|b| b.is_ascii_hexdigit());
+                    let digits = rest[2..].iter().take(2).take_while(|b| b.is_ascii_hexdigit());
                     let count = digits.count();
                     (&rest[2..2 + count], 2 + count)
                 }
@@ -254,16 +247,11 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
                     out.push_str(&format!("\\x{value:02x}"));
                     Ok(length)
                 }
-                Err(_) => Err(NoExpression::Wrong(format!(
-                    "\\x{digits} is no byte in hexadecimal"
-                ))),
+                Err(_) => Err(NoExpression::Wrong(format!("\\x{digits} is no byte in hexadecimal"))),
             }
         }
         b'0' => {
-            let digits = rest[1..]
-                .iter()
-                .take(3)
-                .take_while(|b| matches!(b, b'0'..=b'7'));
+            let digits = rest[1..].iter().take(3).take_while(|b| matches!(b, b'0'..=b'7'));
             let (count, value) = digits.fold((0, 0u32), |(count, value), digit| {
                 (count + 1, value * 8 + u32::from(digit - b'0'))
             });
@@ -366,10 +354,7 @@ mod tests {
     #[test]
     fn pcre_is_understood() {
         let plain = Flags::default();
-        let nocase = Flags {
-            nocase: true,
-            ..plain
-        };
+        let nocase = Flags { nocase: true, ..plain };
         // What PCRE finds in each (pcretest says so).
         assert_eq!(finds("^\\/a\\/[^\\/]{3}$", plain, b"/a/xyz"), Some((0, 6)));
         assert_eq!(finds("b$", plain, b"ab\n"), Some((1, 3)));
@@ -385,17 +370,7 @@ mod tests {
         assert_eq!(finds("\\x5c\\0", plain, b"\\\0"), Some((0, 2)));
         assert_eq!(finds("h\\w+\\b", nocase, b"xHallo!"), Some((1, 6)));
         assert_eq!(finds("a.b", plain, b"a\nb"), None);
-        assert_eq!(
-            finds(
-                "a.b",
-                Flags {
-                    dot_all: true,
-                    ..plain
-                },
-                b"a\nb"
-            ),
-            Some((0, 3))
-        );
+        assert_eq!(finds("a.b", Flags { dot_all: true, ..plain }, b"a\nb"), Some((0, 3)));
         assert_eq!(
             finds(
                 "^b",
@@ -428,10 +403,7 @@ mod tests {
             ("(a)\\1", "pcre: backreference"),
             ("(?>a)b", "pcre: atomic group"),
             ("a++b", "pcre: possessive quantifier"),
-            (
-                "(((a{1,999}){1,999}){1,99})",
-                "pcre: more than 1 MiB compiled",
-            ),
+            ("(((a{1,999}){1,999}){1,99})", "pcre: more than 1 MiB compiled"),
         ] {
             let refused = Expression::new(source, Flags::default()).unwrap_err();
             assert_eq!(refused, NoExpression::Unsupported(what), "{source}");

@@ -52,9 +52,7 @@ pub(crate) struct PortGroups {
 
 impl PortGroups {
     /// For what rules say, each asked about packets that go these ways.
-    pub(crate) fn new<'a>(
-        rules: impl Iterator<Item = (&'a Header, &'a [Direction])>,
-    ) -> PortGroups {
+    pub(crate) fn new<'a>(rules: impl Iterator<Item = (&'a Header, &'a [Direction])>) -> PortGroups {
         let (mut servers, mut clients) = (HashMap::new(), HashMap::new());
         for (header, directions) in rules {
             for direction in directions {
@@ -251,17 +249,11 @@ fn fewer(all: Vec<Kind>, rules: &[u64], most: usize) -> (Vec<Kind>, Vec<u8>) {
             let there = other.weight.saturating_mul(more(&one.sets, &other.sets));
             there.saturating_add(one.weight.saturating_mul(more(&other.sets, &one.sets)))
         };
-        let best = few
-            .iter_mut()
-            .enumerate()
-            .min_by_key(|(_, other)| cost(other));
+        let best = few.iter_mut().enumerate().min_by_key(|(_, other)| cost(other));
         if let Some((i, best)) = best {
             place[kind] = i as u8;
             best.weight += one.weight;
-            best.sets
-                .iter_mut()
-                .zip(&one.sets)
-                .for_each(|(a, b)| *a |= b);
+            best.sets.iter_mut().zip(&one.sets).for_each(|(a, b)| *a |= b);
         }
     }
     (few, place)

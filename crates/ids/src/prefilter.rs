@@ -63,11 +63,7 @@ impl Group {
     ///
     /// # Errors
     /// The patterns are too many.
-    pub(crate) fn new(
-        buffers: Vec<BufferKey>,
-        wanted: Vec<Wanted>,
-        ports: &[(u8, u64)],
-    ) -> Result<Group, String> {
+    pub(crate) fn new(buffers: Vec<BufferKey>, wanted: Vec<Wanted>, ports: &[(u8, u64)]) -> Result<Group, String> {
         Group::with_limit(buffers, wanted, ports, DENSE)
     }
 
@@ -95,9 +91,7 @@ impl Group {
         let bytes: usize = patterns.iter().map(Vec::len).sum();
         let automaton = match bytes <= dense {
             true => Ok(Automaton::Dense(Dense::new(&patterns))),
-            false => {
-                nfa::contiguous::NFA::new(&patterns).map(|nfa| Automaton::Sparse(Box::new(nfa)))
-            }
+            false => nfa::contiguous::NFA::new(&patterns).map(|nfa| Automaton::Sparse(Box::new(nfa))),
         };
         let ends = of.iter().scan(0, |end, rules| {
             *end += rules.len() as u32;
@@ -121,13 +115,7 @@ impl Group {
     /// times; among them all that are about connections of a group by ports. Buffers that are the same bytes are gone over
     /// once.
     #[inline]
-    pub(crate) fn search(
-        &self,
-        unit: &Unit<'_>,
-        from: usize,
-        ports: u8,
-        mut each: impl FnMut(u32),
-    ) {
+    pub(crate) fn search(&self, unit: &Unit<'_>, from: usize, ports: u8, mut each: impl FnMut(u32)) {
         let mut done = 0u8;
         for (i, buffer) in self.buffers.iter().enumerate() {
             let Some(bytes) = unit.get(*buffer) else {
@@ -206,11 +194,7 @@ impl Group {
 
 /// Strings that are looked for, all first, and for each group by ports which are: only some, where that are many fewer, as
 /// long as those of all such sets together are within bounds. Those of groups that count most come first.
-fn by_ports(
-    strings: &Strings,
-    may_match: &[GroupSet],
-    ports: &[(u8, u64)],
-) -> (Vec<Literals>, Vec<u8>) {
+fn by_ports(strings: &Strings, may_match: &[GroupSet], ports: &[(u8, u64)]) -> (Vec<Literals>, Vec<u8>) {
     let all: Vec<u32> = (0..strings.len() as u32).collect();
     let mut literals = vec![Literals::new(strings, &all)];
     // Groups by the strings that are looked for in them. Few sets of groups are different.
@@ -231,9 +215,7 @@ fn by_ports(
         let size: usize = sizes.map(|((_, size), _)| size).sum();
         (size, weight, groups)
     });
-    let mut sets: Vec<_> = sets
-        .filter(|(size, ..)| 4 * size <= 3 * all.len())
-        .collect();
+    let mut sets: Vec<_> = sets.filter(|(size, ..)| 4 * size <= 3 * all.len()).collect();
     sets.sort_unstable_by_key(|(size, weight, groups)| {
         let saved = weight.saturating_mul((all.len() - size) as u64);
         (std::cmp::Reverse(saved), groups[0])
@@ -257,12 +239,7 @@ fn by_ports(
 }
 
 /// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
-fn run(
-    automaton: &nfa::contiguous::NFA,
-    mut state: StateID,
-    bytes: &[u8],
-    mut each: impl FnMut(u32),
-) -> StateID {
+fn run(automaton: &nfa::contiguous::NFA, mut state: StateID, bytes: &[u8], mut each: impl FnMut(u32)) -> StateID {
     for byte in bytes {
         state = automaton.next_state(Anchored::No, state, byte.to_ascii_lowercase());
         if automaton.is_special(state) && automaton.is_match(state) {

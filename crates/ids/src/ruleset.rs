@@ -4,9 +4,7 @@ use crate::buffer::{Buffer, BufferKey, Moment};
 use crate::evaluate::Checks;
 use crate::port_groups::PortGroups;
 use crate::prefilter::Group;
-use crate::rule::{
-    App, Bit, Direction, Field, FlagsMode, FlagsTest, PacketTest, Protocol, Rule, Test,
-};
+use crate::rule::{App, Bit, Direction, Field, FlagsMode, FlagsTest, PacketTest, Protocol, Rule, Test};
 use crate::station::{Station, Waiting, fast_content};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -204,9 +202,7 @@ impl RuleSet {
 
     /// A rule, by its place.
     pub fn rule(&self, place: u32) -> Option<&Rule> {
-        self.signatures
-            .get(place as usize)
-            .map(|signature| &signature.rule)
+        self.signatures.get(place as usize).map(|signature| &signature.rule)
     }
 
     /// Bytes of memory that prefilters take.
@@ -254,13 +250,7 @@ impl RuleSet {
 
     /// Runs `each` on the rules of a place that could match whatever the bytes are.
     #[inline]
-    pub(crate) fn unfiltered(
-        &self,
-        place: Place,
-        ends: [IpAddr; 2],
-        flags: u8,
-        each: impl FnMut(u32),
-    ) {
+    pub(crate) fn unfiltered(&self, place: Place, ends: [IpAddr; 2], flags: u8, each: impl FnMut(u32)) {
         let of_flow = place == Place::FlowStart;
         let unfiltered = &self.stations[place as usize].unfiltered;
         unfiltered.each(of_flow.then_some(ends), flags, each);
@@ -311,10 +301,7 @@ fn app(rule: &Rule) -> Option<App> {
 
 /// Whether tests of the payload are a matter of where it begins or ends.
 fn is_anchored(rule: &Rule) -> bool {
-    let payload = rule
-        .parts
-        .iter()
-        .filter(|part| part.buffer == BufferKey::PAYLOAD);
+    let payload = rule.parts.iter().filter(|part| part.buffer == BufferKey::PAYLOAD);
     payload.flat_map(|part| &part.tests).any(|test| match test {
         Test::Content(content) => content.place.is_anchored() && !content.place.is_relative(),
         Test::Size(_) => true,
@@ -326,11 +313,7 @@ fn is_anchored(rule: &Rule) -> bool {
 fn places(rule: &Rule) -> Vec<Place> {
     let app = app(rule);
     let buffers = || rule.parts.iter().map(|part| part.buffer.buffer);
-    if let Some(moment) = buffers()
-        .filter(|b| b.app().is_some())
-        .map(Buffer::moment)
-        .max()
-    {
+    if let Some(moment) = buffers().filter(|b| b.app().is_some()).map(Buffer::moment).max() {
         let both = |request, response| match rule.flow.direction {
             Some(Direction::ToServer) => vec![request],
             Some(Direction::ToClient) => vec![response],
@@ -380,8 +363,7 @@ fn places(rule: &Rule) -> Vec<Place> {
         !matches!(test, PacketTest::Number { field, .. } if stream(field))
     });
     match (rule.header.protocol, rule.flow.stream) {
-        (Protocol::Udp | Protocol::Icmp | Protocol::Ip | Protocol::TcpPacket, _)
-        | (_, Some(false)) => packets,
+        (Protocol::Udp | Protocol::Icmp | Protocol::Ip | Protocol::TcpPacket, _) | (_, Some(false)) => packets,
         (Protocol::App(App::Dns), _) => [vec![Place::PacketUdp], streams].concat(),
         (_, Some(true)) => streams,
         _ if of_packet => packets,
@@ -405,13 +387,10 @@ impl Signature {
         let (mut asks, mut sets) = (Vec::new(), Vec::new());
         for bit in &rule.bits {
             let bits = bit.names.iter().map(|name| names.number(name));
-            let bits = bits.collect::<Option<Vec<u16>>>().ok_or_else(|| {
-                RuleSetError(format!("rules name more than {} bits of flows", u16::MAX))
-            })?;
-            let step = BitStep {
-                what: bit.what,
-                bits,
-            };
+            let bits = bits
+                .collect::<Option<Vec<u16>>>()
+                .ok_or_else(|| RuleSetError(format!("rules name more than {} bits of flows", u16::MAX)))?;
+            let step = BitStep { what: bit.what, bits };
             match bit.what {
                 Bit::IsSet | Bit::IsNotSet => asks.push(step),
                 _ => sets.push(step),

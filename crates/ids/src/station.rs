@@ -51,16 +51,11 @@ pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
 /// Whether a rule could match in a place about bytes of a direction.
 fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
     let of_place = match place {
-        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => {
-            Some(Direction::ToServer)
-        }
-        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => {
-            Some(Direction::ToClient)
-        }
+        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => Some(Direction::ToServer),
+        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => Some(Direction::ToClient),
         _ => None,
     };
-    of_place.is_none_or(|of_place| of_place == direction)
-        && rule.flow.directions().contains(&direction)
+    of_place.is_none_or(|of_place| of_place == direction) && rule.flow.directions().contains(&direction)
 }
 
 /// Rules of a place while all are gone through.
@@ -123,20 +118,14 @@ fn together(mut wanted: BTreeMap<BufferKey, Vec<Wanted>>) -> Vec<(Vec<BufferKey>
         let mut buffers = vec![data];
         for body in [Buffer::RequestBody, Buffer::ResponseBody].map(BufferKey::from) {
             if let Some(mut of_body) = wanted.remove(&body) {
-                of_body
-                    .iter_mut()
-                    .for_each(|one| one.buffer = buffers.len());
+                of_body.iter_mut().for_each(|one| one.buffer = buffers.len());
                 of_data.append(&mut of_body);
                 buffers.push(body);
             }
         }
         all.push((buffers, of_data));
     }
-    all.extend(
-        wanted
-            .into_iter()
-            .map(|(buffer, wanted)| (vec![buffer], wanted)),
-    );
+    all.extend(wanted.into_iter().map(|(buffer, wanted)| (vec![buffer], wanted)));
     all
 }
 

@@ -151,10 +151,7 @@ impl Side {
         let fits = window.len().saturating_sub(at).min(data.len());
         if fits == 0 {
             self.missed |= u8::from(!data.is_empty() && at > self.filled());
-            return Inserted {
-                taken: seen,
-                conflict,
-            };
+            return Inserted { taken: seen, conflict };
         }
         if self.stretch_count == 0 && at == self.filled() {
             window[at..at + fits].copy_from_slice(&data[..fits]);
@@ -171,10 +168,7 @@ impl Side {
             },
             None => {
                 self.missed = 1;
-                Inserted {
-                    taken: seen,
-                    conflict,
-                }
+                Inserted { taken: seen, conflict }
             }
         }
     }

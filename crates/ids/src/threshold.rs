@@ -80,8 +80,7 @@ impl Thresholds {
         let age = |word: u64| seconds.wrapping_sub(word >> COUNT_BITS) & TIME;
         loop {
             let same = |word: &&AtomicU64| {
-                word.load(Ordering::Relaxed) >> (COUNT_BITS + TIME_BITS)
-                    == print >> (COUNT_BITS + TIME_BITS)
+                word.load(Ordering::Relaxed) >> (COUNT_BITS + TIME_BITS) == print >> (COUNT_BITS + TIME_BITS)
             };
             let oldest = |word: &&AtomicU64| match word.load(Ordering::Relaxed) {
                 0 => u64::MAX,
@@ -112,8 +111,7 @@ impl Thresholds {
                 ThresholdKind::Filter => (Told::No, count),
             };
             let after = print | start << COUNT_BITS | kept;
-            let swapped =
-                word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+            let swapped = word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
             if swapped.is_ok() {
                 return told;
             }
@@ -145,22 +143,14 @@ mod tests {
         let kinds = [
             (
                 ThresholdKind::Limit,
-                [
-                    Aloud, Aloud, Quietly, Quietly, Quietly, Aloud, Aloud, Quietly,
-                ],
+                [Aloud, Aloud, Quietly, Quietly, Quietly, Aloud, Aloud, Quietly],
             ),
-            (
-                ThresholdKind::Threshold,
-                [No, Aloud, No, Aloud, No, No, Aloud, No],
-            ),
+            (ThresholdKind::Threshold, [No, Aloud, No, Aloud, No, No, Aloud, No]),
             (
                 ThresholdKind::Both,
                 [No, Aloud, Quietly, Quietly, Quietly, No, Aloud, Quietly],
             ),
-            (
-                ThresholdKind::Filter,
-                [No, No, Aloud, Aloud, Aloud, No, No, Aloud],
-            ),
+            (ThresholdKind::Filter, [No, No, Aloud, Aloud, Aloud, No, No, Aloud]),
         ];
         for (kind, expected) in kinds {
             assert_eq!(told(kind, &times), expected, "{kind:?}");

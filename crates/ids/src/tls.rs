@@ -73,11 +73,7 @@ impl<'a> Cursor<'a> {
 
     fn number(&mut self, bytes: usize) -> Option<usize> {
         let bytes = self.take(bytes)?;
-        Some(
-            bytes
-                .iter()
-                .fold(0, |number, byte| number << 8 | usize::from(*byte)),
-        )
+        Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
     /// What a length of so many bytes is in front of.

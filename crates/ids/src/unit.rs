@@ -25,13 +25,7 @@ impl<'a> Unit<'a> {
     /// Adds a buffer, given with a dot in front.
     pub(crate) fn set_dotted(&mut self, key: impl Into<BufferKey>, dotted: &'a [u8]) {
         let key = key.into();
-        self.set(
-            BufferKey {
-                dotted: true,
-                ..key
-            },
-            dotted,
-        );
+        self.set(BufferKey { dotted: true, ..key }, dotted);
         self.set(key, dotted.get(1..).unwrap_or_default());
     }
 
@@ -68,18 +62,10 @@ impl Lowered {
     }
 
     /// A buffer of the unit, in lower case too if that is wanted.
-    pub(crate) fn get<'a>(
-        &'a mut self,
-        unit: &Unit<'a>,
-        key: BufferKey,
-        lower: bool,
-    ) -> Option<Bytes<'a>> {
+    pub(crate) fn get<'a>(&'a mut self, unit: &Unit<'a>, key: BufferKey, lower: bool) -> Option<Bytes<'a>> {
         let plain = unit.get(key)?;
         if !lower || plain.is_empty() {
-            return Some(Bytes {
-                plain,
-                lower: plain,
-            });
+            return Some(Bytes { plain, lower: plain });
         }
         let place = &mut self.places[key.index()];
         if place[1] == 0 {

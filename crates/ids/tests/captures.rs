@@ -22,9 +22,7 @@ fn captures() -> Option<Vec<PathBuf>> {
     let folder = common::test_data()?.join("traces");
     let files = std::fs::read_dir(folder).unwrap();
     let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| {
-        path.to_string_lossy().contains(".pcap") && !path.to_string_lossy().contains(".tar")
-    });
+    files.retain(|path| path.to_string_lossy().contains(".pcap") && !path.to_string_lossy().contains(".tar"));
     files.sort();
     Some(files)
 }
@@ -39,19 +37,13 @@ fn what_is_told_of_real_captures() {
     variables.set("HOME_NET", "any");
     variables.set("EXTERNAL_NET", "any");
     let mut reader = Reader::new(&variables).unwrap();
-    let rules: Vec<_> = files
-        .iter()
-        .flat_map(|(_, text)| reader.read(text).rules)
-        .collect();
+    let rules: Vec<_> = files.iter().flat_map(|(_, text)| reader.read(text).rules).collect();
     let settings = Settings {
         // Many captures were taken on hosts whose cards compute checksums later.
         checksums: false,
         ..Settings::default()
     };
-    let by_sid: HashMap<u32, _> = rules
-        .iter()
-        .map(|rule| (rule.about.sid, rule.clone()))
-        .collect();
+    let by_sid: HashMap<u32, _> = rules.iter().map(|rule| (rule.about.sid, rule.clone())).collect();
     let mut rig = Rig::new(rules, settings);
     rig.slots = OwnSlots::new(MANY, settings.window);
     let (mut all, mut wrong, mut explained, mut unknown) = (BTreeMap::new(), Vec::new(), 0, 0);
@@ -67,9 +59,7 @@ fn what_is_told_of_real_captures() {
             let Ok(headers) = parse(packet.data) else {
                 continue;
             };
-            let conversation = conversations
-                .entry(headers.key.of_connection().0)
-                .or_default();
+            let conversation = conversations.entry(headers.key.of_connection().0).or_default();
             conversation.push(packet.data.to_vec());
             for sid in sids {
                 let count = told.entry(sid).or_insert(0u64);

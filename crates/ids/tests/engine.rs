@@ -28,9 +28,7 @@ fn packets_by_protocol_addresses_ports_and_headers() {
     assert_eq!(rig.packet(&udp(1, 99, b"x")).1, [5]);
     let icmp = FlowKey::v4(HOME.into(), WORLD.into(), protocol::ICMP, 0, 0);
     let ping = |kind| {
-        let frame = FrameBuilder::new(&icmp)
-            .icmp(kind, 0, [0; 4])
-            .payload(b"a ping");
+        let frame = FrameBuilder::new(&icmp).icmp(kind, 0, [0; 4]).payload(b"a ping");
         frame.to_vec().unwrap()
     };
     assert_eq!(rig.packet(&ping(8)).1, [2]);
@@ -50,9 +48,7 @@ fn contents_are_found_wherever_segments_end() {
     let payload = b"an attack by now, and nothing else";
     for cut in 0..payload.len() {
         let mut rig = Rig::of(text);
-        let tcp = Tcp::outward(99)
-            .client(&payload[..cut])
-            .client(&payload[cut..]);
+        let tcp = Tcp::outward(99).client(&payload[..cut]).client(&payload[cut..]);
         assert_eq!(rig.packets(&tcp.frames), [1], "{cut}");
     }
     // Byte by byte, in any order.
@@ -66,14 +62,8 @@ fn contents_are_found_wherever_segments_end() {
     // Not to the client, and not before both ends have spoken.
     let mut rig = Rig::of(text);
     assert_eq!(rig.packets(&Tcp::outward(99).server(payload).frames), []);
-    let one_way: Vec<_> = Tcp::outward(99)
-        .client(payload)
-        .frames
-        .into_iter()
-        .skip(1)
-        .collect();
-    let mut rig =
-        Rig::of("alert tcp any any -> any any (flow:not_established; content:\"attack\"; sid:1;)");
+    let one_way: Vec<_> = Tcp::outward(99).client(payload).frames.into_iter().skip(1).collect();
+    let mut rig = Rig::of("alert tcp any any -> any any (flow:not_established; content:\"attack\"; sid:1;)");
     assert_eq!(rig.packets(&one_way), []);
 }
 
@@ -133,13 +123,7 @@ fn names_in_tls_and_dns() {
     let hello = |name: &[u8]| {
         let length = |n: usize, bytes: usize| (n as u32).to_be_bytes()[4 - bytes..].to_vec();
         let list = [vec![0], length(name.len(), 2), name.to_vec()].concat();
-        let extension = [
-            vec![0, 0],
-            length(list.len() + 2, 2),
-            length(list.len(), 2),
-            list,
-        ]
-        .concat();
+        let extension = [vec![0, 0], length(list.len() + 2, 2), length(list.len(), 2), list].concat();
         let body = [
             vec![3, 3],
             vec![0; 32],
@@ -202,10 +186,7 @@ fn certificate(serial: &[u8], issuer: &str, subject: &str) -> Vec<u8> {
         name(10, issuer),
         der(
             0x30,
-            &[
-                &der(0x17, &[b"240101000000Z"]),
-                &der(0x17, &[b"340101000000Z"]),
-            ],
+            &[&der(0x17, &[b"240101000000Z"]), &der(0x17, &[b"340101000000Z"])],
         ),
         name(3, subject),
         der(0x30, &[&[0; 200]]),
@@ -294,10 +275,7 @@ fn bits_of_connections_and_thresholds() {
         rig.packets(&Tcp::outward(2).client(b"one").client(b"two").frames),
         [2, 3]
     );
-    assert_eq!(
-        rig.packets(&Tcp::outward(3).client(b"one two").frames),
-        [2, 3]
-    );
+    assert_eq!(rig.packets(&Tcp::outward(3).client(b"one two").frames), [2, 3]);
     let told: Vec<_> = (0..5).map(|_| rig.packet(&udp(1, 2, b"x")).1).collect();
     assert_eq!(told, [vec![4], vec![4], vec![], vec![5], vec![5]]);
     rig.now += Nanos::from_secs(60);
@@ -326,10 +304,7 @@ fn what_rules_say_happens() {
         tcp.frames[..3]
             .iter()
             .for_each(|frame| assert_eq!(rig.packet(frame).0, Verdict::Pass));
-        frames
-            .iter()
-            .map(|frame| rig.packet(frame).0)
-            .collect::<Vec<_>>()
+        frames.iter().map(|frame| rig.packet(frame).0).collect::<Vec<_>>()
     };
     use Reason::{Dropped, FlowBlocked, Rejected};
     use Verdict::{Drop, Pass};
@@ -369,16 +344,7 @@ fn memory_is_bounded_and_what_finds_no_room_is_counted() {
     let text = "alert tcp any any -> any any (content:\"attack\"; sid:1;)";
     for strict in [false, true] {
         let mut rig = Rig::new(rules(text), drops(strict));
-        let open = |port: u16| {
-            Tcp::open(FlowKey::v4(
-                HOME.into(),
-                WORLD.into(),
-                protocol::TCP,
-                port,
-                80,
-            ))
-            .client(b"x")
-        };
+        let open = |port: u16| Tcp::open(FlowKey::v4(HOME.into(), WORLD.into(), protocol::TCP, port, 80)).client(b"x");
         let total = rig.slots.free() as u16;
         (0..total).for_each(|port| drop(rig.packets(&open(port).frames)));
         assert_eq!(rig.slots.free(), 0);
@@ -392,14 +358,7 @@ fn memory_is_bounded_and_what_finds_no_room_is_counted() {
         // One that ends makes room for another, which is followed again if its sender tries again.
         rig.packets(&open(0).close().frames[4..]);
         assert_eq!(rig.slots.free(), 1);
-        let late = Tcp::open(FlowKey::v4(
-            HOME.into(),
-            WORLD.into(),
-            protocol::TCP,
-            998,
-            80,
-        ))
-        .client(b"attack");
+        let late = Tcp::open(FlowKey::v4(HOME.into(), WORLD.into(), protocol::TCP, 998, 80)).client(b"attack");
         assert_eq!(rig.packets(&late.frames), [1]);
     }
 }

@@ -17,11 +17,7 @@ fn every_active_rule_is_read_or_skipped_for_a_reason() {
     let (mut rules, mut reasons) = (0, BTreeMap::<String, usize>::new());
     for (name, text) in &files {
         let parsed = reader.read(text);
-        let mistakes: Vec<_> = parsed
-            .mistakes
-            .iter()
-            .map(|m| format!("{name}:{m}"))
-            .collect();
+        let mistakes: Vec<_> = parsed.mistakes.iter().map(|m| format!("{name}:{m}")).collect();
         assert_eq!(mistakes, [""; 0]);
         rules += parsed.rules.len();
         for skipped in parsed.skipped {

@@ -20,19 +20,10 @@ fn content() -> impl Strategy<Value = String> {
         1 => Just(" startswith;".to_owned()),
         1 => Just(" endswith;".to_owned()),
     ];
-    (
-        prop::bool::weighted(0.15),
-        "[abA]{1,3}",
-        any::<bool>(),
-        places,
-    )
-        .prop_map(|(negated, text, nocase, place)| {
-            let (negated, nocase) = (
-                if negated { "!" } else { "" },
-                if nocase { " nocase;" } else { "" },
-            );
-            format!("content:{negated}\"{text}\";{nocase}{place} ")
-        })
+    (prop::bool::weighted(0.15), "[abA]{1,3}", any::<bool>(), places).prop_map(|(negated, text, nocase, place)| {
+        let (negated, nocase) = (if negated { "!" } else { "" }, if nocase { " nocase;" } else { "" });
+        format!("content:{negated}\"{text}\";{nocase}{place} ")
+    })
 }
 
 fn contents() -> impl Strategy<Value = String> {
@@ -44,8 +35,7 @@ fn contents() -> impl Strategy<Value = String> {
         1 => Just("pcre:\"/^b/R\"; ".to_owned()),
         1 => Just("pcre:!\"/bb$/i\"; ".to_owned()),
     ];
-    (prop::collection::vec(content(), 1..4), other)
-        .prop_map(|(contents, other)| contents.concat() + &other)
+    (prop::collection::vec(content(), 1..4), other).prop_map(|(contents, other)| contents.concat() + &other)
 }
 
 /// A rule about streams, packets or messages.
@@ -108,9 +98,7 @@ fn says() -> impl Strategy<Value = [Vec<u8>; 2]> {
         } else {
             format!("{:x}\r\n{body}\r\n", body.len())
         };
-        format!(
-            "HTTP/1.1 200 {name}\r\n{name}: x\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"
-        )
+        format!("HTTP/1.1 200 {name}\r\n{name}: x\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n")
     });
     prop_oneof![
         2 => ("[abA]{0,30}", "[abA]{0,30}").prop_map(|(one, other)| [one.into_bytes(), other.into_bytes()]),
@@ -179,16 +167,9 @@ proptest! {
 /// The evaluator itself, by hand.
 #[test]
 fn the_evaluator_knows_what_is_there() {
-    let rules = rules(
-        "alert http any any -> any any (http.uri; content:\"/a\"; http.host; content:\"b\"; sid:1;)",
-    );
-    let frames = Tcp::outward(80)
-        .client(b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n")
-        .frames;
+    let rules = rules("alert http any any -> any any (http.uri; content:\"/a\"; http.host; content:\"b\"; sid:1;)");
+    let frames = Tcp::outward(80).client(b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n").frames;
     let mut oracle = Oracle::default();
-    let found: Vec<_> = frames
-        .iter()
-        .map(|frame| oracle.packet(&rules, frame).len())
-        .collect();
+    let found: Vec<_> = frames.iter().map(|frame| oracle.packet(&rules, frame).len()).collect();
     assert_eq!(found, [0, 0, 0, 1]);
 }

@@ -66,17 +66,9 @@ fn end(
     let address = match addresses.contains(own.into()) {
         true => own,
         false => {
-            let other = if own[0] == 10 {
-                [198, 51, 100, 7]
-            } else {
-                [10, 0, 0, 7]
-            };
+            let other = if own[0] == 10 { [198, 51, 100, 7] } else { [10, 0, 0, 7] };
             let some = addresses.v4.intervals().first()?.0.to_be_bytes();
-            if addresses.contains(other.into()) {
-                other
-            } else {
-                some
-            }
+            if addresses.contains(other.into()) { other } else { some }
         }
     };
     let port = if ports.contains(port) {
@@ -90,19 +82,8 @@ fn end(
 fn key_for(rule: &Rule, number: u8, port: u16) -> Option<FlowKey> {
     let header = &rule.header;
     let (source, source_port) = end(&header.source, &header.source_ports, [10, 0, 0, 1], 40_000)?;
-    let (destination, destination_port) = end(
-        &header.destination,
-        &header.destination_ports,
-        [198, 51, 100, 1],
-        port,
-    )?;
-    let key = FlowKey::v4(
-        source.into(),
-        destination.into(),
-        number,
-        source_port,
-        destination_port,
-    );
+    let (destination, destination_port) = end(&header.destination, &header.destination_ports, [198, 51, 100, 1], port)?;
+    let key = FlowKey::v4(source.into(), destination.into(), number, source_port, destination_port);
     // The header is about the packet, which may go to the client.
     match rule.flow.direction {
         Some(Direction::ToClient) => Some(key.reversed()),
@@ -137,8 +118,7 @@ fn packets_for(rule: &Rule) -> Option<Vec<Vec<u8>>> {
                 );
             }
         }
-        let frame =
-            |key: &FlowKey, bytes: &[u8]| FrameBuilder::new(key).payload(bytes).to_vec().ok();
+        let frame = |key: &FlowKey, bytes: &[u8]| FrameBuilder::new(key).payload(bytes).to_vec().ok();
         let mut frames = Vec::new();
         if !to_server || rule.flow.established.is_some() {
             frames.push(frame(&key, b"hello")?);
@@ -162,9 +142,7 @@ fn packets_for(rule: &Rule) -> Option<Vec<Vec<u8>>> {
             }
             message.extend(b"\0\0\x01\0\x01");
             let key = key_for(rule, protocol::UDP, 53)?;
-            Some(vec![
-                FrameBuilder::new(&key).payload(&message).to_vec().ok()?,
-            ])
+            Some(vec![FrameBuilder::new(&key).payload(&message).to_vec().ok()?])
         }
         Some(App::Http) => http_for(rule, &tests, &has, to_server),
         Some(_) => None,
@@ -306,9 +284,7 @@ fn missed(rule: &Rule) -> Option<Rule> {
 
 fn oracle_finds(rule: &Rule, frames: &[Vec<u8>]) -> bool {
     let (mut oracle, rules) = (Oracle::default(), [rule.clone()]);
-    frames
-        .iter()
-        .any(|frame| !oracle.packet(&rules, frame).is_empty())
+    frames.iter().any(|frame| !oracle.packet(&rules, frame).is_empty())
 }
 
 #[test]
@@ -317,10 +293,7 @@ fn rules_of_a_published_set_tell_of_packets_made_for_them() {
         return;
     };
     let mut reader = Reader::new(&Variables::default()).unwrap();
-    let rules: Vec<_> = files
-        .iter()
-        .flat_map(|(_, text)| reader.read(text).rules)
-        .collect();
+    let rules: Vec<_> = files.iter().flat_map(|(_, text)| reader.read(text).rules).collect();
     let mut rig = Rig::new(rules.clone(), Settings::default());
     let (mut tried, mut kinds, mut wrong) = (0, BTreeMap::<String, usize>::new(), Vec::new());
     for (i, rule) in rules.iter().enumerate() {
@@ -336,10 +309,7 @@ fn rules_of_a_published_set_tell_of_packets_made_for_them() {
         if asks || counted || rule.silent || i % 3 != 0 {
             continue;
         }
-        let (Some(frames), Some(near)) = (
-            packets_for(rule),
-            missed(rule).and_then(|rule| packets_for(&rule)),
-        ) else {
+        let (Some(frames), Some(near)) = (packets_for(rule), missed(rule).and_then(|rule| packets_for(&rule))) else {
             continue;
         };
         if !oracle_finds(rule, &frames) || oracle_finds(rule, &near) {
@@ -353,9 +323,7 @@ fn rules_of_a_published_set_tell_of_packets_made_for_them() {
             rig.packets(frames).contains(&rule.about.sid)
         };
         tried += 1;
-        *kinds
-            .entry(format!("{:?}", rule.header.protocol))
-            .or_default() += 1;
+        *kinds.entry(format!("{:?}", rule.header.protocol)).or_default() += 1;
         let found = (run(&frames), run(&near));
         if found != (true, false) {
             wrong.push((rule.about.sid, found));

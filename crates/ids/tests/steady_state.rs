@@ -18,10 +18,7 @@ fn rules() -> Vec<tailwater_ids::rule::Rule> {
                alert dns any any -> any any (dns.query; content:\"never.example\"; nocase; sid:4;)\n\
                alert udp any any -> any any (content:\"zz\"; nocase; content:\"never\"; sid:5;)";
     let files = common::et_open().map_or(Vec::new(), |(files, _)| files);
-    let texts = files
-        .into_iter()
-        .map(|(_, text)| text)
-        .chain([own.to_owned()]);
+    let texts = files.into_iter().map(|(_, text)| text).chain([own.to_owned()]);
     let mut reader = Reader::new(&Variables::default()).unwrap();
     texts.flat_map(|text| reader.read(&text).rules).collect()
 }
@@ -39,13 +36,7 @@ fn no_packet_without_a_match_allocates() {
     .into_bytes();
     answer.extend(&body);
     let conversation = |port: u16| {
-        let key = FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [198, 51, 100, 1].into(),
-            protocol::TCP,
-            port,
-            80,
-        );
+        let key = FlowKey::v4([10, 0, 0, 1].into(), [198, 51, 100, 1].into(), protocol::TCP, port, 80);
         Tcp::open(key)
             .client(request)
             .server(&answer)
@@ -68,13 +59,7 @@ fn no_packet_without_a_match_allocates() {
         53,
         b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x03www\x07example\x03org\0\0\x01\0\x01",
     ));
-    let icmp = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [10, 0, 0, 2].into(),
-        protocol::ICMP,
-        0,
-        0,
-    );
+    let icmp = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::ICMP, 0, 0);
     frames.push(
         FrameBuilder::new(&icmp)
             .icmp(8, 0, [0; 4])

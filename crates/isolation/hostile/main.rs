@@ -98,9 +98,7 @@ fn attempt(name: &str, argument: &str) -> Option<bool> {
             thread.is_ok_and(|thread| thread.join().is_ok())
         }
         "socket" => TcpStream::connect(argument).is_ok(),
-        "kill" => {
-            Pid::from_raw(number()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
-        }
+        "kill" => Pid::from_raw(number()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()),
         "leave-core" => {
             let mut cores = CpuSet::new();
             cores.set(number() as usize);

@@ -59,9 +59,7 @@ pub(crate) fn run() -> io::Result<()> {
     socket.send(&FromProgram::Describe(description).encode(), &[])?;
     let (message, files) = socket.receive()?;
     let Ok(FromServer::Attach {
-        buffer_bytes,
-        round,
-        ..
+        buffer_bytes, round, ..
     }) = FromServer::decode(&message)
     else {
         return Err(unexpected());
@@ -206,8 +204,7 @@ impl Raw {
             "read" => {
                 let mut bytes = [0; 8];
                 File::open(path)?.read_exact_at(&mut bytes, offset()?)?;
-                self.loot
-                    .store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+                self.loot.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
             }
             "write" => {
                 let file = OpenOptions::new().write(true).open(path)?;
@@ -295,8 +292,7 @@ impl Raw {
             // A packet that never was, behind the batch's last.
             "one-more" => {
                 self.slate.set_place(count, here(128, 64).encode(round));
-                self.slate
-                    .set_masks(0, [left | 1 << count, moved | 1 << count]);
+                self.slate.set_masks(0, [left | 1 << count, moved | 1 << count]);
             }
             // And one where nobody looks.
             "one-far-beyond" => {

@@ -2,9 +2,7 @@
 
 pub(crate) use tailwater_sdk::protocol::memory::Memory;
 
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, memfd_create,
-};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, memfd_create};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -11,12 +11,7 @@ use std::time::Duration;
 
 /// Two ends of a connection.
 pub(crate) fn pair() -> io::Result<(Socket, Socket)> {
-    let (one, other) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Socket(one), Socket(other)))
 }
 

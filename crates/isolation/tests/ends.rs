@@ -6,9 +6,7 @@ use std::time::Duration;
 use tailwater_nf::build::Demands;
 
 use tailwater_handover::priority::Priority;
-use tailwater_isolation::server::{
-    Isolation, IsolationConfig, IsolationReport, Launch, PRIORITY, Program,
-};
+use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationReport, Launch, PRIORITY, Program};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_nf::batch::Batch;
@@ -93,10 +91,5 @@ fn a_function_whose_process_is_down_at_the_end_holds_nobody_up() {
     let report = run(vec![program(SAYS), once, program(SAYS)]);
     std::fs::remove_file(mark).unwrap();
     assert_eq!(report.functions[1].restarts.ended, 1);
-    assert_eq!(
-        told(&report),
-        (2, vec!["exit-once"]),
-        "{:?}",
-        report.failures
-    );
+    assert_eq!(told(&report), (2, vec!["exit-once"]), "{:?}", report.failures);
 }

@@ -28,13 +28,7 @@ fn library(function: &str) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("work-{function}.so"));
     let compiled = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-O1",
-            "-Wno-unused-function",
-            "-fPIC",
-            "-shared",
-        ])
+        .args(["-std=gnu11", "-O1", "-Wno-unused-function", "-fPIC", "-shared"])
         .arg(format!("-D{function}"))
         .arg("-I")
         .arg(crates.join("sdk/include"))
@@ -91,10 +85,7 @@ impl<W: Work> Side<W> {
 
     /// What becomes of a batch of these packets, with the frames of those that go on.
     /// `CHANGED`: their headers are to be found anew; otherwise they are as they came to the chain.
-    fn run<const CHANGED: bool>(
-        &mut self,
-        packets: &[Sent],
-    ) -> BTreeMap<u16, (Option<Made>, Vec<u8>)> {
+    fn run<const CHANGED: bool>(&mut self, packets: &[Sent]) -> BTreeMap<u16, (Option<Made>, Vec<u8>)> {
         let mut all = BTreeMap::new();
         for Sent { packet, frame, key } in packets {
             let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(packet.place[0]);
@@ -112,8 +103,7 @@ impl<W: Work> Side<W> {
         self.work.run(Nanos(1), |at, made| {
             let frame = match made {
                 Made::Forward {
-                    place: [start, length],
-                    ..
+                    place: [start, length], ..
                 } => {
                     let mut frame = vec![0; length.into()];
                     let at = usize::from(at) * BUFFER_BYTES + usize::from(start);
@@ -266,26 +256,14 @@ fn assert_came(ends: &BTreeMap<String, u64>, kinds: &[&str]) {
 #[test]
 fn counts_state_and_ends_of_flows() {
     let ends = compare("COUNT", "{\"limits\":[{\"packets\":9}]}", false);
-    assert_came(
-        &ends,
-        &["forward false", "unfit", "drop 1", "note 0", "note 1"],
-    );
+    assert_came(&ends, &["forward false", "unfit", "drop 1", "note 0", "note 1"]);
 }
 
 #[test]
 fn frames_that_change() {
     compare("REWRITE", "{}", false);
     let ends = compare("REWRITE", "{}", true);
-    assert_came(
-        &ends,
-        &[
-            "forward false",
-            "forward true",
-            "unfit",
-            "drop 0",
-            "drop 254",
-        ],
-    );
+    assert_came(&ends, &["forward false", "forward true", "unfit", "drop 0", "drop 254"]);
     let ends = compare("REWRITE_HEADERS", "{}", true);
     assert_came(&ends, &["forward false", "forward true", "unfit", "drop 0"]);
 }
@@ -293,31 +271,17 @@ fn frames_that_change() {
 #[test]
 fn flows_that_are_sent_elsewhere_in_front() {
     let ends = compare("NEWS", "{}", true);
-    assert_came(
-        &ends,
-        &["forward false", "forward true", "note 0", "note 1"],
-    );
+    assert_came(&ends, &["forward false", "forward true", "note 0", "note 1"]);
 }
 
 #[test]
 fn packets_allocate_nothing() {
     let own = Waiting::new(load(&library("REWRITE")).unwrap(), "{}").unwrap();
     let Side { mut work, packets } = Side::new(own);
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [10, 0, 0, 2].into(),
-        protocol::UDP,
-        1,
-        2,
-    );
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
     let frames: Vec<Vec<u8>> = b".VPGSMFLOWDx"
         .iter()
-        .map(|letter| {
-            FrameBuilder::new(&key)
-                .payload(&[*letter, b'!'])
-                .to_vec()
-                .unwrap()
-        })
+        .map(|letter| FrameBuilder::new(&key).payload(&[*letter, b'!']).to_vec().unwrap())
         .collect();
     let mut told = 0;
     let allocated = allocation_counter::measure(|| {

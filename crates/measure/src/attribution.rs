@@ -127,11 +127,7 @@ impl Attribution {
 
     /// Time lost to gaps that are still felt.
     fn felt_gaps(&self, now: Nanos) -> Nanos {
-        if now <= self.felt_until {
-            self.gaps
-        } else {
-            Nanos::ZERO
-        }
+        if now <= self.felt_until { self.gaps } else { Nanos::ZERO }
     }
 
     /// The worker, having a backlog, processed a packet.
@@ -159,9 +155,7 @@ impl Attribution {
             Cause::Descheduled
         } else if self.waking > Nanos::ZERO && latency.saturating_sub(self.waking) <= self.slo {
             Cause::Waking
-        } else if packet.kept_back > Nanos::ZERO
-            && latency.saturating_sub(packet.kept_back) <= self.slo
-        {
+        } else if packet.kept_back > Nanos::ZERO && latency.saturating_sub(packet.kept_back) <= self.slo {
             Cause::Migration
         } else if service >= waiting {
             Cause::Service
@@ -368,9 +362,6 @@ mod tests {
         }
         let packet = late(60_000_000, 60_001_490, 60_001_500);
         assert_eq!(attribution.cause(packet), Cause::Minnows);
-        assert_eq!(
-            attribution.loss(packet.sent, Cause::RingFull),
-            Cause::RingFull
-        );
+        assert_eq!(attribution.loss(packet.sent, Cause::RingFull), Cause::RingFull);
     }
 }

@@ -111,8 +111,7 @@ impl LatencyHistogram {
     /// The latency that `percentile` percent of the packets do not exceed (to the step, never too
     /// low); zero if there is no packet.
     pub fn percentile(&self, percentile: f64) -> Nanos {
-        let wanted =
-            ((percentile / 100.0 * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
+        let wanted = ((percentile / 100.0 * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
         self.cumulative()
             .find(|&(_, seen)| seen >= wanted)
             .map_or(Nanos::ZERO, |(value, _)| value.min(self.max))

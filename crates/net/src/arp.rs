@@ -119,9 +119,6 @@ mod tests {
         let mut expected = [&FORMAT[..], &[0, 2], &[1; 6], &[2; 4], &[3; 6], &[4; 4]].concat();
         expected.extend([0, 0]);
         assert_eq!(packet[..], expected[..]);
-        assert_eq!(
-            ArpView::new(&packet[..27]).unwrap_err(),
-            Malformed::TruncatedArp
-        );
+        assert_eq!(ArpView::new(&packet[..27]).unwrap_err(), Malformed::TruncatedArp);
     }
 }

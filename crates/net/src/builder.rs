@@ -74,10 +74,7 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BuildError::BufferTooSmall { needed, present } => {
-                write!(
-                    f,
-                    "the frame needs {needed} bytes, but the buffer has {present}"
-                )
+                write!(f, "the frame needs {needed} bytes, but the buffer has {present}")
             }
             BuildError::TooLong(bytes) => {
                 write!(f, "the frame would be {bytes} bytes long, more than 65,535")
@@ -86,10 +83,7 @@ impl fmt::Display for BuildError {
                 f,
                 "headers and payload take {needed} bytes, more than the frame length of {wanted}"
             ),
-            BuildError::Options(bytes) => write!(
-                f,
-                "options of {bytes} bytes: expected a multiple of 4, at most 40"
-            ),
+            BuildError::Options(bytes) => write!(f, "options of {bytes} bytes: expected a multiple of 4, at most 40"),
             BuildError::Extension(bytes) => write!(
                 f,
                 "an extension header of {bytes} bytes: expected a multiple of 8, at most 2048"
@@ -497,8 +491,7 @@ impl<'a> FrameBuilder<'a> {
     }
 
     fn write_v6(&self, out: &mut [u8], upper: usize, key: &FlowKey, s: Ipv6Addr, d: Ipv6Addr) {
-        let first =
-            0x6000_0000 | (self.dscp as u32) << 22 | (self.ecn as u32) << 20 | self.flow_label;
+        let first = 0x6000_0000 | (self.dscp as u32) << 22 | (self.ecn as u32) << 20 | self.flow_label;
         put_u32(out, 0, first);
         put_u16(out, 4, (out.len() - ipv6::HEADER + upper) as u16);
         put_u8(out, 7, self.ttl);

@@ -34,10 +34,7 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
 /// Writes `value` at `offset`.
 #[inline]
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], offset: usize, value: [u8; N]) {
-    if let Some(field) = bytes
-        .get_mut(offset..)
-        .and_then(|rest| rest.first_chunk_mut())
-    {
+    if let Some(field) = bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
         *field = value;
     }
 }

@@ -94,10 +94,7 @@ const fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length
 /// The sum of an IPv6 pseudo header (RFC 8200 §8.1): not folded, big-endian.
 #[inline]
 const fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: usize) -> u64 {
-    words_u128(source.to_bits())
-        + words_u128(destination.to_bits())
-        + protocol as u64
-        + length as u64
+    words_u128(source.to_bits()) + words_u128(destination.to_bits()) + protocol as u64 + length as u64
 }
 
 /// The 32-bit words of `value`, added.
@@ -201,11 +198,7 @@ impl ChecksumDelta {
     /// stays; a computed zero becomes 0xffff.
     #[inline]
     pub const fn apply_udp(self, field: u16) -> u16 {
-        if field == 0 {
-            0
-        } else {
-            udp_field(self.apply(field))
-        }
+        if field == 0 { 0 } else { udp_field(self.apply(field)) }
     }
 }
 
@@ -225,11 +218,7 @@ pub enum Checksum {
 
 impl Checksum {
     fn of(correct: bool) -> Self {
-        if correct {
-            Checksum::Correct
-        } else {
-            Checksum::Wrong
-        }
+        if correct { Checksum::Correct } else { Checksum::Wrong }
     }
 }
 

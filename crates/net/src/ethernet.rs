@@ -197,13 +197,7 @@ mod tests {
         assert_eq!(view.source(), MacAddress([7, 8, 9, 10, 11, 12]));
         assert_eq!(view.network(), Ok((0x86dd, 14)));
         assert_eq!(view.payload(), [0, 0, 0, 0, 0, 7]);
-        assert_eq!(
-            frame[..14],
-            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x86, 0xdd]
-        );
-        assert_eq!(
-            EthernetView::new([0; 13]).unwrap_err(),
-            Malformed::TruncatedEthernet
-        );
+        assert_eq!(frame[..14], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x86, 0xdd]);
+        assert_eq!(EthernetView::new([0; 13]).unwrap_err(), Malformed::TruncatedEthernet);
     }
 }

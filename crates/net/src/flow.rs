@@ -42,13 +42,7 @@ impl FlowKey {
     ) -> Self {
         let addresses = source.to_bits() as u64 | ((destination.to_bits() as u64) << 32);
         FlowKey {
-            words: [
-                addresses,
-                0,
-                0,
-                0,
-                tail(source_port, destination_port, protocol, 4),
-            ],
+            words: [addresses, 0, 0, 0, tail(source_port, destination_port, protocol, 4)],
         }
     }
 
@@ -251,10 +245,7 @@ const FRAGMENT: u64 = 1 << 48;
 /// Ports, protocol and version packed into a key's last word.
 #[inline]
 const fn tail(source_port: u16, destination_port: u16, protocol: u8, version: u8) -> u64 {
-    source_port as u64
-        | ((destination_port as u64) << 16)
-        | ((protocol as u64) << 32)
-        | ((version as u64) << 40)
+    source_port as u64 | ((destination_port as u64) << 16) | ((protocol as u64) << 32) | ((version as u64) << 40)
 }
 
 /// The two halves of a 128-bit product, folded together.

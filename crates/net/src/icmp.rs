@@ -61,10 +61,7 @@ pub mod v6 {
 
     /// Whether messages of this type quote the packet that caused them.
     pub const fn is_error(kind: u8) -> bool {
-        matches!(
-            kind,
-            UNREACHABLE | PACKET_TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM
-        )
+        matches!(kind, UNREACHABLE | PACKET_TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
     /// Whether messages of this type carry an echo identifier.
@@ -288,12 +285,7 @@ fn quoted_v6(packet: &[u8], start: usize) -> Option<Quoted> {
 }
 
 /// The ports of a quoted packet as its flow key has them.
-fn quoted_ports(
-    data: &[u8],
-    protocol: u8,
-    fragment: Fragment,
-    network: Network,
-) -> Option<(u16, u16)> {
+fn quoted_ports(data: &[u8], protocol: u8, fragment: Fragment, network: Network) -> Option<(u16, u16)> {
     if fragment == Fragment::Later {
         return Some((0, 0));
     }

@@ -143,11 +143,7 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
     /// The data, without padding.
     #[inline]
     pub fn payload(&self) -> &[u8] {
-        bytes::range(
-            self.get(),
-            self.header_length(),
-            self.total_length() as usize,
-        )
+        bytes::range(self.get(), self.header_length(), self.total_length() as usize)
     }
 
     /// Whether the header checksum is correct.
@@ -243,10 +239,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4View<T> {
         let old = self.ttl();
         let new = old.saturating_sub(1);
         let protocol = self.protocol();
-        let delta = ChecksumDelta::u16(
-            u16::from_be_bytes([old, protocol]),
-            u16::from_be_bytes([new, protocol]),
-        );
+        let delta = ChecksumDelta::u16(u16::from_be_bytes([old, protocol]), u16::from_be_bytes([new, protocol]));
         self.set_ttl(new);
         let checksum = delta.apply(self.checksum());
         self.set_checksum(checksum);
@@ -321,10 +314,7 @@ mod tests {
         view.set_source(Ipv4Addr::new(10, 0, 0, 1));
         view.set_destination(Ipv4Addr::new(10, 0, 0, 2));
         view.fill_checksum();
-        assert_eq!(
-            (view.dscp(), view.ecn(), view.identification()),
-            (0x2e, 1, 0xabcd)
-        );
+        assert_eq!((view.dscp(), view.ecn(), view.identification()), (0x2e, 1, 0xabcd));
         assert!(view.dont_fragment() && view.more_fragments() && view.checksum_is_correct());
         assert_eq!(view.fragment_offset(), 0x1235 * 8);
         assert_eq!((view.ttl(), view.protocol()), (64, 17));
@@ -334,10 +324,7 @@ mod tests {
         assert_eq!(view.payload_mut(), [0, 0]);
         view.set_dont_fragment(false);
         assert!(view.more_fragments() && !view.dont_fragment());
-        assert_eq!(
-            packet[..10],
-            [0x46, 0xb9, 0, 26, 0xab, 0xcd, 0x32, 0x35, 64, 17]
-        );
+        assert_eq!(packet[..10], [0x46, 0xb9, 0, 26, 0xab, 0xcd, 0x32, 0x35, 64, 17]);
     }
 
     #[test]
@@ -349,9 +336,7 @@ mod tests {
         let with = |index: usize, value: u8, length: usize| {
             let mut packet = packet;
             packet[index] = value;
-            Ipv4View::new(packet[..length].to_vec())
-                .map(|_| ())
-                .unwrap_err()
+            Ipv4View::new(packet[..length].to_vec()).map(|_| ()).unwrap_err()
         };
         assert_eq!(with(0, 0x45, 19), Malformed::TruncatedIpv4Header);
         assert_eq!(with(0, 0x65, 24), Malformed::Ipv4Version);
@@ -389,10 +374,7 @@ mod tests {
             options,
             [
                 Ok(Ipv4Option { kind: 1, data: &[] }),
-                Ok(Ipv4Option {
-                    kind: 7,
-                    data: &[4]
-                }),
+                Ok(Ipv4Option { kind: 7, data: &[4] }),
                 Ok(Ipv4Option {
                     kind: 148,
                     data: &[0, 0]
@@ -403,10 +385,7 @@ mod tests {
             let mut packet = packet;
             packet[20..22].copy_from_slice(&wrong);
             let view = Ipv4View::new(packet).unwrap();
-            assert_eq!(
-                view.options().collect::<Vec<_>>(),
-                [Err(Malformed::Ipv4Options)]
-            );
+            assert_eq!(view.options().collect::<Vec<_>>(), [Err(Malformed::Ipv4Options)]);
         }
     }
 }

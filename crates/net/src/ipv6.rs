@@ -296,10 +296,7 @@ mod tests {
         view.set_hop_limit(2);
         view.set_source("2001:db8::1".parse().unwrap());
         view.set_destination("2001:db8::2".parse().unwrap());
-        assert_eq!(
-            (view.dscp(), view.ecn(), view.flow_label()),
-            (0x2e, 2, 0xabcde)
-        );
+        assert_eq!((view.dscp(), view.ecn(), view.flow_label()), (0x2e, 2, 0xabcde));
         assert_eq!((view.next_header(), view.hop_limit()), (17, 2));
         assert_eq!(view.source().to_string(), "2001:db8::1");
         assert_eq!(view.destination().to_string(), "2001:db8::2");
@@ -322,18 +319,9 @@ mod tests {
     #[test]
     fn new_says_what_is_wrong() {
         let good = packet(17, &[0; 8]);
-        assert_eq!(
-            Ipv6View::new(&good[..39]).unwrap_err(),
-            Malformed::TruncatedIpv6Header
-        );
-        assert_eq!(
-            Ipv6View::new(&good[..47]).unwrap_err(),
-            Malformed::TruncatedIpv6
-        );
-        assert_eq!(
-            Ipv6View::new(packet(17, &[])).unwrap_err(),
-            Malformed::Ipv6ZeroLength
-        );
+        assert_eq!(Ipv6View::new(&good[..39]).unwrap_err(), Malformed::TruncatedIpv6Header);
+        assert_eq!(Ipv6View::new(&good[..47]).unwrap_err(), Malformed::TruncatedIpv6);
+        assert_eq!(Ipv6View::new(packet(17, &[])).unwrap_err(), Malformed::Ipv6ZeroLength);
         assert!(Ipv6View::new(packet(protocol::NO_NEXT_HEADER, &[])).is_ok());
         let mut wrong = good;
         wrong[0] = 0x45;

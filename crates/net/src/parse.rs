@@ -146,10 +146,8 @@ pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     let first = be64(head, 12);
     let second = be64(head, 20);
     let end = ethernet::HEADER + usize::from((first >> 16) as u16);
-    let plain = first >> 40 == 0x08_0045
-        && second & (0x3fff << 48) == 0
-        && end <= frame.len()
-        && frame.len() <= MAX_FRAME;
+    let plain =
+        first >> 40 == 0x08_0045 && second & (0x3fff << 48) == 0 && end <= frame.len() && frame.len() <= MAX_FRAME;
     if !plain {
         return None;
     }
@@ -181,11 +179,7 @@ pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
         transport_offset: TRANSPORT as u16,
         payload_offset: payload as u16,
         end: end as u16,
-        key: FlowKey::v4_of_wire(
-            be64(head, 26),
-            be32([head[34], head[35], head[36], head[37]]),
-            protocol,
-        ),
+        key: FlowKey::v4_of_wire(be64(head, 26), be32([head[34], head[35], head[36], head[37]]), protocol),
     })
 }
 
@@ -376,11 +370,7 @@ fn fragment(offset: u16, more: bool, data: usize, protocol: u8) -> Result<Fragme
     if offset == 1 && protocol == protocol::TCP {
         return Err(Malformed::FragmentOverlap);
     }
-    Ok(if offset == 0 {
-        Fragment::First
-    } else {
-        Fragment::Later
-    })
+    Ok(if offset == 0 { Fragment::First } else { Fragment::Later })
 }
 
 /// What the flow key takes from the transport header, and the header's length in bytes.
@@ -393,12 +383,7 @@ struct Transport {
 
 /// Reads the transport header at the start of `data`, which ends where the datagram ends.
 #[inline]
-fn transport(
-    data: &[u8],
-    protocol: u8,
-    fragment: Fragment,
-    network: Network,
-) -> Result<Transport, Malformed> {
+fn transport(data: &[u8], protocol: u8, fragment: Fragment, network: Network) -> Result<Transport, Malformed> {
     let truncated = |reason| match fragment {
         Fragment::First => Malformed::TinyFragment,
         _ => reason,
@@ -475,11 +460,7 @@ fn ports(head: Option<&[u8; 4]>, header_length: usize) -> Transport {
 /// reply have reversed keys.
 #[inline]
 fn icmp(header: &[u8; 8], echo: bool) -> Transport {
-    let identifier = if echo {
-        be16([header[4], header[5]])
-    } else {
-        0
-    };
+    let identifier = if echo { be16([header[4], header[5]]) } else { 0 };
     Transport {
         source_port: identifier,
         destination_port: identifier,

@@ -58,13 +58,6 @@ pub const SHIM6: u8 = 140;
 pub const fn is_extension(protocol: u8) -> bool {
     matches!(
         protocol,
-        HOP_BY_HOP
-            | ROUTING
-            | FRAGMENT
-            | AUTHENTICATION
-            | DESTINATION_OPTIONS
-            | MOBILITY
-            | HIP
-            | SHIM6
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6
     )
 }

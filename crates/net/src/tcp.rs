@@ -303,9 +303,7 @@ fn option_of(kind: u8, data: &[u8]) -> TcpOption<'_> {
         (2, &[high, low]) => TcpOption::MaximumSegmentSize(u16::from_be_bytes([high, low])),
         (3, &[shift]) => TcpOption::WindowScale(shift),
         (4, []) => TcpOption::SackPermitted,
-        (5, blocks) if !blocks.is_empty() && blocks.len().is_multiple_of(8) => {
-            TcpOption::Sack(blocks)
-        }
+        (5, blocks) if !blocks.is_empty() && blocks.len().is_multiple_of(8) => TcpOption::Sack(blocks),
         (8, data) if data.len() == 8 => TcpOption::Timestamps {
             value: bytes::u32_at(data, 0),
             echo: bytes::u32_at(data, 4),
@@ -331,14 +329,8 @@ mod tests {
         view.set_window(0x0d0e);
         view.set_checksum(0x0f10);
         view.set_urgent_pointer(0x1112);
-        assert_eq!(
-            (view.source_port(), view.destination_port()),
-            (0x0102, 0x0304)
-        );
-        assert_eq!(
-            (view.sequence(), view.acknowledgment()),
-            (0x05060708, 0x090a0b0c)
-        );
+        assert_eq!((view.source_port(), view.destination_port()), (0x0102, 0x0304));
+        assert_eq!((view.sequence(), view.acknowledgment()), (0x05060708, 0x090a0b0c));
         assert_eq!(
             (view.window(), view.checksum(), view.urgent_pointer()),
             (0x0d0e, 0x0f10, 0x1112)
@@ -366,10 +358,7 @@ mod tests {
         assert_eq!(TcpView::new(segment).unwrap_err(), Malformed::TruncatedTcp);
         segment[12] = 0x50;
         assert!(TcpView::new(&segment[..20]).is_ok());
-        assert_eq!(
-            TcpView::new(&segment[..19]).unwrap_err(),
-            Malformed::TruncatedTcp
-        );
+        assert_eq!(TcpView::new(&segment[..19]).unwrap_err(), Malformed::TruncatedTcp);
     }
 
     fn options(bytes: &[u8]) -> Vec<Result<TcpOption<'_>, Malformed>> {
@@ -396,17 +385,8 @@ mod tests {
     #[test]
     fn odd_options() {
         let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-        assert_eq!(
-            options(&sack),
-            [Ok(TcpOption::Sack(&[0, 0, 0, 1, 0, 0, 0, 2]))]
-        );
-        assert_eq!(
-            options(&[2, 3, 5]),
-            [Ok(TcpOption::Other {
-                kind: 2,
-                data: &[5]
-            })]
-        );
+        assert_eq!(options(&sack), [Ok(TcpOption::Sack(&[0, 0, 0, 1, 0, 0, 0, 2]))]);
+        assert_eq!(options(&[2, 3, 5]), [Ok(TcpOption::Other { kind: 2, data: &[5] })]);
         for wrong in [&[2][..], &[2, 1], &[2, 0], &[2, 4, 5], &[1, 99]] {
             assert_eq!(options(wrong).last(), Some(&Err(Malformed::TcpOptions)));
         }

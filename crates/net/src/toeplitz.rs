@@ -49,9 +49,9 @@ pub type RssKey = [u8; 40];
 
 /// The key of Microsoft's verification suite, the default of most NICs and drivers.
 pub const MICROSOFT_KEY: RssKey = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
-    0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
-    0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
+    0x01, 0xfa,
 ];
 
 /// A key of period 16 bits, under which both directions of a flow have the same hash (Woo and
@@ -130,8 +130,8 @@ impl RssHasher {
     /// first included, as NICs do so that all fragments of a datagram meet. Zero if not IP.
     #[inline]
     pub fn hash_headers(&self, headers: &Headers) -> u32 {
-        let ports = headers.fragment == Fragment::Whole
-            && matches!(headers.key.protocol(), protocol::TCP | protocol::UDP);
+        let ports =
+            headers.fragment == Fragment::Whole && matches!(headers.key.protocol(), protocol::TCP | protocol::UDP);
         self.hash_tuple(&headers.key, ports)
     }
 
@@ -141,10 +141,8 @@ impl RssHasher {
         match parse_plain_v4(frame) {
             // TCP or UDP, whole: addresses and ports lie together.
             Some(Headers { key, .. }) => {
-                let both_ports =
-                    u32::from(key.source_port()) << 16 | u32::from(key.destination_port());
-                self.at::<0, 8>(key.v4_addresses().to_be_bytes())
-                    ^ self.at::<8, 4>(both_ports.to_be_bytes())
+                let both_ports = u32::from(key.source_port()) << 16 | u32::from(key.destination_port());
+                self.at::<0, 8>(key.v4_addresses().to_be_bytes()) ^ self.at::<8, 4>(both_ports.to_be_bytes())
             }
             None => self.hash_other_frame(frame),
         }
@@ -187,17 +185,13 @@ impl RssHasher {
 
     #[inline]
     fn hash_tuple(&self, key: &FlowKey, ports: bool) -> u32 {
-        let both_ports =
-            ((key.source_port() as u32) << 16 | key.destination_port() as u32).to_be_bytes();
+        let both_ports = ((key.source_port() as u32) << 16 | key.destination_port() as u32).to_be_bytes();
         match (key.version(), ports) {
             (4, false) => self.at::<0, 8>(key.v4_addresses().to_be_bytes()),
-            (4, true) => {
-                self.at::<0, 8>(key.v4_addresses().to_be_bytes()) ^ self.at::<8, 4>(both_ports)
-            }
+            (4, true) => self.at::<0, 8>(key.v4_addresses().to_be_bytes()) ^ self.at::<8, 4>(both_ports),
             (6, _) => {
                 let (source, destination) = key.v6_addresses();
-                let addresses = self.at::<0, 16>(source.to_be_bytes())
-                    ^ self.at::<16, 16>(destination.to_be_bytes());
+                let addresses = self.at::<0, 16>(source.to_be_bytes()) ^ self.at::<16, 16>(destination.to_be_bytes());
                 if ports {
                     addresses ^ self.at::<32, 4>(both_ports)
                 } else {

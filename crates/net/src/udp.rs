@@ -123,10 +123,7 @@ mod tests {
         view.set_destination_port(0x0304);
         view.set_checksum(0x0506);
         view.payload_mut().fill(7);
-        assert_eq!(
-            (view.source_port(), view.destination_port()),
-            (0x0102, 0x0304)
-        );
+        assert_eq!((view.source_port(), view.destination_port()), (0x0102, 0x0304));
         assert_eq!((view.length(), view.checksum()), (10, 0x0506));
         assert_eq!(view.payload(), [7, 7]);
         view.set_length(11);
@@ -142,9 +139,6 @@ mod tests {
         assert_eq!(reason(&with_length(7)), Err(Malformed::UdpLength));
         assert_eq!(reason(&with_length(10)), Ok(()));
         assert_eq!(reason(&with_length(11)), Err(Malformed::UdpLength));
-        assert_eq!(
-            UdpView::first_fragment(with_length(99)).unwrap().payload(),
-            [0, 0]
-        );
+        assert_eq!(UdpView::first_fragment(with_length(99)).unwrap().payload(), [0, 0]);
     }
 }

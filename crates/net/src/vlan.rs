@@ -155,10 +155,7 @@ mod tests {
         view.set_drop_eligible(false);
         view.set_id(0x123);
         view.set_ethertype(0x0800);
-        assert_eq!(
-            (view.priority(), view.drop_eligible(), view.id()),
-            (5, false, 0x123)
-        );
+        assert_eq!((view.priority(), view.drop_eligible(), view.id()), (5, false, 0x123));
         assert_eq!((view.ethertype(), view.payload()), (0x0800, &[0xff][..]));
         assert_eq!(tag, [0xa1, 0x23, 0x08, 0x00, 0xff]);
         let tag = VlanTag {
@@ -175,16 +172,7 @@ mod tests {
         for id in 1..=5u8 {
             frame.extend([0x81, 0x00, 0x00, id]);
         }
-        for (length, count) in [
-            (0, 0),
-            (12, 0),
-            (15, 0),
-            (16, 1),
-            (19, 1),
-            (20, 2),
-            (24, 3),
-            (32, 3),
-        ] {
+        for (length, count) in [(0, 0), (12, 0), (15, 0), (16, 1), (19, 1), (20, 2), (24, 3), (32, 3)] {
             assert_eq!(tags(&frame[..length]).count(), count, "{length} bytes");
         }
         frame[16] = 0x08;

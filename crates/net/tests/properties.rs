@@ -25,12 +25,10 @@ fn protocols() -> impl Strategy<Value = u8> {
 
 fn keys() -> impl Strategy<Value = FlowKey> {
     let addresses = any::<[u128; 2]>();
-    (any::<bool>(), addresses, protocols(), any::<[u16; 2]>()).prop_map(
-        |(v4, [s, d], protocol, [sp, dp])| match v4 {
-            true => FlowKey::v4((s as u32).into(), (d as u32).into(), protocol, sp, dp),
-            false => FlowKey::v6(s.into(), d.into(), protocol, sp, dp),
-        },
-    )
+    (any::<bool>(), addresses, protocols(), any::<[u16; 2]>()).prop_map(|(v4, [s, d], protocol, [sp, dp])| match v4 {
+        true => FlowKey::v4((s as u32).into(), (d as u32).into(), protocol, sp, dp),
+        false => FlowKey::v6(s.into(), d.into(), protocol, sp, dp),
+    })
 }
 
 fn bytes(lengths: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
@@ -56,11 +54,7 @@ struct Frame {
 
 impl Frame {
     fn build(&self) -> Vec<u8> {
-        let extensions: Vec<(u8, &[u8])> = self
-            .extensions
-            .iter()
-            .map(|(kind, data)| (*kind, &data[..]))
-            .collect();
+        let extensions: Vec<(u8, &[u8])> = self.extensions.iter().map(|(kind, data)| (*kind, &data[..])).collect();
         let mut builder = FrameBuilder::new(&self.key).payload(&self.payload);
         for &id in &self.tags {
             builder = builder.vlan(VlanTag::customer(id));
@@ -85,10 +79,7 @@ impl Frame {
 }
 
 /// Frames as a sender makes them. Extension headers of `kinds`, so many.
-fn frames(
-    kinds: impl Strategy<Value = u8>,
-    extensions: std::ops::Range<usize>,
-) -> impl Strategy<Value = Frame> {
+fn frames(kinds: impl Strategy<Value = u8>, extensions: std::ops::Range<usize>) -> impl Strategy<Value = Frame> {
     let extension = (kinds, prop_oneof![Just(6), Just(14), Just(30)])
         .prop_flat_map(|(kind, length)| (Just(kind), bytes(length..length + 1)));
     (
@@ -236,10 +227,7 @@ proptest! {
 #[test]
 fn longest_frames() {
     let key = FlowKey::v4([1; 4].into(), [2; 4].into(), protocol::UDP, 1, 2);
-    let mut longest = FrameBuilder::new(&key)
-        .frame_length(65_535)
-        .to_vec()
-        .unwrap();
+    let mut longest = FrameBuilder::new(&key).frame_length(65_535).to_vec().unwrap();
     check(&longest);
     assert_eq!(parse(&longest).unwrap().end, 65_535);
     longest.push(0);

@@ -22,65 +22,25 @@ const RUNS: usize = 21;
 const RUN: Duration = Duration::from_millis(50);
 
 const EXAMPLES: [(&str, &[u8]); 2] = [
-    (
-        "acl-1500",
-        include_bytes!("../../../examples/rules/acl-1500.rules"),
-    ),
-    (
-        "acl-8000",
-        include_bytes!("../../../examples/rules/acl-8000.rules"),
-    ),
+    ("acl-1500", include_bytes!("../../../examples/rules/acl-1500.rules")),
+    ("acl-8000", include_bytes!("../../../examples/rules/acl-8000.rules")),
 ];
 
 /// Lists of ours, like ClassBench's families.
-const STYLES: [(Style, &str); 3] = [
-    (Style::Access, "acl"),
-    (Style::Firewall, "fw"),
-    (Style::Mixed, "ipc"),
-];
+const STYLES: [(Style, &str); 3] = [(Style::Access, "acl"), (Style::Firewall, "fw"), (Style::Mixed, "ipc")];
 /// Their lengths.
 const SIZES: [usize; 3] = [1000, 10_000, 30_000];
 
 /// ClassBench files and how many of their rules to take.
 const CLASSBENCH: [(&str, &str, &str, usize); 8] = [
-    (
-        "classbench-acl1-1500",
-        "1k_2k_all_seeds",
-        "2k_1/acl1_seed_1",
-        1500,
-    ),
-    (
-        "classbench-fw1-1500",
-        "1k_2k_all_seeds",
-        "2k_1/fw1_seed_1",
-        1500,
-    ),
-    (
-        "classbench-ipc1-1500",
-        "1k_2k_all_seeds",
-        "2k_1/ipc1_seed_1",
-        1500,
-    ),
-    (
-        "classbench-acl1-8k",
-        "4k_8k_seed1",
-        "8k_1/acl1_seed_1",
-        8000,
-    ),
-    (
-        "classbench-acl2-8k",
-        "4k_8k_seed1",
-        "8k_1/acl2_seed_1",
-        8000,
-    ),
+    ("classbench-acl1-1500", "1k_2k_all_seeds", "2k_1/acl1_seed_1", 1500),
+    ("classbench-fw1-1500", "1k_2k_all_seeds", "2k_1/fw1_seed_1", 1500),
+    ("classbench-ipc1-1500", "1k_2k_all_seeds", "2k_1/ipc1_seed_1", 1500),
+    ("classbench-acl1-8k", "4k_8k_seed1", "8k_1/acl1_seed_1", 8000),
+    ("classbench-acl2-8k", "4k_8k_seed1", "8k_1/acl2_seed_1", 8000),
     ("classbench-fw1-8k", "4k_8k_seed1", "8k_1/fw1_seed_1", 8000),
     ("classbench-fw4-8k", "4k_8k_seed1", "8k_1/fw4_seed_1", 8000),
-    (
-        "classbench-ipc1-8k",
-        "4k_8k_seed1",
-        "8k_1/ipc1_seed_1",
-        8000,
-    ),
+    ("classbench-ipc1-8k", "4k_8k_seed1", "8k_1/ipc1_seed_1", 8000),
 ];
 
 fn main() {
@@ -92,9 +52,7 @@ fn main() {
         1
     };
     let wanted = arguments.iter().find(|a| !a.starts_with('-'));
-    let wanted = |name: &str| {
-        wanted.is_none_or(|part| format!("functions/acl/{name}").contains(part.as_str()))
-    };
+    let wanted = |name: &str| wanted.is_none_or(|part| format!("functions/acl/{name}").contains(part.as_str()));
     for (name, text) in EXAMPLES {
         if wanted(name) {
             let rules = classbench::parse_rules(text, Action::Allow).expect("an example parses");
@@ -169,11 +127,7 @@ fn measure(name: &str, rules: &[Rule], runs: usize) {
         print(&format!("functions/acl/{name}/{kind}"), "Mpps", &mut rates);
         let some = &keys[..keys.len().min(4096)];
         let mut slowest: Vec<f64> = (0..3.min(runs)).map(|_| worst(&classifier, some)).collect();
-        print(
-            &format!("functions/acl/{name}/{kind}/worst"),
-            "ns/packet",
-            &mut slowest,
-        );
+        print(&format!("functions/acl/{name}/{kind}/worst"), "ns/packet", &mut slowest);
     }
 }
 
@@ -231,10 +185,6 @@ fn unpack(data: &Path, archive: &str, file: &str) -> Vec<u8> {
         .arg(format!("Ruleset/{file}.rules"))
         .output()
         .expect("tar runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }

@@ -10,9 +10,7 @@
 //!
 //! The ways take turns within a run, so that a noisy moment hits all alike; values are medians.
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -149,21 +147,14 @@ fn main() {
             if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
                 continue;
             }
-            let key = FlowKey::v4(
-                [10, 0, 0, 1].into(),
-                [10, 0, 0, 2].into(),
-                protocol::UDP,
-                1,
-                2,
-            );
+            let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
             // The frame check sequence counts in a size.
             let payload = vec![0; size - 4 - 42];
             let frame = FrameBuilder::new(&key).payload(&payload).to_vec();
             let frame = frame.unwrap_or_else(|error| panic!("{error}"));
             let digits = "0b".repeat(bytes);
-            let association = format!(
-                "name: a, spi: 256, cipher: {cipher}, key: '{digits}', esn: true, destination: 192.0.2.2"
-            );
+            let association =
+                format!("name: a, spi: 256, cipher: {cipher}, key: '{digits}', esn: true, destination: 192.0.2.2");
             let into = format!(
                 "{{name: into, ipsec: {{mtu: 9000, policies: [{{protect: a}}], \
                  outbound: [{{{association}, source: 192.0.2.1}}]}}}}"
@@ -180,17 +171,9 @@ fn main() {
                 let enter = nanos(|| enters.run());
                 let both = nanos(|| leaves.run());
                 let values = [seal, enter, both, (enter - plain) / seal];
-                found
-                    .iter_mut()
-                    .zip(values)
-                    .for_each(|(all, value)| all.push(value));
+                found.iter_mut().zip(values).for_each(|(all, value)| all.push(value));
             }
-            let whats = [
-                ("seal", "ns"),
-                ("into", "ns"),
-                ("both", "ns"),
-                ("ratio", ""),
-            ];
+            let whats = [("seal", "ns"), ("into", "ns"), ("both", "ns"), ("ratio", "")];
             for ((what, unit), values) in whats.into_iter().zip(&mut found) {
                 print(&format!("{name}/{what}"), unit, values);
             }

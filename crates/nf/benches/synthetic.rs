@@ -55,10 +55,7 @@ impl Rig {
             let (source, server) = ([10, 0, 0, 1].into(), [198, 18, 0, 1].into());
             let key = FlowKey::v4(source, server, protocol::UDP, flow as u16, 53);
             let frame = FrameBuilder::new(&key).payload(&[0; 18]).to_vec();
-            (
-                frame.unwrap_or_else(|error| panic!("{error}")),
-                rss.hash(&key),
-            )
+            (frame.unwrap_or_else(|error| panic!("{error}")), rss.hash(&key))
         });
         Rig {
             chain: builder.instance(|_| true),
@@ -104,10 +101,7 @@ fn opening(config: &str) -> f64 {
 fn cycle() -> f64 {
     const STEPS: u32 = 2_000_000;
     // Operands that the compiler does not know: it has no shorter way.
-    let (add, mask) = (
-        black_box(0x1234_5678_9abc_def1u64),
-        black_box(0x0fed_cba9u64),
-    );
+    let (add, mask) = (black_box(0x1234_5678_9abc_def1u64), black_box(0x0fed_cba9u64));
     let mut value = black_box(1u64);
     let begun = Instant::now();
     for _ in 0..STEPS {
@@ -124,9 +118,7 @@ fn plain_chase(bytes: usize) -> f64 {
     let mut order: Vec<u32> = (0..lines as u32).collect();
     let mut random = 1u64;
     for at in (1..lines).rev() {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         order.swap(at, ((random >> 33) as usize) % at);
     }
     for pair in 0..lines {
@@ -145,16 +137,13 @@ fn plain_chase(bytes: usize) -> f64 {
 }
 
 fn print(name: &str, unit: &str, mut values: Vec<f64>) {
-    let wanted = std::env::args()
-        .skip(1)
-        .find(|argument| argument != "--bench");
+    let wanted = std::env::args().skip(1).find(|argument| argument != "--bench");
     if wanted.is_some_and(|wanted| !name.contains(&wanted)) {
         return;
     }
     values.sort_by(f64::total_cmp);
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let [median, min, max] =
-        [values.len() / 2, 0, values.len() - 1].map(|place| rounded(values[place]));
+    let [median, min, max] = [values.len() / 2, 0, values.len() - 1].map(|place| rounded(values[place]));
     println!(
         "{}",
         serde_json::json!({
@@ -174,22 +163,13 @@ fn main() {
     for cycles in [100, 1_000, 10_000] {
         let mut load = Rig::new(&format!("cycles: {cycles}"), 1);
         let values = runs(|| (load.packet() - floor.packet()) / cycle() / f64::from(cycles));
-        print(
-            &format!("functions/synthetic/cycles/{cycles}"),
-            "ratio",
-            values,
-        );
+        print(&format!("functions/synthetic/cycles/{cycles}"), "ratio", values);
     }
     for cycles in [1_000, 10_000] {
         let config = format!("newFlowCycles: {cycles}");
         // The least load with which flows are looked up.
-        let values =
-            runs(|| (opening(&config) - opening("newFlowCycles: 1")) / cycle() / f64::from(cycles));
-        print(
-            &format!("functions/synthetic/new-flow/{cycles}"),
-            "ratio",
-            values,
-        );
+        let values = runs(|| (opening(&config) - opening("newFlowCycles: 1")) / cycle() / f64::from(cycles));
+        print(&format!("functions/synthetic/new-flow/{cycles}"), "ratio", values);
     }
     for (size, bytes) in [
         ("16KiB", 16 << 10),
@@ -204,17 +184,9 @@ fn main() {
             let set = format!("reads: {READS}, workingSet: {size}, pattern: {pattern}");
             let mut load = Rig::new(&set, 1);
             let values = runs(|| (load.packet() - floor.packet()) / f64::from(READS));
-            print(
-                &format!("functions/synthetic/{pattern}/{size}"),
-                "ns",
-                values,
-            );
+            print(&format!("functions/synthetic/{pattern}/{size}"), "ns", values);
         }
         let values = runs(|| plain_chase(bytes));
-        print(
-            &format!("functions/synthetic/plain-chase/{size}"),
-            "ns",
-            values,
-        );
+        print(&format!("functions/synthetic/plain-chase/{size}"), "ns", values);
     }
 }

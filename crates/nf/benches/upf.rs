@@ -38,18 +38,14 @@ const SESSIONS: [u32; 3] = [10_000, 100_000, 1_000_000];
 /// Frames with check sequence, as they stand in names; the third is seven of the first, four and one of others.
 const SIZES: [(&str, &[usize]); 3] = [
     ("64B", &[64]),
-    (
-        "imix",
-        &[64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 64, 594],
-    ),
+    ("imix", &[64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 64, 594]),
     ("1024B", &[1024]),
 ];
 
 /// A way: its name, whether packets come by tunnels, more of the profile, and more of the function's configuration.
 type Way = (&'static str, bool, &'static str, &'static str);
 
-const LIMITED: &str =
-    ", sessionRates: {up: 9000Gbps, down: 9000Gbps}, usage: {volume: 1000000000000}";
+const LIMITED: &str = ", sessionRates: {up: 9000Gbps, down: 9000Gbps}, usage: {volume: 1000000000000}";
 const REPORTED: &str = "usage: {file: /dev/null}, ";
 const WAYS: [Way; 5] = [
     ("down", false, "", ""),
@@ -97,9 +93,7 @@ impl Frames {
             payload.extend(inner);
             let (station, own) = ([192, 0, 2, 10].into(), [192, 0, 2, 1].into());
             let key = FlowKey::v4(station, own, protocol::UDP, 2152, 2152);
-            let frame = FrameBuilder::new(&key)
-                .payload(&payload)
-                .without_udp_checksum();
+            let frame = FrameBuilder::new(&key).payload(&payload).without_udp_checksum();
             frame.to_vec().unwrap_or_else(|error| panic!("{error}"))
         });
         Frames {
@@ -162,9 +156,7 @@ impl Rig {
         self.batch.fill(&mut self.pool, BATCH, |room| {
             let frame = &frames.frames[*next % frames.frames.len()];
             *next += 1;
-            *random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (((*random >> 32) * u64::from(*sessions)) >> 32) as u32;
             let address = (0x0a00_0000 + number).to_be_bytes();
             room[..frame.len()].copy_from_slice(frame);

@@ -44,10 +44,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<String, String> {
     let [rules, seed, sources, destinations] = arguments else {
-        return Err(format!(
-            "four arguments expected, found {}",
-            arguments.len()
-        ));
+        return Err(format!("four arguments expected, found {}", arguments.len()));
     };
     let count = rules.parse().ok().filter(|rules| *rules <= MAX_RULES);
     let spec = RuleSetSpec {

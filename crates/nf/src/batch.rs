@@ -104,12 +104,7 @@ impl Batch {
     /// # Panics
     /// If `pool` is not the batch's, or a frame is longer than its room.
     #[inline]
-    pub fn fill(
-        &mut self,
-        pool: &mut BufferPool,
-        count: usize,
-        mut write: impl FnMut(&mut [u8]) -> Incoming,
-    ) -> usize {
+    pub fn fill(&mut self, pool: &mut BufferPool, count: usize, mut write: impl FnMut(&mut [u8]) -> Incoming) -> usize {
         let memory = self.memory.view();
         let before = self.packets.len();
         let room = self.capacity - before - self.bypass.len() - self.dropped.len();
@@ -119,10 +114,7 @@ impl Batch {
             let most = room.len().min(MAX_FRAME);
             let incoming = write(room);
             let length = incoming.length;
-            assert!(
-                length <= most,
-                "a frame of {length} bytes in a buffer for {most}"
-            );
+            assert!(length <= most, "a frame of {length} bytes in a buffer for {most}");
             let packet = Packet::new(&incoming, HEADROOM as u16);
             Slot { packet, buffer }
         }));
@@ -143,11 +135,7 @@ impl Batch {
     /// # Panics
     /// As [`receive`](Batch::receive).
     #[inline]
-    pub fn receive_all(
-        &mut self,
-        packets: impl ExactSizeIterator<Item = (Arrived, u32)>,
-        arrival: Nanos,
-    ) {
+    pub fn receive_all(&mut self, packets: impl ExactSizeIterator<Item = (Arrived, u32)>, arrival: Nanos) {
         assert!(packets.len() <= self.room(), "the batch is full");
         // In registers, as in `fill`.
         let (pool, bytes) = (self.memory.pool(), self.memory.buffer_bytes());
@@ -217,13 +205,7 @@ impl Batch {
     ///
     /// # Panics
     /// As [`fill`](Batch::fill).
-    pub fn push(
-        &mut self,
-        pool: &mut BufferPool,
-        frame: &[u8],
-        arrival: Nanos,
-        rss_hash: u32,
-    ) -> bool {
+    pub fn push(&mut self, pool: &mut BufferPool, frame: &[u8], arrival: Nanos, rss_hash: u32) -> bool {
         let length = frame.len();
         let added = self.fill(pool, 1, |room| {
             if let Some(room) = room.get_mut(..length) {
@@ -327,12 +309,7 @@ impl Batch {
     /// # Panics
     /// If the frame is beyond the buffer, or longer than [`MAX_FRAME`].
     #[inline]
-    pub fn replace_frame(
-        &mut self,
-        i: usize,
-        [start, length]: [usize; 2],
-        write: impl FnOnce(&mut [u8]),
-    ) {
+    pub fn replace_frame(&mut self, i: usize, [start, length]: [usize; 2], write: impl FnOnce(&mut [u8])) {
         assert!(start.max(length) <= MAX_FRAME, "a frame of {length} bytes");
         let Slot { packet, buffer } = &mut self.packets[i];
         write(&mut self.memory.bytes_mut(buffer)[start..start + length]);

@@ -127,10 +127,7 @@ impl Ways {
 }
 
 /// The branches of a classifier, with their places.
-pub(crate) fn of_classifier<'b>(
-    branches: &'b [Branch],
-    name: &str,
-) -> impl Iterator<Item = (usize, &'b Branch)> {
+pub(crate) fn of_classifier<'b>(branches: &'b [Branch], name: &str) -> impl Iterator<Item = (usize, &'b Branch)> {
     let branches = branches.iter().enumerate();
     branches.filter(move |(_, branch)| branch.classifier == name)
 }
@@ -155,10 +152,7 @@ impl Route {
 }
 
 /// The branch, if it is one, and those around it, from the inside out.
-pub(crate) fn around(
-    branches: &[Branch],
-    branch: Option<usize>,
-) -> impl Iterator<Item = usize> + '_ {
+pub(crate) fn around(branches: &[Branch], branch: Option<usize>) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(branch, |at| branches[*at].within)
 }
 
@@ -183,11 +177,7 @@ pub(crate) fn routes(branches: &[Branch], functions: &[Place<'_>]) -> Vec<Route>
 }
 
 /// Whether a packet may pass the function at place `first`, and then that at `second`.
-pub(crate) fn follow(
-    branches: &[Branch],
-    functions: &[Place<'_>],
-    [first, second]: [usize; 2],
-) -> bool {
+pub(crate) fn follow(branches: &[Branch], functions: &[Place<'_>], [first, second]: [usize; 2]) -> bool {
     let routes = routes(branches, functions);
     let [before, behind] = [routes[first], routes[second]];
     let siblings = around(branches, functions[first].1).any(|one| {
@@ -231,12 +221,7 @@ mod tests {
     #[test]
     fn a_path_passes_what_is_on_its_way() {
         let routes = routes(&branches(), &FUNCTIONS);
-        for (taken, passed) in [
-            (&[][..], "cjk"),
-            (&[0], "cfdhjk"),
-            (&[0, 2], "cfdghjk"),
-            (&[1], "ci"),
-        ] {
+        for (taken, passed) in [(&[][..], "cjk"), (&[0], "cfdhjk"), (&[0, 2], "cfdghjk"), (&[1], "ci")] {
             let path = taken.iter().copied().map(Path::of).collect();
             let found: String = routes
                 .iter()

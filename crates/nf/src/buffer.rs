@@ -270,10 +270,7 @@ impl Claims {
     #[inline]
     pub unsafe fn buffer(self, index: u32) -> Buffer {
         assert!(index < self.count, "a buffer of another pool");
-        Buffer {
-            index,
-            pool: self.pool,
-        }
+        Buffer { index, pool: self.pool }
     }
 }
 
@@ -524,10 +521,7 @@ mod tests {
     #[test]
     fn buffers_that_are_lent_go_back_or_are_sent() {
         let memory = of_a_device();
-        let (mut pool, mut other) = (
-            BufferPool::lent(memory.clone(), 2),
-            BufferPool::lent(memory.clone(), 2),
-        );
+        let (mut pool, mut other) = (BufferPool::lent(memory.clone(), 2), BufferPool::lent(memory.clone(), 2));
         assert_eq!((pool.available(), pool.capacity()), (2, 4));
         assert!(pool.take().is_none());
         // SAFETY: there is no device, and these are the only handles.
@@ -568,10 +562,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "another pool")]
     fn a_buffer_of_another_pool_is_refused() {
-        let (mut a, mut b) = (
-            BufferPool::new(1, 64).unwrap(),
-            BufferPool::new(1, 64).unwrap(),
-        );
+        let (mut a, mut b) = (BufferPool::new(1, 64).unwrap(), BufferPool::new(1, 64).unwrap());
         b.give(a.take().unwrap());
     }
 }

@@ -13,9 +13,7 @@ use crate::acl::classifier::ClassifierError;
 use crate::acl::{Acl, AclTable};
 use crate::bpf_filter::{BpfFilter, BpfRules};
 use crate::branches::{Branch, Path, Ways, follow, of_classifier, routes};
-use crate::chain::{
-    Chain, Cuts, InputPolicy, KeptFunction, kept_functions, kept_state_bytes, state_bytes_with_cuts,
-};
+use crate::chain::{Chain, Cuts, InputPolicy, KeptFunction, kept_functions, kept_state_bytes, state_bytes_with_cuts};
 use crate::classifier::{Classifier, ClassifierRules, ClassifierTable};
 use crate::count::{Count, CountTable, Counters};
 use crate::dns_guard::{DnsGuard, DnsGuardTable};
@@ -36,8 +34,8 @@ use crate::mirror::{Mirror, MirrorRules, MirrorTable};
 use crate::nat::{Nat, NatRules, NatTable};
 use crate::policer::{Policer, PolicerRules};
 use crate::spec::{
-    ChainSpec, ClassifierConfig, Fate, ForeignFunction, FunctionConfig, IpForwardConfig,
-    MirrorConfig, NatConfig, OwnFunction, TunnelConfig, places,
+    ChainSpec, ClassifierConfig, Fate, ForeignFunction, FunctionConfig, IpForwardConfig, MirrorConfig, NatConfig,
+    OwnFunction, TunnelConfig, places,
 };
 use crate::synthetic::{Memory, Synthetic, Work, WorkingSet};
 use crate::tunnel::{Action, Tunnel, TunnelRules};
@@ -90,11 +88,9 @@ impl Shared {
     ) -> Result<Shared, BuildError> {
         Ok(match config {
             FunctionConfig::Acl(acl) => {
-                let table = AclTable::new(&acl.rules, acl.default).map_err(|source| {
-                    BuildError::Classifier {
-                        function: name.to_owned(),
-                        source,
-                    }
+                let table = AclTable::new(&acl.rules, acl.default).map_err(|source| BuildError::Classifier {
+                    function: name.to_owned(),
+                    source,
                 })?;
                 Shared::Acl(Arc::new(table), acl.cached)
             }
@@ -104,23 +100,21 @@ impl Shared {
             }
             FunctionConfig::LoadBalancer(config) => {
                 let drop_others = config.no_service == Fate::Drop;
-                let table =
-                    LoadBalancerTable::new(&config.services, config.table_size, drop_others);
-                Shared::LoadBalancer(Arc::new(table.map_err(|source| {
-                    BuildError::LoadBalancer {
-                        function: name.to_owned(),
-                        source,
-                    }
+                let table = LoadBalancerTable::new(&config.services, config.table_size, drop_others);
+                Shared::LoadBalancer(Arc::new(table.map_err(|source| BuildError::LoadBalancer {
+                    function: name.to_owned(),
+                    source,
                 })?))
             }
             FunctionConfig::Accounting(config) => {
                 let table = match &config.export {
                     None => AccountingTable::new(),
-                    Some(export) => AccountingTable::with_export(&export.file, export.format)
-                        .map_err(|source| BuildError::Export {
+                    Some(export) => AccountingTable::with_export(&export.file, export.format).map_err(|source| {
+                        BuildError::Export {
                             function: name.to_owned(),
                             source,
-                        })?,
+                        }
+                    })?,
                 };
                 Shared::Accounting(Arc::new(table))
             }
@@ -144,11 +138,9 @@ impl Shared {
             }
             FunctionConfig::UrlFilter(config) => {
                 let table = FilterTable::new(&config.patterns, config.filter.clone());
-                Shared::UrlFilter(Arc::new(table.map_err(|source| {
-                    BuildError::UrlPatterns {
-                        function: name.to_owned(),
-                        source,
-                    }
+                Shared::UrlFilter(Arc::new(table.map_err(|source| BuildError::UrlPatterns {
+                    function: name.to_owned(),
+                    source,
                 })?))
             }
             FunctionConfig::Encrypt(config) => {
@@ -169,9 +161,7 @@ impl Shared {
                 };
                 Shared::IpForward(Arc::new(Live::new(table)), options)
             }
-            FunctionConfig::Tunnel(config) => {
-                Shared::Tunnel(Arc::new(Live::new(tunnel_rules(config))), config.cached)
-            }
+            FunctionConfig::Tunnel(config) => Shared::Tunnel(Arc::new(Live::new(tunnel_rules(config))), config.cached),
             FunctionConfig::Count(config) => {
                 let counters = Counters::new(config.counters.clone());
                 Shared::Count(Arc::new(CountTable::new(counters)))
@@ -231,14 +221,10 @@ impl Shared {
                 })?;
                 let of_chain = |target: &str| {
                     let mut own = of_classifier(branches, name);
-                    own.find(|(_, branch)| branch.name == target)
-                        .map(|(at, _)| at)
+                    own.find(|(_, branch)| branch.name == target).map(|(at, _)| at)
                 };
                 let targets = config.names();
-                let targets: Vec<_> = targets
-                    .iter()
-                    .map(|(target, _)| (*target, of_chain(target)))
-                    .collect();
+                let targets: Vec<_> = targets.iter().map(|(target, _)| (*target, of_chain(target))).collect();
                 let table = ClassifierTable::new(rules, &targets, ways);
                 Shared::Classifier(Arc::new(table), config.cached)
             }
@@ -299,13 +285,9 @@ impl Shared {
             Shared::FlowStats(table) => Box::new(FlowStats::new(Arc::clone(table))),
             Shared::Mirror(table) => Box::new(Mirror::new(Arc::clone(table))),
             Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
-            Shared::Encrypt(rules, numbers) => {
-                Box::new(Encrypt::new(Arc::clone(rules), Arc::clone(numbers)))
-            }
+            Shared::Encrypt(rules, numbers) => Box::new(Encrypt::new(Arc::clone(rules), Arc::clone(numbers))),
             Shared::Forward(forward) => Box::new(forward.clone()),
-            Shared::IpForward(table, options) => {
-                Box::new(IpForward::new(Arc::clone(table), *options))
-            }
+            Shared::IpForward(table, options) => Box::new(IpForward::new(Arc::clone(table), *options)),
             Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
             Shared::Count(table) => Box::new(Count::new(Arc::clone(table))),
             Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
@@ -318,9 +300,7 @@ impl Shared {
             Shared::Synthetic(work, memory) => Box::new(Synthetic::new(Arc::clone(work), memory)),
             Shared::WanOptimizer(table) => Box::new(WanOptimizer::new(Arc::clone(table))),
             Shared::Classifier(table, true) => Box::new(Classifier::new(Arc::clone(table))),
-            Shared::Classifier(table, false) => {
-                Box::new(Classifier::without_flows(Arc::clone(table)))
-            }
+            Shared::Classifier(table, false) => Box::new(Classifier::without_flows(Arc::clone(table))),
             Shared::Library(function) => Box::new(function.instance()),
             Shared::Own(own) => own.instance(),
         }
@@ -387,23 +367,15 @@ fn check_mixed_flows<'f>(
 }
 
 /// That where packets of a flow go is kept with the flow where some functions with state see them and others do not.
-fn check_kept_ways(
-    spec: &ChainSpec,
-    functions: &[(String, Box<dyn NetworkFunction>)],
-) -> Result<(), BuildError> {
+fn check_kept_ways(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
     let routes = routes(&spec.branches, &places(&spec.functions));
-    for (classifier, _) in functions
-        .iter()
-        .filter(|(_, function)| function.state_bytes() == 0)
-    {
+    for (classifier, _) in functions.iter().filter(|(_, function)| function.state_bytes() == 0) {
         let branches = of_classifier(&spec.branches, classifier);
         let branches: Path = branches.map(|(at, _)| Path::of(at)).collect();
         let decided = functions
             .iter()
             .zip(&routes)
-            .find(|((_, function), route)| {
-                function.keeps_state() && route.within.and(route.gone).meets(branches)
-            });
+            .find(|((_, function), route)| function.keeps_state() && route.within.and(route.gone).meets(branches));
         if let Some(((function, _), _)) = decided {
             return Err(BuildError::Uncached {
                 function: function.clone(),
@@ -459,12 +431,7 @@ impl ChainBuilder {
     ///
     /// # Errors
     /// As [`new`](ChainBuilder::new).
-    pub fn with_cuts(
-        spec: &ChainSpec,
-        rss: &RssHasher,
-        seed: u64,
-        cuts: Cuts,
-    ) -> Result<ChainBuilder, BuildError> {
+    pub fn with_cuts(spec: &ChainSpec, rss: &RssHasher, seed: u64, cuts: Cuts) -> Result<ChainBuilder, BuildError> {
         ChainBuilder::make((spec, Vec::new()), rss, seed, cuts)
     }
 
@@ -505,9 +472,7 @@ impl ChainBuilder {
             let has_state = function.state_bytes() > 0;
             (&**name, [function.mixes_flows(), has_state])
         });
-        check_mixed_flows(has, |before, behind| {
-            follow(&spec.branches, &places, [before, behind])
-        })?;
+        check_mixed_flows(has, |before, behind| follow(&spec.branches, &places, [before, behind]))?;
         check_kept_ways(spec, &instances)?;
         builder.make_flows_of(spec, &mut instances, seed)?;
         Ok(builder)
@@ -544,12 +509,7 @@ impl ChainBuilder {
     }
 
     /// Makes the flow table, if the chain needs one.
-    fn make_flows(
-        &mut self,
-        spec: &ChainSpec,
-        state_bytes: usize,
-        seed: u64,
-    ) -> Result<(), BuildError> {
+    fn make_flows(&mut self, spec: &ChainSpec, state_bytes: usize, seed: u64) -> Result<(), BuildError> {
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
                 capacity: spec.flows.capacity as usize,
@@ -579,62 +539,50 @@ impl ChainBuilder {
 
     /// The table of the load balancer of that name, to change its backends while workers run.
     pub fn load_balancer(&self, name: &str) -> Option<Arc<LoadBalancerTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// What the accounting function of that name shares: its totals.
     pub fn accounting(&self, name: &str) -> Option<Arc<AccountingTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// The table of the classifier of that name, to change its rules while workers run.
     pub fn classifier(&self, name: &str) -> Option<Arc<ClassifierTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::Classifier(table, _) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::Classifier(table, _) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// The table of the firewall of that name, to change its rules while workers run.
     pub fn firewall(&self, name: &str) -> Option<Arc<FirewallTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::Firewall(table) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::Firewall(table) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// What the detection function of that name shares: its rules, to change them while workers run.
     pub fn ids(&self, name: &str) -> Option<Arc<IdsTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::Ids(table) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::Ids(table) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// The table of the user plane function of that name, to change its sessions while workers run.
     pub fn upf(&self, name: &str) -> Option<Arc<UpfTable>> {
-        self.functions
-            .iter()
-            .find_map(|(function, shared)| match &**shared {
-                Shared::Upf(table, _) if function == name => Some(Arc::clone(table)),
-                _ => None,
-            })
+        self.functions.iter().find_map(|(function, shared)| match &**shared {
+            Shared::Upf(table, _) if function == name => Some(Arc::clone(table)),
+            _ => None,
+        })
     }
 
     /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must
@@ -645,9 +593,7 @@ impl ChainBuilder {
     pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
         let functions = self.functions.iter();
         // All of them, also after an error: no thread stays behind.
-        let finished: Vec<_> = functions
-            .map(|(_, shared)| shared.finish_exports())
-            .collect();
+        let finished: Vec<_> = functions.map(|(_, shared)| shared.finish_exports()).collect();
         let finished = finished.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(finished.into_iter().flatten().collect())
     }
@@ -675,9 +621,7 @@ impl ChainBuilder {
 
     /// Bytes of the flow table, all workers' together; 0 if there is none.
     pub fn flow_memory_bytes(&self) -> usize {
-        self.flows
-            .as_ref()
-            .map_or(0, |(table, _)| table.memory_bytes())
+        self.flows.as_ref().map_or(0, |(table, _)| table.memory_bytes())
     }
 
     /// An instance for the worker that owns the buckets for which `owns` says so. No bucket may be

@@ -56,10 +56,7 @@ pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
 }
 
 /// Bytes of flow state that these functions need together, in a chain that is cut so.
-pub fn state_bytes_with_cuts(
-    functions: &[(String, Box<dyn NetworkFunction>)],
-    cuts: Cuts,
-) -> usize {
+pub fn state_bytes_with_cuts(functions: &[(String, Box<dyn NetworkFunction>)], cuts: Cuts) -> usize {
     Layout::new(functions, cuts).bytes
 }
 
@@ -148,9 +145,7 @@ impl Chain {
             bytes <= room,
             "the flow table has {room} bytes a flow, the chain needs {bytes}"
         );
-        let wanted = functions
-            .iter()
-            .any(|(_, function)| function.wants_flow_ends());
+        let wanted = functions.iter().any(|(_, function)| function.wants_flow_ends());
         let companions = segments.iter().any(|segment| segment.opens_companions);
         assert!(
             !(connections && companions),
@@ -296,16 +291,12 @@ impl Chain {
     /// What each function took, in the order of the functions; nothing if they were not [timed](Chain::time_functions).
     pub fn function_times(&self) -> Vec<FunctionTime> {
         let spent = self.stopwatch.iter().flat_map(|watch| watch.spent());
-        let times = self
-            .stages
-            .iter()
-            .zip(spent)
-            .map(|(stage, spent)| FunctionTime {
-                function: stage.name.clone(),
-                packets: spent.packets,
-                timed: spent.timed,
-                time: Nanos(spent.nanos),
-            });
+        let times = self.stages.iter().zip(spent).map(|(stage, spent)| FunctionTime {
+            function: stage.name.clone(),
+            packets: spent.packets,
+            timed: spent.timed,
+            time: Nanos(spent.nanos),
+        });
         times.collect()
     }
 
@@ -401,13 +392,7 @@ impl Chain {
     /// Runs packets through function `i`, which is of this segment. `unsettled`: it may not have seen all of
     /// their flows.
     #[inline(always)]
-    fn run_stage(
-        &mut self,
-        i: usize,
-        segment: usize,
-        batch: &mut Batch,
-        (now, unsettled): (Nanos, bool),
-    ) {
+    fn run_stage(&mut self, i: usize, segment: usize, batch: &mut Batch, (now, unsettled): (Nanos, bool)) {
         let timed = self.stopwatch.as_ref();
         let timed = timed.map(|watch| (batch.len(), watch.read()));
         if unsettled {
@@ -419,11 +404,7 @@ impl Chain {
             ends: &mut self.ends,
             now,
             version: stage.function.version(),
-            table: if slot.is_some() {
-                self.table.as_mut()
-            } else {
-                None
-            },
+            table: if slot.is_some() { self.table.as_mut() } else { None },
             slot: slot.unwrap_or(
                 const {
                     &StateSlot {
@@ -484,9 +465,7 @@ impl Chain {
             return false;
         };
         let mut opening = self.segments.iter().filter(|s| s.opens_companions);
-        opening.any(|segment| {
-            *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled
-        })
+        opening.any(|segment| *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled)
     }
 
     /// Forgets idle flows; a little in every turn of the worker's loop.
@@ -521,10 +500,7 @@ impl Chain {
         for stage in &mut self.stages {
             stage.function.finish();
         }
-        let wanted = self
-            .stages
-            .iter()
-            .any(|stage| stage.function.wants_flow_ends());
+        let wanted = self.stages.iter().any(|stage| stage.function.wants_flow_ends());
         let Some(table) = self.table.as_mut().filter(|_| wanted) else {
             return;
         };
@@ -598,11 +574,7 @@ impl Chain {
             outcome: Outcome::Lost,
         });
         let functions = self.stages.iter().flat_map(Stage::reasons);
-        malformed
-            .chain([non_ip])
-            .chain(lost)
-            .chain(functions)
-            .collect()
+        malformed.chain([non_ip]).chain(lost).chain(functions).collect()
     }
 
     /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.

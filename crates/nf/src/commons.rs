@@ -130,12 +130,8 @@ pub(crate) mod tests {
     #[test]
     fn instances_in_several_processes_have_the_same_numbers() {
         let file = file(Commons::bytes_of(3) + Commons::bytes_of(9));
-        let (one, other) = (
-            Commons::in_file(&file).unwrap(),
-            Commons::in_file(&file).unwrap(),
-        );
-        let [(few, more), (same_few, same_more)] =
-            [&one, &other].map(|commons| (commons.take(3), commons.take(9)));
+        let (one, other) = (Commons::in_file(&file).unwrap(), Commons::in_file(&file).unwrap());
+        let [(few, more), (same_few, same_more)] = [&one, &other].map(|commons| (commons.take(3), commons.take(9)));
         assert_eq!((few.len(), more.len()), (3, 9));
         few[2].store(7, Relaxed);
         more[8].fetch_add(5, Relaxed);

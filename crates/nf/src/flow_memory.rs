@@ -111,11 +111,7 @@ impl FlowMemory {
 
     /// As [`new`](FlowMemory::new), in memory of a file: so it outlives a process. Whoever else maps the file is
     /// the caller's obligation, as for any other part of it.
-    pub(crate) fn shared(
-        memory: &Arc<Memory>,
-        places: usize,
-        state_lines: usize,
-    ) -> io::Result<FlowMemory> {
+    pub(crate) fn shared(memory: &Arc<Memory>, places: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
         let entries = places * CACHE_LINE;
         let states = match state_bytes {
@@ -133,10 +129,7 @@ impl FlowMemory {
     /// Where in an entry the two halves are of when a mirrored flow was opened, the higher one first.
     pub(crate) fn births() -> [usize; 2] {
         let links = offset_of!(Entry, links);
-        [
-            links + offset_of!(Links, next),
-            links + offset_of!(Links, previous),
-        ]
+        [links + offset_of!(Links, next), links + offset_of!(Links, previous)]
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -343,9 +343,7 @@ impl FlowTable {
     fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, PartitionLinks<'_>)> {
         let partition = &mut *self.partitions[bucket].as_mut()?.0;
         // SAFETY: this table holds the partition, and `&mut self` lasts as long as the links.
-        Some((partition, unsafe {
-            self.memory.partition(bucket, 1 << self.shift)
-        }))
+        Some((partition, unsafe { self.memory.partition(bucket, 1 << self.shift) }))
     }
 
     /// The number that the flow has among those with packets in the system.
@@ -374,12 +372,7 @@ impl FlowTable {
 
     /// Looks packets up by their keys or, with `CONNECTIONS`, by what both directions have in common.
     #[inline]
-    fn lookup_by<const CONNECTIONS: bool>(
-        &mut self,
-        slots: &mut [Slot],
-        now: Nanos,
-        ends: &mut EndedFlows,
-    ) {
+    fn lookup_by<const CONNECTIONS: bool>(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
         let mut homes = [0u32; MAX_BATCH];
         // First pass: where each key's home is; the line is on its way while the next is hashed.
         for (slot, home) in slots.iter_mut().zip(&mut homes) {
@@ -508,8 +501,7 @@ impl FlowTable {
     #[inline]
     fn prefetch_near(&self, home: u32, mut near: u32) {
         while near != 0 {
-            self.memory
-                .prefetch_entry(self.at(home, near.trailing_zeros()).place());
+            self.memory.prefetch_entry(self.at(home, near.trailing_zeros()).place());
             near &= near - 1;
         }
     }
@@ -538,10 +530,7 @@ impl FlowTable {
     ) -> Option<FlowIndex> {
         let bucket = (home.0 >> self.shift) as usize;
         let mask = self.mask();
-        let mut distance = self.partitions[bucket]
-            .as_ref()?
-            .0
-            .free_distance(home.0 & mask, mask);
+        let mut distance = self.partitions[bucket].as_ref()?.0.free_distance(home.0 & mask, mask);
         if distance.is_none() && self.when_full == WhenFull::Evict {
             distance = self.evict(home, now as u32, ends);
         }
@@ -567,9 +556,7 @@ impl FlowTable {
         partition.live += 1;
         match timer {
             Timer::Own => {
-                partition
-                    .wheel
-                    .insert(&mut flows, place, now + u64::from(timeout));
+                partition.wheel.insert(&mut flows, place, now + u64::from(timeout));
             }
             Timer::Companions => Wheel::leave_out(&mut flows, place),
         }
@@ -580,11 +567,7 @@ impl FlowTable {
 
 /// `log2` of the places in a partition of a table for so many flows.
 fn shift_for(capacity: usize) -> u32 {
-    (2 * capacity)
-        .div_ceil(BUCKETS)
-        .max(64)
-        .next_power_of_two()
-        .ilog2()
+    (2 * capacity).div_ceil(BUCKETS).max(64).next_power_of_two().ilog2()
 }
 
 #[cfg(test)]

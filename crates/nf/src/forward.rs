@@ -16,10 +16,7 @@ pub struct Forward {
 impl Forward {
     /// Forwards packets, rewriting the MAC addresses that are given.
     pub fn new(source: Option<Mac>, destination: Option<Mac>) -> Forward {
-        Forward {
-            source,
-            destination,
-        }
+        Forward { source, destination }
     }
 }
 

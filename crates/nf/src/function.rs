@@ -342,12 +342,7 @@ impl StateSlot {
     /// If the type is larger than what the function declared, or its alignment above 8.
     // Once a packet in every function with state: see `FlowStates::state`.
     #[inline(always)]
-    fn typed<'a, T: Pod>(
-        &self,
-        table: &'a mut FlowTable,
-        flow: FlowIndex,
-        reversed: bool,
-    ) -> &'a mut T {
+    fn typed<'a, T: Pod>(&self, table: &'a mut FlowTable, flow: FlowIndex, reversed: bool) -> &'a mut T {
         const { assert!(align_of::<T>() <= 8, "flow state is aligned to 8 bytes") };
         let state = table.state(flow, &self.state_of(reversed));
         bytemuck::from_bytes_mut(&mut state[..size_of::<T>()])
@@ -374,10 +369,7 @@ impl FlowStates<'_> {
     // Once a packet in every function with state: the checks are cheaper than the call.
     #[inline(always)]
     pub fn state<T: Pod>(&mut self, packet: &Packet) -> &mut T {
-        let table = self
-            .table
-            .as_mut()
-            .expect("only functions with state ask for it");
+        let table = self.table.as_mut().expect("only functions with state ask for it");
         self.slot.typed(table, packet.flow, packet.is_reversed())
     }
 
@@ -418,15 +410,11 @@ impl FlowStates<'_> {
         let table = self.table.as_mut();
         let table = table.expect("only functions with state ask for it");
         let bucket = bucket_of(rss_hash);
-        let (companion, new) =
-            table.open_companion_again(packet.flow, key, bucket, self.now, self.ends)?;
+        let (companion, new) = table.open_companion_again(packet.flow, key, bucket, self.now, self.ends)?;
         if new {
             *table.word(companion, self.slot.version) = self.version;
         }
-        Ok((
-            companion.place() as u32,
-            self.slot.typed(table, companion, false),
-        ))
+        Ok((companion.place() as u32, self.slot.typed(table, companion, false)))
     }
 
     /// As [`open_companion`](FlowStates::open_companion); but a flow of that key of which `is_new` says, by its place
@@ -462,10 +450,7 @@ impl FlowStates<'_> {
             other => other?.0,
         };
         *table.word(companion, self.slot.version) = self.version;
-        Ok((
-            companion.place() as u32,
-            self.slot.typed(table, companion, false),
-        ))
+        Ok((companion.place() as u32, self.slot.typed(table, companion, false)))
     }
 
     /// The key of the packet's flow as it came to the chain, before any function rewrote it.
@@ -474,9 +459,7 @@ impl FlowStates<'_> {
     /// If the packet has no flow.
     pub fn key(&self, packet: &Packet) -> FlowKey {
         let table = self.table.as_ref();
-        let key = table
-            .expect("only functions with state ask for it")
-            .key(packet.flow);
+        let key = table.expect("only functions with state ask for it").key(packet.flow);
         match packet.is_reversed() {
             true => key.reversed(),
             false => key,
@@ -521,8 +504,7 @@ impl NewFlow<'_> {
     #[inline]
     pub fn state<T: Pod>(&mut self) -> &mut T {
         let packet = self.packet;
-        self.slot
-            .typed(self.table, packet.flow, packet.is_reversed())
+        self.slot.typed(self.table, packet.flow, packet.is_reversed())
     }
 
     /// The function will from now on give the flow's packets other addresses or ports than before: what
@@ -541,23 +523,13 @@ impl NewFlow<'_> {
     ///
     /// # Errors
     /// If the flow has a companion, or the key is taken, of another bucket, or finds no place.
-    pub fn open_companion<T: Pod>(
-        &mut self,
-        key: &FlowKey,
-        rss_hash: u32,
-    ) -> Result<&mut T, NoCompanion> {
-        let elsewhere = self
-            .table
-            .ask_for_companion(self.packet.number, key, rss_hash);
+    pub fn open_companion<T: Pod>(&mut self, key: &FlowKey, rss_hash: u32) -> Result<&mut T, NoCompanion> {
+        let elsewhere = self.table.ask_for_companion(self.packet.number, key, rss_hash);
         let companion = match elsewhere {
             Some(opened) => opened?,
-            None => self.table.open_companion(
-                self.packet.flow,
-                key,
-                bucket_of(rss_hash),
-                self.now,
-                self.ends,
-            )?,
+            None => self
+                .table
+                .open_companion(self.packet.flow, key, bucket_of(rss_hash), self.now, self.ends)?,
         };
         *self.table.word(companion, self.slot.version) = self.version;
         Ok(self.slot.typed(self.table, companion, false))
@@ -580,20 +552,12 @@ impl NewFlow<'_> {
     ///
     /// # Errors
     /// As [`open_companion`](NewFlow::open_companion).
-    pub fn rejoin_companion<T: Pod>(
-        &mut self,
-        key: &FlowKey,
-        rss_hash: u32,
-    ) -> Result<&mut T, NoCompanion> {
+    pub fn rejoin_companion<T: Pod>(&mut self, key: &FlowKey, rss_hash: u32) -> Result<&mut T, NoCompanion> {
         let (flow, bucket) = (self.packet.flow, bucket_of(rss_hash));
-        let elsewhere = self
-            .table
-            .ask_to_rejoin_companion(self.packet.number, key, rss_hash);
+        let elsewhere = self.table.ask_to_rejoin_companion(self.packet.number, key, rss_hash);
         let open = match elsewhere {
             Some(joined) => joined,
-            None => self
-                .table
-                .open_companion(flow, key, bucket, self.now, self.ends),
+            None => self.table.open_companion(flow, key, bucket, self.now, self.ends),
         };
         let companion = match open {
             Err(NoCompanion::Taken) => {

@@ -33,15 +33,10 @@ impl PacketLine {
     /// Takes the packets for which `waits` says so out of the batch; the others stay, in order. Returns how many
     /// wait.
     #[inline]
-    pub fn take_from(
-        &mut self,
-        batch: &mut Batch,
-        mut waits: impl FnMut(&Packet) -> bool,
-    ) -> usize {
+    pub fn take_from(&mut self, batch: &mut Batch, mut waits: impl FnMut(&Packet) -> bool) -> usize {
         let before = self.slots.len();
         let slots = batch.slots_mut_vec();
-        self.slots
-            .extend(slots.extract_if(.., |slot| waits(&slot.packet)));
+        self.slots.extend(slots.extract_if(.., |slot| waits(&slot.packet)));
         self.slots.len() - before
     }
 

@@ -135,12 +135,7 @@ struct Ports<'a> {
 
 impl<'a> Ports<'a> {
     #[inline]
-    fn new(
-        table: &'a NatTable,
-        key: &FlowKey,
-        (host, remote): (Ipv4Addr, Ipv4Addr),
-        bucket: u16,
-    ) -> Ports<'a> {
+    fn new(table: &'a NatTable, key: &FlowKey, (host, remote): (Ipv4Addr, Ipv4Addr), bucket: u16) -> Ports<'a> {
         let address = table.address_of(host);
         let rss = &table.rss;
         let base = rss.address_contribution(End::Source, remote.into())
@@ -261,12 +256,7 @@ impl NetworkFunction for Nat {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &[
-            "ports-exhausted",
-            "no-binding",
-            "not-translatable",
-            "flow-table-full",
-        ]
+        &["ports-exhausted", "no-binding", "not-translatable", "flow-table-full"]
     }
 
     fn loses(&self, reason: u8) -> bool {
@@ -293,12 +283,11 @@ impl NetworkFunction for Nat {
         }
         let table = &self.held.value;
         let key = &packet.headers.key;
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-        else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return Nat::pass(flow);
         };
-        let translatable = matches!(key.protocol(), protocol::TCP | protocol::UDP)
-            && packet.headers.fragment == Fragment::Whole;
+        let translatable =
+            matches!(key.protocol(), protocol::TCP | protocol::UDP) && packet.headers.fragment == Fragment::Whole;
         // A flow that is refused is not remembered: its next packet is looked at again.
         match (table.is_external(destination), table.is_internal(source)) {
             (true, _) if table.drop_inbound => Verdict::Drop(NO_BINDING),
@@ -317,14 +306,11 @@ impl NetworkFunction for Nat {
     fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
         let (table, key) = (&self.held.value, &packet.headers.key);
         let state = *flow.state::<Translation>();
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-        else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return false;
         };
         let fits = |host, address, port: u16| {
-            table.is_internal(host)
-                && table.address_of(host) == address
-                && table.ports.ports.contains(&port)
+            table.is_internal(host) && table.address_of(host) == address && table.ports.ports.contains(&port)
         };
         let (mode, other, old) = match state.mode {
             SOURCE if self.translated_ends(packet).is_some() => {
@@ -363,11 +349,7 @@ impl NetworkFunction for Nat {
         let bucket = bucket_of(packet.rss_hash);
         let found = Ports::new(&self.held.value, &packet.headers.key, ends, bucket);
         let turns = found.ports.len().div_ceil(MAX_WISHES).min(255) as u8;
-        let key_of = |from: usize, number| {
-            found
-                .back(found.ports[(from + number) % found.ports.len()])
-                .0
-        };
+        let key_of = |from: usize, number| found.back(found.ports[(from + number) % found.ports.len()]).0;
         // The first turn in which a port is free here; should none be, it does not matter which.
         let is_free = |turn: &u8| {
             let (from, count) = found.turn(*turn);

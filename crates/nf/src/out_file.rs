@@ -116,11 +116,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     let since = Instant::now();
     loop {
         let mut options = OpenOptions::new();
-        match options
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-        {
+        match options.write(true).custom_flags(libc::O_NONBLOCK).open(path) {
             // Opened again so that writing waits, which now waits for no reader.
             Ok(_there) => return File::create(path),
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
@@ -173,10 +169,7 @@ mod tests {
             let reader = scope.spawn(|| {
                 let mut bytes = Vec::new();
                 // Waits for the writer in its turn.
-                File::open(&pipe.0)
-                    .unwrap()
-                    .read_to_end(&mut bytes)
-                    .unwrap();
+                File::open(&pipe.0).unwrap().read_to_end(&mut bytes).unwrap();
                 bytes
             });
             let pulse = Pulse::default();

@@ -45,11 +45,7 @@ impl Receipt {
     #[inline]
     pub(crate) fn new(buffer: Buffer, number: u16) -> Receipt {
         let (index, pool) = buffer.into_parts();
-        Receipt {
-            index,
-            pool,
-            number,
-        }
+        Receipt { index, pool, number }
     }
 
     /// The flow's number with its dispatcher.
@@ -163,27 +159,13 @@ mod tests {
         assert!(parcels.iter().all(|parcel| parcel.number() == 7));
 
         let mut other = Batch::new(&pool, 4);
-        parcels
-            .into_iter()
-            .for_each(|parcel| other.take_in(&store, parcel));
-        assert_eq!(
-            (other.frame(0), other.frame(1)),
-            (&[1; 20][..], &[3; 20][..])
-        );
-        assert_eq!(
-            other
-                .iter()
-                .map(|packet| packet.arrival.0)
-                .collect::<Vec<_>>(),
-            [1, 3]
-        );
+        parcels.into_iter().for_each(|parcel| other.take_in(&store, parcel));
+        assert_eq!((other.frame(0), other.frame(1)), (&[1; 20][..], &[3; 20][..]));
+        assert_eq!(other.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(), [1, 3]);
         other.packet_mut(0).0.verdict = Verdict::Drop(0);
         other.compact(|_, _| {});
         let receipts: Vec<Receipt> = other.send_back().collect();
-        assert_eq!(
-            receipts.iter().map(Receipt::number).collect::<Vec<_>>(),
-            [7, 7]
-        );
+        assert_eq!(receipts.iter().map(Receipt::number).collect::<Vec<_>>(), [7, 7]);
         receipts
             .into_iter()
             .for_each(|receipt| pool.give(receipt.into_buffer()));

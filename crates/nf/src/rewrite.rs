@@ -67,11 +67,7 @@ impl Translation {
         let ip = network
             .get_mut(headers.network_offset.into()..)?
             .first_chunk_mut::<20>()?;
-        let (address_at, port_at) = if self.mode == SOURCE {
-            (12, 0)
-        } else {
-            (16, 2)
-        };
+        let (address_at, port_at) = if self.mode == SOURCE { (12, 0) } else { (16, 2) };
         let delta = ChecksumDelta::from_bits(self.transport);
         rewrite_transport(transport, headers.key.protocol(), port_at, self.port, delta)?;
         ip[address_at..address_at + 4].copy_from_slice(&self.address.to_be_bytes());
@@ -85,19 +81,12 @@ impl Translation {
     /// The key after translation.
     #[inline]
     fn translated(&self, key: &FlowKey) -> FlowKey {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-        else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return *key;
         };
         let (address, protocol) = (Ipv4Addr::from_bits(self.address), key.protocol());
         match self.mode {
-            SOURCE => FlowKey::v4(
-                address,
-                destination,
-                protocol,
-                self.port,
-                key.destination_port(),
-            ),
+            SOURCE => FlowKey::v4(address, destination, protocol, self.port, key.destination_port()),
             _ => FlowKey::v4(source, address, protocol, key.source_port(), self.port),
         }
     }
@@ -107,11 +96,7 @@ impl Translation {
 /// has extension headers: with a routing header the checksum is over another destination than the
 /// one that stands in front (RFC 8200 §8.1).
 #[inline]
-pub(crate) fn redirect_v6(
-    packet: &mut Packet,
-    frame: &mut [u8],
-    (address, port): (Ipv6Addr, u16),
-) -> Option<()> {
+pub(crate) fn redirect_v6(packet: &mut Packet, frame: &mut [u8], (address, port): (Ipv6Addr, u16)) -> Option<()> {
     const HEADER: u16 = 40;
     let headers = &mut packet.headers;
     let key = headers.key;
@@ -125,8 +110,7 @@ pub(crate) fn redirect_v6(
     let ip = network
         .get_mut(headers.network_offset.into()..)?
         .first_chunk_mut::<40>()?;
-    let delta =
-        ChecksumDelta::ipv6(old, address).and(ChecksumDelta::u16(key.destination_port(), port));
+    let delta = ChecksumDelta::ipv6(old, address).and(ChecksumDelta::u16(key.destination_port(), port));
     rewrite_transport(transport, key.protocol(), 2, port, delta)?;
     ip[24..].copy_from_slice(&address.octets());
     headers.key = FlowKey::v6(source, address, key.protocol(), key.source_port(), port);

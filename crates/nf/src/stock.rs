@@ -240,8 +240,7 @@ impl Window {
         }
         let generation = u64::from(lease.generation);
         let word = self.stock.word(lease.place).load(Ordering::Relaxed);
-        word & (GENERATION | OPEN | TAKEN) == generation | TAKEN
-            && self.make_open(lease.place, word, generation)
+        word & (GENERATION | OPEN | TAKEN) == generation | TAKEN && self.make_open(lease.place, word, generation)
     }
 
     /// Opens a free buffer, none being open, and takes it. `None` if it is not free.

@@ -37,9 +37,7 @@ impl Rig {
         let rss = spec.rss();
         let pool = BufferPool::new(64, 2048).unwrap();
         Rig {
-            chain: ChainBuilder::new(&spec, &rss, 1)
-                .unwrap()
-                .instance(|_| true),
+            chain: ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true),
             batch: Batch::new(&pool, 64),
             pool,
             rss,
@@ -52,11 +50,7 @@ impl Rig {
         self.chain.process(&mut self.batch, now);
         let sent = self.batch.len() == 1;
         self.batch.release(&mut self.pool);
-        assert_eq!(
-            self.pool.available(),
-            self.pool.capacity(),
-            "a buffer is lost"
-        );
+        assert_eq!(self.pool.available(), self.pool.capacity(), "a buffer is lost");
         sent
     }
 
@@ -116,10 +110,7 @@ const FUNCTIONS: [(&str, u64); 13] = [
         "encrypt: {key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}",
         1,
     ),
-    (
-        "policer: {limits: [{per: flow, rate: 1Gbps, burst: 100000}]}",
-        1,
-    ),
+    ("policer: {limits: [{per: flow, rate: 1Gbps, burst: 100000}]}", 1),
     (
         "tunnel: {cache: flow, rules: [{match: {source: 10.0.0.0/8}, push: {vlan: 100}}]}",
         1,
@@ -144,8 +135,7 @@ fn a_full_flow_table_refuses_and_recovers() {
         let mut rig = Rig::new(function, flows);
         let clients = rig.rivals(3 * PLACES as usize);
         let open = |client: &u32| (*client, rig.send(&opening(*client), SECOND));
-        let (in_it, refused): (Vec<_>, Vec<_>) =
-            clients.iter().map(open).partition(|(_, passed)| *passed);
+        let (in_it, refused): (Vec<_>, Vec<_>) = clients.iter().map(open).partition(|(_, passed)| *passed);
         // Hardly a place is left.
         let count = in_it.len() as u64;
         let fits = PLACES / places * 9 / 10..=PLACES / places;
@@ -196,9 +186,7 @@ fn ports_run_out_and_come_back() {
         "nat: {external: [203.0.113.1], ports: 1024-1535}",
         "capacity: 16384, idleTimeout: 60s",
     );
-    let passed: Vec<bool> = (0..3000)
-        .map(|client| rig.send(&opening(client), SECOND))
-        .collect();
+    let passed: Vec<bool> = (0..3000).map(|client| rig.send(&opening(client), SECOND)).collect();
     let count = passed.iter().filter(|passed| **passed).count() as u64;
     // One port for each bucket, to one server.
     assert!((400..=512).contains(&count), "{count}");
@@ -242,23 +230,14 @@ fn handshakes_run_out_and_come_back() {
             window: 8000,
             ..TcpFields::default()
         };
-        FrameBuilder::new(&key)
-            .tcp(fields)
-            .payload(payload)
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(&key).tcp(fields).payload(payload).to_vec().unwrap()
     };
     assert!(rig.send(&acknowledged(b""), SECOND));
-    let passed = (0..1000)
-        .filter(|client| rig.send(&opening(*client), SECOND))
-        .count();
+    let passed = (0..1000).filter(|client| rig.send(&opening(*client), SECOND)).count();
     assert_eq!(passed, 100);
     assert_eq!(rig.count("it/half-open-limit"), 900);
     assert_eq!(rig.chain.lost(), 900);
-    assert!(
-        rig.send(&acknowledged(b"data"), SECOND),
-        "one that is there"
-    );
+    assert!(rig.send(&acknowledged(b"data"), SECOND), "one that is there");
     let later = Nanos::from_secs(30);
     rig.expire(later);
     assert!(rig.send(&opening(2000), later));
@@ -292,12 +271,7 @@ fn buffers_of_streams_run_out_and_come_back() {
         let client = 500;
         assert!(rig.send(&opening(client), later));
         assert!(rig.send(&segment(client, 100, TcpFlags::ACK, begin), later));
-        let rest = segment(
-            client,
-            100 + begin.len() as u32,
-            TcpFlags::ACK,
-            b"mple\r\n\r\n",
-        );
+        let rest = segment(client, 100 + begin.len() as u32, TcpFlags::ACK, b"mple\r\n\r\n");
         assert!(!rig.send(&rest, later), "{fate}");
         assert_eq!(rig.count("it/url-blocked"), 1, "{fate}");
     }

@@ -65,11 +65,7 @@ impl Rig {
 
     fn count(&self, note: &str) -> u64 {
         let name = format!("it/{note}");
-        let mut counts = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let mut counts = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         counts.find(|(reason, _)| reason.name == name).unwrap().1
     }
 
@@ -112,35 +108,11 @@ fn key(flow: u16) -> FlowKey {
     let port = 1000 + flow;
     match flow % 4 {
         0 => FlowKey::v6(1u128.into(), 2u128.into(), protocol::TCP, port, 80),
-        1 => FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [192, 0, 2, 1].into(),
-            protocol::UDP,
-            port,
-            53,
-        ),
-        2 => FlowKey::v4(
-            [10, 0, 0, 2].into(),
-            [192, 0, 2, 1].into(),
-            protocol::TCP,
-            port,
-            443,
-        ),
+        1 => FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::UDP, port, 53),
+        2 => FlowKey::v4([10, 0, 0, 2].into(), [192, 0, 2, 1].into(), protocol::TCP, port, 443),
         // Without ports all are of one RSS bucket, which has room for so many.
-        _ if flow < 300 => FlowKey::v4(
-            [10, 0, 0, 3].into(),
-            [192, 0, 2, 1].into(),
-            protocol::ICMP,
-            flow,
-            flow,
-        ),
-        _ => FlowKey::v4(
-            [10, 0, 0, 3].into(),
-            [192, 0, 2, 1].into(),
-            protocol::UDP,
-            port,
-            53,
-        ),
+        _ if flow < 300 => FlowKey::v4([10, 0, 0, 3].into(), [192, 0, 2, 1].into(), protocol::ICMP, flow, flow),
+        _ => FlowKey::v4([10, 0, 0, 3].into(), [192, 0, 2, 1].into(), protocol::UDP, port, 53),
     }
 }
 
@@ -192,11 +164,8 @@ fn flows<'m>(messages: impl IntoIterator<Item = &'m Message>) -> Flows {
     let mut flows = Flows::new();
     for record in messages.into_iter().flat_map(|message| &message.flows) {
         let address = |v4: u16, v6: u16| match record.get(&v4) {
-            Some(bytes) => {
-                std::net::Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..]).unwrap()).to_string()
-            }
-            None => std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&record[&v6][..]).unwrap())
-                .to_string(),
+            Some(bytes) => std::net::Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..]).unwrap()).to_string(),
+            None => std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&record[&v6][..]).unwrap()).to_string(),
         };
         let ports = match record.contains_key(&32) {
             true => (0, number(record, 32) as u16),
@@ -373,10 +342,7 @@ fn a_collector_that_resets_connections_is_tried_less_and_less_often() {
 #[test]
 fn without_a_collector_every_record_is_told_to_be_lost() {
     // A port that was free a moment ago.
-    let address = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut rig = Rig::new(&format!(
         "idleTimeout: 1s, export: [{{collector: \"{address}\", transport: tcp}}]"
     ));
@@ -393,10 +359,7 @@ fn without_a_collector_every_record_is_told_to_be_lost() {
     assert_eq!(rig.count("records"), 24_000);
     let lost = rig.count("records-lost");
     // The ring, and what the exporter has taken out of it.
-    assert!(
-        (24_000 - 16_384 - 5119..=24_000 - 16_384).contains(&lost),
-        "{lost}"
-    );
+    assert!((24_000 - 16_384 - 5119..=24_000 - 16_384).contains(&lost), "{lost}");
     // Those that still waited at the end count, too.
     let (unsent, finished) = rig.finish_counting("records-unsent");
     assert_eq!(unsent, 24_000 - lost);
@@ -416,10 +379,7 @@ fn a_file_that_takes_no_bytes_is_an_error_at_the_end() {
     let mut rig = Rig::new("export: [{file: /dev/full}]");
     traffic(&mut rig, 1000);
     let error = rig.finish().unwrap_err().to_string();
-    assert!(
-        error.starts_with("/dev/full: cannot write records: "),
-        "{error}"
-    );
+    assert!(error.starts_with("/dev/full: cannot write records: "), "{error}");
 }
 
 /// A collector's process, killed if its test ends before it does.
@@ -452,11 +412,7 @@ fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
         return None;
     }
     let folder = Folder::new();
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let collector = Command::new("nfcapd")
         .args(["-b", "127.0.0.1", "-p", &port.to_string(), "-w"])
         .arg(&folder.0)
@@ -478,23 +434,10 @@ fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
     // It takes what has come before it sees the signal: its socket holds all of it by now.
     let id = collector.0.id().to_string();
     std::thread::sleep(Duration::from_millis(500));
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert!(collector.0.wait().unwrap().success());
     let dump = Command::new("nfdump")
-        .args([
-            "-q",
-            "-N",
-            "-6",
-            "-o",
-            "fmt:%sa;%da;%pr;%sp;%dp;%pkt;%byt",
-            "-R",
-        ])
+        .args(["-q", "-N", "-6", "-o", "fmt:%sa;%da;%pr;%sp;%dp;%pkt;%byt", "-R"])
         .arg(&folder.0)
         .output()
         .unwrap();
@@ -502,24 +445,14 @@ fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
     let mut told = Flows::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let fields: Vec<_> = line.split(';').map(str::trim).collect();
-        let number = |at: usize| {
-            fields[at]
-                .parse::<u64>()
-                .unwrap_or_else(|_| panic!("{line}"))
-        };
+        let number = |at: usize| fields[at].parse::<u64>().unwrap_or_else(|_| panic!("{line}"));
         let protocol = number(2) as u8;
         // Types and codes are printed with a dot.
         let port = |at: usize| match fields[at].split_once('.') {
             Some((kind, code)) => kind.parse::<u16>().unwrap() << 8 | code.parse::<u16>().unwrap(),
             None => number(at) as u16,
         };
-        let key = (
-            fields[0].to_owned(),
-            fields[1].to_owned(),
-            protocol,
-            port(3),
-            port(4),
-        );
+        let key = (fields[0].to_owned(), fields[1].to_owned(), protocol, port(3), port(4));
         let sums = told.entry(key).or_default();
         *sums = (sums.0 + number(5), sums.1 + number(6));
     }
@@ -554,27 +487,15 @@ fn tshark_reads_files() {
     let mut rig = Rig::new(&format!("export: [{{file: {}}}]", file.display()));
     let expected = traffic(&mut rig, 300);
     rig.finish().unwrap();
-    let fields = [
-        "cflow.version",
-        "cflow.packets",
-        "cflow.octets",
-        "_ws.malformed",
-    ];
+    let fields = ["cflow.version", "cflow.packets", "cflow.octets", "_ws.malformed"];
     let mut tshark = Command::new("tshark");
-    tshark
-        .arg("-r")
-        .arg(&file)
-        .args(["-T", "fields", "-E", "separator=;"]);
+    tshark.arg("-r").arg(&file).args(["-T", "fields", "-E", "separator=;"]);
     for field in fields {
         tshark.args(["-e", field]);
     }
     let output = tshark.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let (mut records, mut packets, mut bytes) = (0, 0, 0);
     for line in text.lines() {
         let fields: Vec<_> = line.split(';').collect();
@@ -588,8 +509,6 @@ fn tshark_reads_files() {
         bytes += numbers(fields[2]).iter().sum::<u64>();
     }
     assert_eq!(records, 300);
-    let sums = expected
-        .values()
-        .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let sums = expected.values().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
     assert_eq!((packets, bytes), sums);
 }

@@ -42,12 +42,10 @@ struct Row {
 const SMALL: &str = "capacity: 512, whenFull: refuse";
 const EVICTS: &str = "capacity: 512, whenFull: evict";
 const LARGE: &str = "capacity: 16384";
-const ACL: &str =
-    "acl: {rulesFile: rules/acl-1500.rules, format: classbench, cache: none, default: allow}";
+const ACL: &str = "acl: {rulesFile: rules/acl-1500.rules, format: classbench, cache: none, default: allow}";
 /// Limits that nobody exceeds.
 const GUARD: &str = "dnsGuard: {limits: {nxdomains: 20000, all: 100000}}";
-const OPTIMIZER: &str =
-    "wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, mtu: 9000, destinations: [0.0.0.0/0]}";
+const OPTIMIZER: &str = "wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, mtu: 9000, destinations: [0.0.0.0/0]}";
 /// Copies go to a file that keeps nothing.
 const MIRROR: &str = "mirror: {to: {file: /dev/null}}";
 const URLS: &str = "urlFilter: {patterns: [bad.example, '*aaaaaaaab*', '*abababac*', /aaaa/aaab]}";
@@ -346,9 +344,7 @@ fn data(segments: &[(u32, Vec<u8>)]) -> Frames {
 fn stream(bytes: &[u8], length: usize) -> Vec<(u32, Vec<u8>)> {
     let mut all = bytes.iter().copied().cycle();
     let places = (0..COUNTED as u32).map(|i| i * length as u32);
-    places
-        .map(|at| (at, all.by_ref().take(length).collect()))
-        .collect()
+    places.map(|at| (at, all.by_ref().take(length).collect())).collect()
 }
 
 /// Bytes that do not repeat.
@@ -414,14 +410,9 @@ fn steady(gap: u32, length: usize) -> Vec<(u32, Vec<u8>)> {
 
 /// Each segment begins a byte behind the start of the one in front.
 fn overlapping(length: usize) -> Vec<(u32, Vec<u8>)> {
-    let all: Vec<u8> = steady(0, 64)
-        .into_iter()
-        .flat_map(|(_, bytes)| bytes)
-        .collect();
+    let all: Vec<u8> = steady(0, 64).into_iter().flat_map(|(_, bytes)| bytes).collect();
     let segments = 0..COUNTED as u32;
-    segments
-        .map(|at| (at, all[at as usize..][..length].to_vec()))
-        .collect()
+    segments.map(|at| (at, all[at as usize..][..length].to_vec())).collect()
 }
 
 /// Pairs of fragments of datagrams, whose second begins at so many bytes; the first has 64.
@@ -429,9 +420,7 @@ fn fragments(second: u16) -> Frames {
     let pair = |number: u32| {
         let source = Ipv4Addr::from_bits(0x0a00_0000 + number);
         let key = FlowKey::v4(source, [198, 51, 100, 1].into(), protocol::UDP, 9, 53);
-        let whole = FrameBuilder::new(&key)
-            .payload(&[0; 120])
-            .identification(number as u16);
+        let whole = FrameBuilder::new(&key).payload(&[0; 120]).identification(number as u16);
         let whole = whole.to_vec().unwrap_or_else(|error| panic!("{error}"));
         let part = |from: u16, to: u16, more: u16| {
             let mut frame = whole[..34].to_vec();
@@ -561,9 +550,7 @@ fn main() -> ExitCode {
     }
     let part = arguments.iter().find(|argument| !argument.starts_with('-'));
     let mut beyond = 0;
-    println!(
-        "| what | hostile packets | ordinary, instructions | hostile, instructions | times | bound |"
-    );
+    println!("| what | hostile packets | ordinary, instructions | hostile, instructions | times | bound |");
     println!("|---|---|---|---|---|---|");
     for row in &ROWS {
         if part.is_some_and(|part| !row.name.contains(part.as_str())) {
@@ -580,9 +567,7 @@ fn main() -> ExitCode {
         println!("| `{name}` | {what} | {plain:.0} | {hostile:.0} | {times:.2} | {bound} |");
         let holds = times <= bound && plain > 0.0;
         if !holds {
-            eprintln!(
-                "{name}: {times:.2} times the cost of ordinary packets, the bound is {bound}"
-            );
+            eprintln!("{name}: {times:.2} times the cost of ordinary packets, the bound is {bound}");
             beyond += 1;
         }
     }

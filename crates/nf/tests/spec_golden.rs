@@ -14,8 +14,8 @@ use tailwater_nf::flow_table::WhenFull;
 use tailwater_nf::ipsec::{DontFragment, PolicyAction, UdpPorts};
 use tailwater_nf::mirror;
 use tailwater_nf::spec::{
-    ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, RedisAddress, RedisSpec, Secret,
-    StateSpec, Target, Throughput, WhenUnavailable,
+    ChainSpec, DdioSpec, Fate, FunctionConfig, PortSetup, RedisAddress, RedisSpec, Secret, StateSpec, Target,
+    Throughput, WhenUnavailable,
 };
 use tailwater_nf::tunnel::VlanMatch;
 use tailwater_nf::upf::Role;
@@ -33,10 +33,7 @@ fn specs(folder: &str) -> Vec<PathBuf> {
     let mut specs: Vec<_> = fs::read_dir(folder)
         .expect("the folder of specs")
         .map(|entry| entry.expect("an entry").path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "yaml")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .collect();
     specs.sort();
     specs
@@ -60,15 +57,8 @@ fn wrong_specs_give_these_errors() {
             Err(error) => (error.to_string(), error.each().count()),
         };
         // A bound against hanging, not a measure of speed.
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "{path:?} took too long"
-        );
-        assert_eq!(
-            found.lines().count(),
-            lines,
-            "not on one line each: {found:?}"
-        );
+        assert!(started.elapsed() < Duration::from_secs(20), "{path:?} took too long");
+        assert_eq!(found.lines().count(), lines, "not on one line each: {found:?}");
         let golden = path.with_extension("txt");
         if update {
             fs::write(&golden, format!("{found}\n")).expect("writing the error");
@@ -101,11 +91,7 @@ fn a_key_that_everybody_can_read_is_told_of() {
         let spec = ChainSpec::parse(&text, "spec", &folder).expect("a right spec");
         let warnings: Vec<_> = spec.warnings().collect();
         assert_eq!(warnings.len(), usize::from(told), "{warnings:?}");
-        assert!(
-            warnings
-                .iter()
-                .all(|warning| warning.contains("north.key (mode 644)"))
-        );
+        assert!(warnings.iter().all(|warning| warning.contains("north.key (mode 644)")));
     }
     fs::remove_dir_all(&folder).expect("a folder");
 }
@@ -138,9 +124,7 @@ fn ports_are_read() {
     let ports = right("ports.yaml").ports.expect("ports");
     assert_eq!(ports.entry.to_string(), "0000:3b:00.0");
     assert_eq!(
-        ports
-            .exit
-            .and_then(|exit| exit.interface().map(str::to_owned)),
+        ports.exit.and_then(|exit| exit.interface().map(str::to_owned)),
         Some("veth0".to_owned())
     );
     let PortSetup {
@@ -196,10 +180,7 @@ fn minimal_spec_has_the_documented_defaults() {
     assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
     assert_eq!(spec.flows.idle_timeout.other, Nanos::from_secs(30));
     assert_eq!(spec.flows.when_full, WhenFull::Evict);
-    assert_eq!(
-        (spec.packets.malformed, spec.packets.non_ip),
-        (Fate::Drop, Fate::Pass)
-    );
+    assert_eq!((spec.packets.malformed, spec.packets.non_ip), (Fate::Drop, Fate::Pass));
     assert_eq!(spec.packets.batch, 32);
 }
 
@@ -211,34 +192,21 @@ fn full_spec_keeps_every_field() {
     assert_eq!(spec.metadata.labels["tier"], "gold");
     assert_eq!(spec.metadata.annotations["tailwater.dev/revision"], "7");
 
-    let text = |prefixes: &[ipnet::IpNet]| -> Vec<String> {
-        prefixes.iter().map(ToString::to_string).collect()
-    };
+    let text = |prefixes: &[ipnet::IpNet]| -> Vec<String> { prefixes.iter().map(ToString::to_string).collect() };
     assert_eq!(text(&spec.match_.sources), ["10.0.0.0/8", "2001:db8::/32"]);
     assert_eq!(text(&spec.match_.destinations), ["198.51.100.7/32"]);
     assert_eq!(spec.match_.protocols, [6, 17, 1, 47]);
     assert_eq!(spec.match_.vlans, [10, 20]);
 
-    let names: Vec<_> = spec
-        .functions
-        .iter()
-        .map(|function| &*function.name)
-        .collect();
+    let names: Vec<_> = spec.functions.iter().map(|function| &*function.name).collect();
     assert_eq!(names, ["edge", "nat", "out"]);
-    let kinds: Vec<_> = spec
-        .functions
-        .iter()
-        .map(|function| function.config.kind())
-        .collect();
+    let kinds: Vec<_> = spec.functions.iter().map(|function| function.config.kind()).collect();
     assert_eq!(kinds, ["acl", "nat", "forward"]);
 
     let FunctionConfig::Acl(acl) = &spec.functions[0].config else {
         panic!("{:?}", spec.functions[0]);
     };
-    assert_eq!(
-        (acl.default, &acl.source, acl.rules.len()),
-        (Action::Allow, &None, 2)
-    );
+    assert_eq!((acl.default, &acl.source, acl.rules.len()), (Action::Allow, &None, 2));
     let rule = &acl.rules[0];
     assert_eq!(
         rule.source.map(|prefix| prefix.to_string()).as_deref(),
@@ -249,14 +217,8 @@ fn full_spec_keeps_every_field() {
     assert_eq!(rule.destination_ports, 80..=443);
     assert_eq!((rule.protocol, rule.action), (Some(6), Action::Allow));
     let rule = &acl.rules[1];
-    assert_eq!(
-        (rule.source, rule.destination, rule.protocol),
-        (None, None, None)
-    );
-    assert_eq!(
-        (&rule.source_ports, rule.action),
-        (&(53..=53), Action::Deny)
-    );
+    assert_eq!((rule.source, rule.destination, rule.protocol), (None, None, None));
+    assert_eq!((&rule.source_ports, rule.action), (&(53..=53), Action::Deny));
 
     let FunctionConfig::Nat(nat) = &spec.functions[1].config else {
         panic!("{:?}", spec.functions[1]);
@@ -275,21 +237,12 @@ fn full_spec_keeps_every_field() {
 
     assert_eq!(spec.slo.latency, Nanos(1_500_000));
     assert_eq!(spec.slo.percentile, 99.9);
-    assert_eq!(
-        spec.slo.throughput,
-        Some(Throughput::PacketsPerSecond(2_500_000))
-    );
-    assert_eq!(
-        (spec.flows.capacity, spec.flows.when_full),
-        (1 << 20, WhenFull::Refuse)
-    );
+    assert_eq!(spec.slo.throughput, Some(Throughput::PacketsPerSecond(2_500_000)));
+    assert_eq!((spec.flows.capacity, spec.flows.when_full), (1 << 20, WhenFull::Refuse));
     assert_eq!(spec.flows.idle_timeout.tcp, Nanos::from_secs(600));
     assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
     assert_eq!(spec.flows.idle_timeout.other, Nanos::from_millis(500));
-    assert_eq!(
-        (spec.packets.malformed, spec.packets.non_ip),
-        (Fate::Pass, Fate::Drop)
-    );
+    assert_eq!((spec.packets.malformed, spec.packets.non_ip), (Fate::Pass, Fate::Drop));
     assert_eq!(spec.packets.batch, 64);
 }
 
@@ -297,16 +250,8 @@ fn full_spec_keeps_every_field() {
 fn rules_files_are_read() {
     let spec = right("rules-files.yaml");
     let expected = [
-        (
-            "classbench",
-            vec![Action::Deny, Action::Deny],
-            "rules/two.rules",
-        ),
-        (
-            "yaml-list",
-            vec![Action::Allow, Action::Deny],
-            "rules/list.yaml",
-        ),
+        ("classbench", vec![Action::Deny, Action::Deny], "rules/two.rules"),
+        ("yaml-list", vec![Action::Allow, Action::Deny], "rules/list.yaml"),
         ("yaml-map", vec![Action::Deny], "rules/map.yml"),
         (
             "by-format",
@@ -331,32 +276,19 @@ fn unusual_but_valid_yaml() {
     assert_eq!(spec.name, "unusual");
     assert_eq!(spec.functions.len(), 3);
     let first = &spec.functions[0].config;
-    assert_eq!(
-        first, &spec.functions[1].config,
-        "an alias stands for its anchor"
-    );
+    assert_eq!(first, &spec.functions[1].config, "an alias stands for its anchor");
     assert_eq!(spec.slo.latency, Nanos::from_micros(250));
-    assert_eq!(
-        spec.slo.throughput,
-        Some(Throughput::BitsPerSecond(10_000_000_000))
-    );
+    assert_eq!(spec.slo.throughput, Some(Throughput::BitsPerSecond(10_000_000_000)));
     let timeouts = spec.flows.idle_timeout;
-    assert_eq!(
-        [timeouts.tcp, timeouts.udp, timeouts.other],
-        [Nanos::from_secs(45); 3]
-    );
+    assert_eq!([timeouts.tcp, timeouts.udp, timeouts.other], [Nanos::from_secs(45); 3]);
 }
 
 #[test]
 fn the_example_of_the_documentation_is_accepted() {
     let page = fs::read_to_string("../../docs/chain-spec.md").expect("the page");
-    let example = page
-        .split("```yaml\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next());
+    let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let example = example.expect("a YAML block");
-    let spec = ChainSpec::parse(example, "chain-spec.md", Path::new(""))
-        .unwrap_or_else(|error| panic!("{error}"));
+    let spec = ChainSpec::parse(example, "chain-spec.md", Path::new("")).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(spec.functions.len(), 3);
 }
 
@@ -365,10 +297,7 @@ fn a_missing_file_is_named() {
     let error = ChainSpec::read(Path::new("tests/specs/none.yaml")).unwrap_err();
     assert_eq!((error.line, error.column, &*error.path), (0, 0, ""));
     let text = error.to_string();
-    assert!(
-        text.starts_with("tests/specs/none.yaml: cannot be read: "),
-        "{text}"
-    );
+    assert!(text.starts_with("tests/specs/none.yaml: cannot be read: "), "{text}");
 }
 
 #[test]
@@ -378,10 +307,7 @@ fn a_huge_file_is_refused_before_it_is_parsed() {
     file.set_len((16 << 20) + 1).expect("a sparse file");
     let error = ChainSpec::read(&path).unwrap_err();
     fs::remove_file(&path).expect("removing the file");
-    assert_eq!(
-        error.message,
-        "expected at most 16 MiB, found a larger file"
-    );
+    assert_eq!(error.message, "expected at most 16 MiB, found a larger file");
     let text = " ".repeat((16 << 20) + 1);
     let error = ChainSpec::parse(&text, "huge.yaml", Path::new("")).unwrap_err();
     assert_eq!(
@@ -401,14 +327,8 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
     };
     let ports: Vec<_> = firewall.ports().map(|port| port.interface()).collect();
     assert_eq!(ports, [Some("fw-in"), Some("fw-out")]);
-    assert_eq!(
-        (firewall.timeout, firewall.outside),
-        (Nanos::from_millis(20), 1024)
-    );
-    assert_eq!(
-        (firewall.missing, firewall.own),
-        (Missing::Dropped, Fate::Drop)
-    );
+    assert_eq!((firewall.timeout, firewall.outside), (Nanos::from_millis(20), 1024));
+    assert_eq!((firewall.missing, firewall.own), (Missing::Dropped, Fate::Drop));
     let changes = Changes {
         ip_id: true,
         payload: true,
@@ -417,20 +337,14 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
     assert_eq!(firewall.changes, changes);
     // The documented defaults.
     assert_eq!(other.return_port, None);
-    assert_eq!(
-        (other.timeout, other.outside),
-        (Nanos::from_millis(100), 16_384)
-    );
+    assert_eq!((other.timeout, other.outside), (Nanos::from_millis(100), 16_384));
     assert_eq!((other.missing, other.own), (Missing::Lost, Fate::Pass));
     assert_eq!(other.changes, Changes::default());
     let kinds = spec.parts().into_iter().map(|part| {
         let kinds = part.functions.iter().map(|function| function.config.kind());
         kinds.collect::<Vec<_>>()
     });
-    assert_eq!(
-        kinds.collect::<Vec<_>>(),
-        [vec!["forward"], vec!["nat"], vec![]]
-    );
+    assert_eq!(kinds.collect::<Vec<_>>(), [vec!["forward"], vec!["nat"], vec![]]);
     let port = |name: &str| spec.external_at(&name.parse().expect("a port"));
     assert_eq!(port("net_af_xdp0,iface=fw-out"), Some("firewall"));
     assert_eq!(port("net_memif0"), Some("external"));
@@ -449,9 +363,9 @@ fn long_rules(format: &str, wrong: bool) -> String {
         let (a, b) = if i == 35_000 { (0, 1) } else { (a, b) };
         let action = ["deny", "allow"][usize::from(i < 35_000)];
         match format {
-            "yaml" => format!(
-                "- {{action: {action}, source: 10.{a}.{b}.0/24, destinationPorts: {port}, protocol: tcp}}\n"
-            ),
+            "yaml" => {
+                format!("- {{action: {action}, source: 10.{a}.{b}.0/24, destinationPorts: {port}, protocol: tcp}}\n")
+            }
             "firewall" => format!("{action} tcp source 10.{a}.{b}.0/24 ports {port}\n"),
             _ => format!("@10.{a}.{b}.0/24 0.0.0.0/0 0 : 65535 {port} : {port} 0x06/0xFF\n"),
         }
@@ -510,11 +424,7 @@ fn all_that_is_wrong_in_a_file_of_rules_is_told() {
 #[test]
 fn functions_of_branches_stand_behind_their_classifier() {
     let spec = right("classifier.yaml");
-    let functions: Vec<_> = spec
-        .functions
-        .iter()
-        .map(|f| (f.name.as_str(), f.branch))
-        .collect();
+    let functions: Vec<_> = spec.functions.iter().map(|f| (f.name.as_str(), f.branch)).collect();
     let expected = [
         ("accounting", None),
         ("services", None),

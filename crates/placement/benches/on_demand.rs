@@ -8,9 +8,7 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_placement::on_demand::model::{Model, Tenant};
 use tailwater_placement::on_demand::{Allocation, Cache, Config, OnDemand, Policing, Situation};
-use tailwater_placement::published::{
-    ALL_WAYS, FIREWALL, IPSEC, LPM, MAZU_NAT, SNORT, STATS, WAY_BYTES,
-};
+use tailwater_placement::published::{ALL_WAYS, FIREWALL, IPSEC, LPM, MAZU_NAT, SNORT, STATS, WAY_BYTES};
 use tailwater_placement::slo::ISOLATED;
 
 /// Ways that the six instances have together.
@@ -61,12 +59,9 @@ fn loads(fits: bool, tenants: &[Tenant]) -> Vec<Vec<f64>> {
     while found.len() < CHANGES as usize {
         let loads: Vec<f64> = tenants.iter().map(|_| 0.2 + 0.52 * chance.next()).collect();
         let ways = |(tenant, load): (&Tenant, &f64)| {
-            let rate =
-                |ways: u16| tenant.curves.cache.rate(u64::from(ways) * WAY_BYTES) * LOAD * ISOLATED;
+            let rate = |ways: u16| tenant.curves.cache.rate(u64::from(ways) * WAY_BYTES) * LOAD * ISOLATED;
             let need = load * tenant.curves.cache.most();
-            (1..=WAYS)
-                .find(|&ways| rate(ways) >= need * 1.15)
-                .unwrap_or(WAYS + 1)
+            (1..=WAYS).find(|&ways| rate(ways) >= need * 1.15).unwrap_or(WAYS + 1)
         };
         let all: u16 = tenants.iter().zip(&loads).map(ways).sum();
         if !fits || all <= WAYS {
@@ -147,9 +142,7 @@ fn run(way: Way, known: bool, loads: &[Vec<f64>]) -> Outcome {
 }
 
 fn main() {
-    let wanted = std::env::args()
-        .skip(1)
-        .find(|argument| !argument.starts_with('-'));
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let print = |name: String, value: f64, unit: &str| {
         if wanted.as_deref().is_none_or(|part| name.contains(part)) {
             println!(r#"{{"name": "{name}", "value": {value:.2}, "unit": "{unit}"}}"#);
@@ -175,11 +168,7 @@ fn main() {
             print(name("late-worst-instance"), percent(worst, all), "%");
             if way == Way::Tailwater {
                 let changes = f64::from(outcome.changes) / f64::from(CHANGES);
-                print(
-                    name("changes"),
-                    changes,
-                    "ticks with new masks a change of load",
-                );
+                print(name("changes"), changes, "ticks with new masks a change of load");
             }
         }
     }

@@ -84,10 +84,7 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) ->
 fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
     let cluster = Cluster::uniform(server(), SERVERS).expect("servers");
     let requests = requests(mix, &cluster);
-    for (scheduler, published) in [
-        (&ResqGreedy as &dyn Scheduler, Some(published[1])),
-        (&Tailwater, None),
-    ] {
+    for (scheduler, published) in [(&ResqGreedy as &dyn Scheduler, Some(published[1])), (&Tailwater, None)] {
         let name = format!("placement/{}/{}/machines", mix.0, scheduler.name());
         if !printer.wants(&name) {
             continue;
@@ -138,16 +135,8 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
     };
     let packed = agnostic(&tenants, &server);
     for (name, violated, published) in [
-        (
-            "agnostic",
-            violated_sharing(&tenants, bytes, &packed),
-            violations[0],
-        ),
-        (
-            "even-cat",
-            violated_evenly(&tenants, &server, &packed),
-            violations[1],
-        ),
+        ("agnostic", violated_sharing(&tenants, bytes, &packed), violations[0]),
+        ("even-cat", violated_evenly(&tenants, &server, &packed), violations[1]),
     ] {
         print(name, &packed, None);
         let name = format!("placement/{}/{name}/violations", mix.0);
@@ -158,11 +147,7 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
         Some(servers) => print("elastic", &servers, Some(machines[2])),
         None => eprintln!("placement/{}/elastic: instances without end", mix.0),
     }
-    print(
-        "predictor",
-        &predictor(&tenants, &server, bytes),
-        Some(machines[3]),
-    );
+    print("predictor", &predictor(&tenants, &server, bytes), Some(machines[3]));
 }
 
 /// SLOs with targets that are all different, of the functions of the combination.
@@ -227,13 +212,7 @@ mod milp {
     use tailwater_placement::tailwater::Tailwater;
 
     /// Machines of the program's plan for a mix.
-    pub fn machines(
-        printer: &Printer,
-        mix: Mix,
-        cluster: &Cluster,
-        requests: &[Request],
-        published: u32,
-    ) {
+    pub fn machines(printer: &Printer, mix: Mix, cluster: &Cluster, requests: &[Request], published: u32) {
         let name = format!("placement/{}/milp/machines", mix.0);
         if printer.wants(&name) {
             let optimised = optimise(cluster, requests, Effort::default()).expect("a plan");

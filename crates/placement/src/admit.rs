@@ -67,11 +67,7 @@ pub fn admit(plan: &mut Plan, slo: Slo, scheduler: &dyn Scheduler) -> Answer {
 ///
 /// # Errors
 /// Why not; the plan is as before.
-pub fn try_admit(
-    plan: &mut Plan,
-    slo: &Slo,
-    scheduler: &dyn Scheduler,
-) -> Result<Vec<Instance>, Reason> {
+pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Result<Vec<Instance>, Reason> {
     if plan.get(&slo.name).is_some() {
         return Err(Reason::Twice);
     }
@@ -106,11 +102,7 @@ pub(crate) fn kept(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
 ///
 /// # Errors
 /// Why that is not possible either; it is not in the plan then.
-pub fn repair(
-    plan: &mut Plan,
-    lost: Placed,
-    scheduler: &dyn Scheduler,
-) -> Result<Vec<Instance>, Reason> {
+pub fn repair(plan: &mut Plan, lost: Placed, scheduler: &dyn Scheduler) -> Result<Vec<Instance>, Reason> {
     let Placed { slo, instances, .. } = lost;
     match completed(plan, &slo, &instances, scheduler) {
         Some(instances) => Ok(instances),
@@ -119,12 +111,7 @@ pub fn repair(
 }
 
 /// Instances that are left, and what they lack.
-fn completed(
-    plan: &mut Plan,
-    slo: &Slo,
-    instances: &[Instance],
-    scheduler: &dyn Scheduler,
-) -> Option<Vec<Instance>> {
+fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn Scheduler) -> Option<Vec<Instance>> {
     let request = Request::new(slo.clone(), plan.cluster()).ok()?;
     let rate_of = |instance: &Instance| {
         let kind = plan.cluster().servers()[instance.server].kind;
@@ -171,16 +158,9 @@ fn binding(plan: &Plan, request: &Request, scheduler: &dyn Scheduler) -> Vec<Res
             (together.slo.spread, together.slo.apart) = (false, None);
             scheduler.place(plan, &together).is_some()
         }
-        resource => scheduler
-            .place(&plan.with_plenty(*resource), request)
-            .is_some(),
+        resource => scheduler.place(&plan.with_plenty(*resource), request).is_some(),
     };
-    let all = [
-        Resource::Cores,
-        Resource::Cache,
-        Resource::Classes,
-        Resource::Servers,
-    ];
+    let all = [Resource::Cores, Resource::Cache, Resource::Classes, Resource::Servers];
     all.into_iter().filter(fits).collect()
 }
 
@@ -190,8 +170,7 @@ pub fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest
         return Vec::new();
     }
     let fits = |slo: &Slo| {
-        Request::new(slo.clone(), plan.cluster())
-            .is_ok_and(|request| scheduler.place(plan, &request).is_some())
+        Request::new(slo.clone(), plan.cluster()).is_ok_and(|request| scheduler.place(plan, &request).is_some())
     };
     let mut found = Vec::new();
     if let Target::Reserved { throughput } = slo.target {
@@ -213,10 +192,7 @@ pub fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest
             found.push(Nearest::Throughput(whole));
         }
     }
-    let with = |latency| Slo {
-        latency,
-        ..slo.clone()
-    };
+    let with = |latency| Slo { latency, ..slo.clone() };
     let curves = slo.chain.curves.iter();
     let latest = curves.map(|curves| curves.load.latency(1.0)).max();
     let latest = latest.filter(|&latest| latest > slo.latency && fits(&with(latest)));

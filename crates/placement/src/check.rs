@@ -72,10 +72,7 @@ pub enum Violation {
 }
 
 /// Everything that is wrong with SLOs and their instances on a cluster.
-pub fn check<'a>(
-    cluster: &Cluster,
-    placed: impl IntoIterator<Item = &'a Placed>,
-) -> Vec<Violation> {
+pub fn check<'a>(cluster: &Cluster, placed: impl IntoIterator<Item = &'a Placed>) -> Vec<Violation> {
     let mut violations = Vec::new();
     // By server and node: cores, ways and classes given.
     let mut given: HashMap<(usize, u16), [u32; 3]> = HashMap::new();

@@ -110,10 +110,7 @@ impl Cluster {
     /// As [`new`](Self::new).
     pub fn uniform(kind: ServerKind, count: usize) -> Result<Self, ClusterError> {
         let name = |i| format!("server-{i}");
-        let servers = (0..count.min(MAX_SERVERS + 1)).map(|i| Server {
-            name: name(i),
-            kind: 0,
-        });
+        let servers = (0..count.min(MAX_SERVERS + 1)).map(|i| Server { name: name(i), kind: 0 });
         Cluster::new(vec![kind], servers.collect())
     }
 

@@ -105,10 +105,7 @@ impl Offer {
     /// Packets per second of an instance with so many ways.
     pub fn rate(&self, ways: u16) -> f64 {
         let index = usize::from(ways).checked_sub(1);
-        index
-            .and_then(|i| self.rates.get(i))
-            .copied()
-            .unwrap_or(0.0)
+        index.and_then(|i| self.rates.get(i)).copied().unwrap_or(0.0)
     }
 
     /// The fewest ways with which an instance does anything.

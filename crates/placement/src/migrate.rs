@@ -93,10 +93,7 @@ pub fn aligned(from: &Plan, to: &Plan) -> Plan {
     // The rest, in order, kind by kind.
     for (kind, _) in cluster.kinds().iter().enumerate() {
         let of_kind = |i: &usize| cluster.servers()[*i].kind == kind;
-        let free: Vec<usize> = (0..servers)
-            .filter(of_kind)
-            .filter(|&i| !taken[i])
-            .collect();
+        let free: Vec<usize> = (0..servers).filter(of_kind).filter(|&i| !taken[i]).collect();
         let mut free = free.into_iter();
         for i in (0..servers).filter(of_kind) {
             if place[i].is_none() {
@@ -141,19 +138,13 @@ impl Open<'_> {
 /// # Errors
 /// There is no such way.
 pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
-    if from.cluster() != to.cluster()
-        || !from
-            .placed()
-            .map(|p| &p.slo)
-            .eq(to.placed().map(|p| &p.slo))
-    {
+    if from.cluster() != to.cluster() || !from.placed().map(|p| &p.slo).eq(to.placed().map(|p| &p.slo)) {
         return Err(MigrationError::Different);
     }
     let mut open = Vec::new();
     let mut moved = 0;
     for (old, new) in from.placed().zip(to.placed()) {
-        let demand =
-            Demand::new(&old.slo, from.cluster()).map_err(|_| MigrationError::Different)?;
+        let demand = Demand::new(&old.slo, from.cluster()).map_err(|_| MigrationError::Different)?;
         let mut starts = new.instances.clone();
         let mut drains = old.instances.clone();
         starts.retain(|new| match drains.iter().position(|old| old == new) {
@@ -241,8 +232,7 @@ impl<'a> State<'a> {
 
     /// Whether the SLO is kept with `new` in place of a running instance, or with nothing.
     fn bears(&self, open: &Open<'_>, old: &Instance, new: Option<Instance>) -> bool {
-        let rates =
-            |some: &[Instance]| some.iter().map(|i| self.rate(&open.demand, i)).sum::<f64>();
+        let rates = |some: &[Instance]| some.iter().map(|i| self.rate(&open.demand, i)).sum::<f64>();
         let less = rates(&open.running) - self.rate(&open.demand, old);
         let left = open.running.len() - usize::from(new.is_none());
         left > 0 && open.demand.is_met(less + rates(new.as_slice()))

@@ -307,13 +307,7 @@ impl Plan {
         slo.chain.on(machine).map(|curves| curves.cores)
     }
 
-    fn try_take(
-        &mut self,
-        slo: &Slo,
-        before: &[Instance],
-        instance: Instance,
-        number: usize,
-    ) -> Result<(), PlanError> {
+    fn try_take(&mut self, slo: &Slo, before: &[Instance], instance: Instance, number: usize) -> Result<(), PlanError> {
         let cores = self.cores(slo, instance.server);
         let room = self.room(instance.server, instance.node);
         let (Some(cores), Some(room)) = (cores, room) else {
@@ -321,9 +315,7 @@ impl Plan {
         };
         let same = |other: &Instance| other.server == instance.server;
         let group = slo.apart.as_deref();
-        if slo.spread && before.iter().any(same)
-            || group.is_some_and(|group| self.has_group(group, instance.server))
-        {
+        if slo.spread && before.iter().any(same) || group.is_some_and(|group| self.has_group(group, instance.server)) {
             return Err(PlanError::Together(number));
         }
         if instance.ways == 0 || !self.rooms[room].holds(cores, instance.ways) {

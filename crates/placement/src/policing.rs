@@ -68,14 +68,8 @@ mod tests {
         let cluster = Cluster::uniform(server(), 2).expect("servers");
         let mut slo = slos(("one", &[LPM], 1)).expect("curves").remove(0);
         slo.cap = cap;
-        let cheapest = Request::new(slo.clone(), &cluster)
-            .expect("a server holds it")
-            .cheapest;
-        let instance = |server, ways| Instance {
-            server,
-            node: 0,
-            ways,
-        };
+        let cheapest = Request::new(slo.clone(), &cluster).expect("a server holds it").cheapest;
+        let instance = |server, ways| Instance { server, node: 0, ways };
         let instances = vec![instance(0, 2), instance(0, 1), instance(1, 1)];
         let placed = Placed {
             slo,

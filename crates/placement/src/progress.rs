@@ -179,18 +179,10 @@ impl Pending {
         let (first, next) = (self.first, self.next());
         let last = next.saturating_sub(1);
         if number == 0 || number >= next {
-            return Err(DoneError::Unknown {
-                first,
-                last,
-                number,
-            });
+            return Err(DoneError::Unknown { first, last, number });
         }
         let Some(before) = number.checked_sub(first) else {
-            return Err(DoneError::Stale {
-                first,
-                last,
-                number,
-            });
+            return Err(DoneError::Stale { first, last, number });
         };
         let places = earlier.iter().enumerate();
         let places: HashMap<String, usize> = places.map(|(i, e)| (e.name.clone(), i)).collect();
@@ -303,11 +295,7 @@ fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>)
 }
 
 /// Takes a step if all promises are kept after it; whether there was anything to do.
-fn take(
-    plan: &mut Plan,
-    step: &NamedStep,
-    servers: &HashMap<&str, usize>,
-) -> Result<bool, Stopped> {
+fn take(plan: &mut Plan, step: &NamedStep, servers: &HashMap<&str, usize>) -> Result<bool, Stopped> {
     let drains = step.step == Action::Drain;
     let server = match servers.get(&*step.server) {
         Some(&server) => server,

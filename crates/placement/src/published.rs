@@ -91,14 +91,7 @@ pub const STATS: Function = function(
     false,
 );
 /// LPM: a router with 131,000 routes.
-pub const LPM: Function = function(
-    "lpm",
-    5.475,
-    3.87,
-    0.38,
-    &[70.0, 87.0, 94.0, 98.0, 100.0],
-    false,
-);
+pub const LPM: Function = function("lpm", 5.475, 3.87, 0.38, &[70.0, 87.0, 94.0, 98.0, 100.0], false);
 /// MazuNAT: address translation.
 pub const MAZU_NAT: Function = function(
     "mazu-nat",
@@ -115,8 +108,7 @@ pub const SNORT: Function = function(
     25.61,
     3.06,
     &[
-        57.0, 86.0, 87.0, 88.0, 89.0, 90.0, 91.0, 92.0, 93.0, 94.0, 94.0, 96.0, 97.0, 98.0, 99.0,
-        100.0,
+        57.0, 86.0, 87.0, 88.0, 89.0, 90.0, 91.0, 92.0, 93.0, 94.0, 94.0, 96.0, 97.0, 98.0, 99.0, 100.0,
     ],
     false,
 );
@@ -138,14 +130,7 @@ pub const SURICATA: Function = function(
     true,
 );
 /// EndRE: finds repeated contents.
-pub const ENDRE: Function = function(
-    "endre",
-    3.77,
-    1.54,
-    0.56,
-    &[92.0, 95.0, 97.0, 98.0, 99.0, 100.0],
-    true,
-);
+pub const ENDRE: Function = function("endre", 3.77, 1.54, 0.56, &[92.0, 95.0, 97.0, 98.0, 99.0, 100.0], true);
 
 /// A mix of SLOs: its name, its functions, and how many SLOs there are.
 pub type Mix = (&'static str, &'static [Function], usize);
@@ -155,9 +140,7 @@ pub const MIXES: [Mix; 3] = [
     ("insensitive", &[EFFICUTS, FIREWALL, IPSEC], 198),
     (
         "combination",
-        &[
-            STATS, LPM, MAZU_NAT, SNORT, EFFICUTS, FIREWALL, IPSEC, SURICATA, ENDRE,
-        ],
+        &[STATS, LPM, MAZU_NAT, SNORT, EFFICUTS, FIREWALL, IPSEC, SURICATA, ENDRE],
         200,
     ),
     ("sensitive", &[STATS, LPM, MAZU_NAT, SNORT], 200),
@@ -217,10 +200,7 @@ pub fn slos((_, functions, count): Mix) -> Result<Vec<Slo>, CurveError> {
         .map(|function| function.profile().map(Arc::new))
         .collect::<Result<_, _>>()?;
     let slo = |i: usize| {
-        let (function, chain) = (
-            &functions[i % functions.len()],
-            &profiles[i % profiles.len()],
-        );
+        let (function, chain) = (&functions[i % functions.len()], &profiles[i % profiles.len()]);
         Slo {
             name: format!("{}-{i}", function.name),
             latency: chain.curves[0].load.latency(1.0),

@@ -53,18 +53,14 @@ impl Earlier {
             cap: slo.cap,
             spread: slo.spread,
             apart: slo.apart.clone(),
-            instances: instances
-                .map(|i| (name(i.server), i.node, i.ways))
-                .collect(),
+            instances: instances.map(|i| (name(i.server), i.node, i.ways)).collect(),
         }
     }
 
     /// What is to be kept of a plan.
     pub fn all(plan: &Plan) -> Vec<Self> {
         let placed = plan.placed();
-        placed
-            .map(|placed| Earlier::new(placed, plan.cluster()))
-            .collect()
+        placed.map(|placed| Earlier::new(placed, plan.cluster())).collect()
     }
 
     /// Its terms with a chain.
@@ -82,9 +78,7 @@ impl Earlier {
 
     /// Whether a chain is the one that it was promised of.
     fn is_of(&self, chain: &ChainProfile) -> bool {
-        chain.name == self.chain
-            && chain.traffic == self.traffic
-            && chain.percentile == self.percentile
+        chain.name == self.chain && chain.traffic == self.traffic && chain.percentile == self.percentile
     }
 }
 
@@ -186,8 +180,7 @@ pub fn reconcile(
         let terms = old.terms(chain.unwrap_or(&slo.chain));
         let same = terms == **slo;
         // All of what is left keeps its place before anything is looked for.
-        let placed = Request::new(terms, cluster)
-            .is_ok_and(|request| plan.put(&request, left.clone()).is_ok());
+        let placed = Request::new(terms, cluster).is_ok_and(|request| plan.put(&request, left.clone()).is_ok());
         let sound = chain.is_some() && placed && check(cluster, plan.get(&old.name)).is_empty();
         let course = match (same, sound) {
             (true, true) => Course::Kept,
@@ -215,9 +208,7 @@ pub fn reconcile(
             }
             let held = old.and_then(|_| plan.remove(&slo.name));
             *result = Some(match (old, held) {
-                (Some(old), Some(held)) if course == Course::Changed => {
-                    changed(&mut plan, slo, old, held, scheduler)
-                }
+                (Some(old), Some(held)) if course == Course::Changed => changed(&mut plan, slo, old, held, scheduler),
                 (Some(_), Some(held)) => {
                     let slo = slo.clone();
                     repair(&mut plan, Placed { slo, ..held }, scheduler)

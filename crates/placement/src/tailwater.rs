@@ -47,13 +47,7 @@ impl Scheduler for Tailwater {
 
 /// Puts the instances of a choice, the largest first, where they cost the least; `None` if there is no room, or
 /// they cost `limit` or more.
-fn try_choice(
-    trial: &mut Trial<'_>,
-    choice: &[Slot],
-    kinds: &[ServerKind],
-    part: f64,
-    limit: f64,
-) -> Option<f64> {
+fn try_choice(trial: &mut Trial<'_>, choice: &[Slot], kinds: &[ServerKind], part: f64, limit: f64) -> Option<f64> {
     let mut cost = 0.0;
     for &slot in choice {
         let kind = &kinds[slot.kind];

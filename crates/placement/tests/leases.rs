@@ -82,10 +82,7 @@ impl World {
         // It uses all that it may; or it lets go of what it may not.
         add(&|world| {
             let allowed = world.holder.allowed(now);
-            world
-                .holder
-                .set_in_use(now, allowed)
-                .expect("it is allowed");
+            world.holder.set_in_use(now, allowed).expect("it is allowed");
         });
         if self.requests.len() < MESSAGES {
             add(&|world| world.requests.push(world.holder.request(now, ALL)));
@@ -129,11 +126,7 @@ impl World {
     }
 
     fn is_given_twice(&self) -> bool {
-        !self
-            .holder
-            .in_use()
-            .and(self.lessor.reserved())
-            .is_within(ALL)
+        !self.holder.in_use().and(self.lessor.reserved()).is_within(ALL)
     }
 }
 
@@ -184,10 +177,7 @@ fn clocks_beyond_the_drift_that_is_known_are_found_out() {
 fn pair() -> (Holder, Lessor) {
     let capacity = Amount { cores: 4, ways: 10 };
     let terms = Terms::DEFAULT;
-    (
-        Holder::new(terms, 9, Amount::NONE),
-        Lessor::new(terms, 1, capacity),
-    )
+    (Holder::new(terms, 9, Amount::NONE), Lessor::new(terms, 1, capacity))
 }
 
 const WANTS: Amount = Amount { cores: 2, ways: 8 };
@@ -200,9 +190,7 @@ fn a_lease_is_used_renewed_and_ends_without_the_controller() {
         let grant = lessor.receive(second(1000 + at), &holder.request(second(at), WANTS));
         assert!(holder.receive(second(at + 1), &grant));
         assert_eq!(holder.allowed(second(at + 1)), WANTS);
-        holder
-            .set_in_use(second(at + 1), WANTS)
-            .expect("it is leased");
+        holder.set_in_use(second(at + 1), WANTS).expect("it is leased");
     }
     // The last request was sent at 18: 30 s, of which two are for letting go.
     assert_eq!(holder.allowed(second(45)), WANTS);
@@ -223,9 +211,7 @@ fn what_is_offered_no_more_comes_back_when_the_agent_has_let_go() {
     assert!(holder.receive(second(0), &grant));
     holder.set_in_use(second(0), WANTS).expect("it is leased");
     let reserved = Amount { cores: 1, ways: 5 };
-    let error = lessor
-        .reserve(second(1), reserved)
-        .expect_err("it is leased");
+    let error = lessor.reserve(second(1), reserved).expect_err("it is leased");
     assert_eq!(error.free, Amount { cores: 2, ways: 2 });
     lessor.offer(Amount { cores: 2, ways: 5 });
     let shrunk = lessor.receive(second(2), &holder.request(second(2), WANTS));
@@ -234,9 +220,7 @@ fn what_is_offered_no_more_comes_back_when_the_agent_has_let_go() {
     // It still uses what it had: the controller must not believe otherwise.
     lessor.receive(second(3), &holder.request(second(3), WANTS));
     assert!(lessor.reserve(second(3), reserved).is_err());
-    holder
-        .set_in_use(second(4), holder.allowed(second(4)))
-        .expect("less");
+    holder.set_in_use(second(4), holder.allowed(second(4))).expect("less");
     let kept = lessor.receive(second(4), &holder.request(second(4), WANTS));
     assert_eq!(lessor.reserve(second(4), reserved), Ok(()));
     assert_eq!(kept.amount, Amount { cores: 2, ways: 5 });

@@ -25,10 +25,7 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, slos: &[Slo]) -> Plan {
 /// Takes all steps, with no promise broken after any of them, and arrives.
 fn taken(from: &Plan, to: &Plan, migration: &Migration) {
     let mut now: BTreeMap<String, Placed> = BTreeMap::new();
-    now.extend(
-        from.placed()
-            .map(|placed| (placed.slo.name.clone(), placed.clone())),
-    );
+    now.extend(from.placed().map(|placed| (placed.slo.name.clone(), placed.clone())));
     for step in &migration.steps {
         let (Step::Start { slo, .. } | Step::Resize { slo, .. } | Step::Drain { slo, .. }) = step;
         let instances = &mut now.get_mut(slo).expect("an SLO of the plan").instances;
@@ -69,10 +66,7 @@ fn from_resqs_plan_to_a_better_one_no_promise_is_broken() {
         assert!(way.moved > 0 && way.steps.len() >= way.moved);
         taken(&from, &to, &way);
         let near = aligned(&from, &to);
-        assert_eq!(
-            (check(&cluster, near.placed()), near.active()),
-            (vec![], to.active())
-        );
+        assert_eq!((check(&cluster, near.placed()), near.active()), (vec![], to.active()));
         let shorter = migration(&from, &near).expect("a way");
         taken(&from, &near, &shorter);
         assert!(shorter.moved < way.moved, "{} {}", shorter.moved, way.moved);
@@ -135,17 +129,8 @@ fn a_better_plan_is_proposed_only_if_it_saves_enough() {
     let to = placed(&Tailwater, &cluster, &slos);
     assert_eq!((from.active(), to.active()), (35, 29));
     // Six of 35 servers are 17.1 per cent.
-    for least in [
-        Saving::Servers(1),
-        Saving::Servers(6),
-        Saving::Percent(17.0),
-    ] {
-        let Proposal::Worth {
-            plan,
-            migration,
-            saved,
-        } = proposal(&from, &to, least)
-        else {
+    for least in [Saving::Servers(1), Saving::Servers(6), Saving::Percent(17.0)] {
+        let Proposal::Worth { plan, migration, saved } = proposal(&from, &to, least) else {
             panic!("{least:?}");
         };
         assert_eq!((saved, plan.active()), (6, 29));
@@ -176,8 +161,7 @@ fn an_on_demand_slo_never_has_more_than_its_most() {
             let request = Request::new(slo.clone(), &cluster).expect("a server holds it");
             let ways = 2;
             let node = 0;
-            plan.put(&request, vec![Instance { server, node, ways }])
-                .expect("room");
+            plan.put(&request, vec![Instance { server, node, ways }]).expect("room");
             plan
         };
         let (from, to) = (at(0), at(1));
@@ -200,9 +184,7 @@ fn on_demand_slos_at_their_most_stay_while_others_save_servers() {
     slos.reverse();
     let to = placed(&Tailwater, &cluster, &slos);
     match proposal(&from, &to, Saving::Servers(1)) {
-        Proposal::Worth {
-            plan, migration, ..
-        } => {
+        Proposal::Worth { plan, migration, .. } => {
             taken(&from, &plan, &migration);
             for old in from.placed() {
                 if matches!(old.slo.target, Target::OnDemand { .. }) {

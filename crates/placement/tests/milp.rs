@@ -108,8 +108,7 @@ impl Trial<'_> {
                 rooms[room].0 -= cores;
                 rooms[room].1 -= ways;
                 let more = self.demands[slo].0.rate(0, ways);
-                let found =
-                    more > 0.0 && self.instances(slo, cores, rate + more, (room, ways), rooms);
+                let found = more > 0.0 && self.instances(slo, cores, rate + more, (room, ways), rooms);
                 rooms[room].0 += cores;
                 rooms[room].1 += ways;
                 if found {

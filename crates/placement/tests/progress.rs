@@ -7,9 +7,7 @@ use tailwater_placement::cluster::{Cluster, Server};
 use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::migrate::migration;
 use tailwater_placement::plan::{Placed, Plan};
-use tailwater_placement::progress::{
-    Action, DoneError, NamedStep, Pending, Resumed, Stopped, abandon, resume,
-};
+use tailwater_placement::progress::{Action, DoneError, NamedStep, Pending, Resumed, Stopped, abandon, resume};
 use tailwater_placement::published::{MIXES, server, slos};
 use tailwater_placement::reconcile::{Course, Earlier, Reconciled, reconcile};
 use tailwater_placement::schedule::{Request, Scheduler, place_all};
@@ -59,17 +57,13 @@ fn without(cluster: &Cluster, lost: usize) -> Cluster {
 /// Takes steps one by one: each is about what runs, and all promises are kept after it.
 fn taken(plan: &Plan, steps: &[NamedStep]) -> BTreeMap<String, Placed> {
     let placed = plan.placed();
-    let mut now: BTreeMap<String, Placed> = placed
-        .map(|placed| (placed.slo.name.clone(), placed.clone()))
-        .collect();
+    let mut now: BTreeMap<String, Placed> = placed.map(|placed| (placed.slo.name.clone(), placed.clone())).collect();
     let servers = plan.cluster().servers();
     for step in steps {
         let found = servers.iter().position(|s| s.name == step.server);
         let server = found.expect("a server of the cluster");
         let instances = &mut now.get_mut(&step.slo).expect("an SLO").instances;
-        let is = |i: &tailwater_placement::plan::Instance| {
-            (i.server, i.node, i.ways) == (server, step.node, step.ways)
-        };
+        let is = |i: &tailwater_placement::plan::Instance| (i.server, i.node, i.ways) == (server, step.node, step.ways);
         let place = instances.iter().position(is);
         match step.step {
             Action::Start => instances.push(tailwater_placement::plan::Instance {
@@ -88,13 +82,7 @@ fn taken(plan: &Plan, steps: &[NamedStep]) -> BTreeMap<String, Placed> {
 }
 
 /// The state after steps, on a cluster.
-fn after(
-    from: &Plan,
-    pending: &Pending,
-    done: usize,
-    cluster: &Cluster,
-    slos: &[Slo],
-) -> (Reconciled, Pending) {
+fn after(from: &Plan, pending: &Pending, done: usize, cluster: &Cluster, slos: &[Slo]) -> (Reconciled, Pending) {
     let (mut earlier, mut pending) = (Earlier::all(from), pending.clone());
     if done > 0 {
         pending.done(done as u64, &mut earlier).expect("steps");
@@ -143,21 +131,14 @@ fn after_every_step_any_server_may_vanish() {
                     Answer::Denied(_) => assert_eq!(placed, None),
                 }
             }
-            let Resumed {
-                pending,
-                stopped: s,
-            } = resume(&outcome.plan, &before);
+            let Resumed { pending, stopped: s } = resume(&outcome.plan, &before);
             let now = taken(&outcome.plan, &pending.steps);
             for step in &pending.steps {
                 assert_ne!(step.server, *gone);
                 assert!(!s.contains_key(&step.slo) || step.step == Action::Drain);
             }
             // Every SLO with steps goes all of its way, or is told to have stopped.
-            for step in before
-                .steps
-                .iter()
-                .filter(|step| !s.contains_key(&step.slo))
-            {
+            for step in before.steps.iter().filter(|step| !s.contains_key(&step.slo)) {
                 let is_gone = step.step == Action::Drain && !pending.steps.contains(step);
                 assert!(is_gone || pending.steps.contains(step), "{step:?}");
             }
@@ -238,19 +219,11 @@ fn only_steps_that_are_left_can_be_done_and_the_last_may_be_told_again() {
     assert_eq!(earlier, before);
     let (first, last) = (4, all as u64);
     for number in [1, 2] {
-        let stale = DoneError::Stale {
-            first,
-            last,
-            number,
-        };
+        let stale = DoneError::Stale { first, last, number };
         assert_eq!(left.done(number, &mut earlier), Err(stale));
     }
     for number in [0, last + 1, u64::MAX] {
-        let unknown = DoneError::Unknown {
-            first,
-            last,
-            number,
-        };
+        let unknown = DoneError::Unknown { first, last, number };
         assert_eq!(left.done(number, &mut earlier), Err(unknown));
     }
     assert_eq!(earlier, before);
@@ -274,10 +247,7 @@ fn no_number_stands_for_two_steps() {
     assert!(ended.steps.len() < left.steps.len());
     assert_eq!((ended.first, ended.told), (last + 1, 3));
     let another = Pending::new(&way, from.cluster(), &left);
-    assert_eq!(
-        (another.first, another.told, another.done),
-        (last + 1, 0, 0)
-    );
+    assert_eq!((another.first, another.told, another.done), (last + 1, 0, 0));
     let dropped = left.dropped();
     assert_eq!((dropped.first, dropped.steps.len()), (last + 1, 0));
     let numbers: Vec<u64> = another.numbered().map(|(number, _)| number).collect();

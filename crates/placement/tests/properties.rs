@@ -126,15 +126,11 @@ fn is_admitted(plan: &Plan, slo: &Slo, nearest: &Nearest) -> bool {
             target: Target::Reserved { throughput },
             ..slo.clone()
         },
-        Nearest::Latency(latency) => Slo {
-            latency,
-            ..slo.clone()
-        },
+        Nearest::Latency(latency) => Slo { latency, ..slo.clone() },
     };
     let mut plan = plan.clone();
     plan.remove(&slo.name);
-    try_admit(&mut plan, &slo, &Tailwater).is_ok()
-        && check(plan.cluster(), plan.placed()).is_empty()
+    try_admit(&mut plan, &slo, &Tailwater).is_ok() && check(plan.cluster(), plan.placed()).is_empty()
 }
 
 proptest! {
@@ -330,10 +326,7 @@ fn the_checker_finds_what_is_wrong() {
         spread: true,
         apart: None,
     };
-    assert!(matches!(
-        admit(&mut plan, slo.clone(), &Tailwater),
-        Answer::Admitted(_)
-    ));
+    assert!(matches!(admit(&mut plan, slo.clone(), &Tailwater), Answer::Admitted(_)));
     let good = plan.get("slo").expect("admitted").clone();
     let wrong = |change: &dyn Fn(&mut tailwater_placement::plan::Placed)| {
         let mut bad = good.clone();
@@ -349,28 +342,20 @@ fn the_checker_finds_what_is_wrong() {
         "{many:?}"
     );
     let late = wrong(&|bad| bad.slo.latency = Nanos(999));
-    assert!(
-        late.iter().any(|v| matches!(v, Violation::Latency { .. })),
-        "{late:?}"
-    );
+    assert!(late.iter().any(|v| matches!(v, Violation::Latency { .. })), "{late:?}");
     let nowhere = wrong(&|bad| bad.instances[0].server = 2);
     assert!(
-        nowhere
-            .iter()
-            .any(|v| matches!(v, Violation::Nowhere { .. })),
+        nowhere.iter().any(|v| matches!(v, Violation::Nowhere { .. })),
         "{nowhere:?}"
     );
     let twice = wrong(&|bad| bad.instances.push(bad.instances[0]));
     assert!(
-        twice
-            .iter()
-            .any(|v| matches!(v, Violation::Together { .. })),
+        twice.iter().any(|v| matches!(v, Violation::Together { .. })),
         "{twice:?}"
     );
     let none = wrong(&|bad| bad.instances.clear());
     assert!(
-        none.iter()
-            .any(|v| matches!(v, Violation::Instances { .. })),
+        none.iter().any(|v| matches!(v, Violation::Instances { .. })),
         "{none:?}"
     );
 }
@@ -386,19 +371,9 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
         spread: true,
         apart: None,
     };
-    let before = reconcile(
-        &cluster(4, 0),
-        &[],
-        std::slice::from_ref(&slo),
-        &[],
-        &Tailwater,
-    );
+    let before = reconcile(&cluster(4, 0), &[], std::slice::from_ref(&slo), &[], &Tailwater);
     let state = Earlier::all(&before.plan);
-    let names: Vec<&str> = state[0]
-        .instances
-        .iter()
-        .map(|(name, ..)| &**name)
-        .collect();
+    let names: Vec<&str> = state[0].instances.iter().map(|(name, ..)| &**name).collect();
     assert_eq!(names, ["kind-0-0", "kind-0-1", "kind-0-2"]);
     // The first server is gone, and another is there that has the place of the second among them.
     let kinds = cluster(1, 0).kinds().to_vec();
@@ -410,10 +385,7 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
     let after = reconcile(&left, &state, &[slo], &[], &Tailwater);
     assert_eq!(after.lost, ["kind-0-0"]);
     // What runs in place of the lost one has moved.
-    assert_eq!(
-        (after.answers[0].course, after.answers[0].moved),
-        (Course::Repaired, 1)
-    );
+    assert_eq!((after.answers[0].course, after.answers[0].moved), (Course::Repaired, 1));
     let mut now: Vec<String> = Earlier::all(&after.plan)[0]
         .instances
         .iter()

@@ -181,10 +181,7 @@ fn instances_that_could_not_keep_their_places_are_told_as_moved() {
     let chain = chain("c", &[("m", 50.0, 100)]);
     let wanted = [slo("s", &chain, 190.0), slo("t", &chain, 90.0)];
     // The state gives six cores of a server that has four.
-    let state = [
-        earlier(&wanted[0], &["m1"; 4]),
-        earlier(&wanted[1], &["m1"; 2]),
-    ];
+    let state = [earlier(&wanted[0], &["m1"; 4]), earlier(&wanted[1], &["m1"; 2])];
     let cluster = cluster(&["m1", "m2"]);
     let outcome = reconcile(&cluster, &state, &wanted, &[], &Tailwater);
     assert_eq!(servers(&outcome, "s"), ["m1"; 4]);
@@ -227,13 +224,7 @@ impl Scheduler for Wrong {
 #[test]
 fn a_scheduler_that_is_wrong_is_not_believed() {
     let chain = chain("c", &[("m", 50.0, 100)]);
-    let outcome = reconcile(
-        &cluster(&["m1"]),
-        &[],
-        &[slo("s", &chain, 90.0)],
-        &[],
-        &Wrong,
-    );
+    let outcome = reconcile(&cluster(&["m1"]), &[], &[slo("s", &chain, 90.0)], &[], &Wrong);
     let Answer::Denied(denial) = &outcome.answers[0].answer else {
         panic!("{:?}", outcome.answers[0]);
     };

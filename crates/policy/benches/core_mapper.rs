@@ -110,9 +110,7 @@ fn whale(packets: u32) -> Figure {
 /// A backlog of flows of different sizes. The frontier is of NetBlaze's form, with the mean group
 /// inside by as little as lets first fit do with that many groups.
 fn cut(packets: u32, flows: u32, groups: u32) -> Figure {
-    let backlogs: Vec<_> = (0..BACKLOGS)
-        .map(|i| backlog(packets, flows, i as u64))
-        .collect();
+    let backlogs: Vec<_> = (0..BACKLOGS).map(|i| backlog(packets, flows, i as u64)).collect();
     let mut figure = (100..200).step_by(2).find_map(|percent| {
         let mut frontier = EpochFrontier::new();
         let (mean_flows, mean_packets) = (flows.div_ceil(groups), packets.div_ceil(groups));
@@ -226,10 +224,7 @@ fn counted(backlogs: Vec<Vec<QueuedFlow>>) -> Vec<(Vec<QueuedFlow>, u32)> {
 }
 
 fn flow(packets: u32) -> QueuedFlow {
-    QueuedFlow {
-        packets,
-        bound: false,
-    }
+    QueuedFlow { packets, bound: false }
 }
 
 /// Flows with a packet each, and the other packets given to some more often than to others.
@@ -237,9 +232,7 @@ fn backlog(packets: u32, flows: u32, seed: u64) -> Vec<QueuedFlow> {
     let mut backlog = vec![flow(1); flows as usize];
     let mut state = seed;
     for _ in flows..packets {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let uniform = (state >> 33) as f64 / (1_u64 << 31) as f64;
         // Shuffled: which flows are large has nothing to do with which came first.
         let rank = (uniform * uniform * f64::from(flows)) as usize;
@@ -265,13 +258,7 @@ fn used(figure: &mut Figure, backlog: &[QueuedFlow]) -> usize {
     places.len()
 }
 
-fn decide(
-    mapper: &mut NetBlazeMapper,
-    queued: &[QueuedFlow],
-    packets: u32,
-    helpers: &[Helper],
-    plan: &mut Plan,
-) {
+fn decide(mapper: &mut NetBlazeMapper, queued: &[QueuedFlow], packets: u32, helpers: &[Helper], plan: &mut Plan) {
     plan.clear(queued.len());
     let view = View {
         now: Nanos::ZERO,

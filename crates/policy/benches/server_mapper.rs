@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{
-    BucketLoad, CoreLoad, Move, NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper,
-    ServerView,
+    BucketLoad, CoreLoad, Move, NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper, ServerView,
 };
 
 const BUCKETS: usize = 512;
@@ -84,14 +83,7 @@ fn measure(name: &str, cores: usize, share: f64, busy: f64, bench: bool) {
             now += Nanos::from_secs(10);
             let (buckets, cores) = (&buckets[..], &cores[..]);
             moves.clear();
-            mapper.remap(
-                black_box(&ServerView {
-                    now,
-                    buckets,
-                    cores,
-                }),
-                &mut moves,
-            );
+            mapper.remap(black_box(&ServerView { now, buckets, cores }), &mut moves);
             black_box(&moves);
             done += 1;
         }

@@ -47,20 +47,11 @@ const POLICIES: &[(&str, Policy)] = &[
     ("static", Policy::Static),
     ("netblaze", Policy::NetBlaze),
     ("netblaze-core-static-safe", Policy::NetBlazeCoreStaticSafe),
-    (
-        "netblaze-core-static-unsafe",
-        Policy::NetBlazeCoreStaticUnsafe,
-    ),
+    ("netblaze-core-static-unsafe", Policy::NetBlazeCoreStaticUnsafe),
     ("netblaze-no-core-mapper", Policy::NetBlazeNoCoreMapper),
     ("netblaze-no-boost", Policy::NetBlazeNoBoost),
-    (
-        "netblaze-server-static-safe",
-        Policy::NetBlazeServerStaticSafe,
-    ),
-    (
-        "netblaze-server-static-unsafe",
-        Policy::NetBlazeServerStaticUnsafe,
-    ),
+    ("netblaze-server-static-safe", Policy::NetBlazeServerStaticSafe),
+    ("netblaze-server-static-unsafe", Policy::NetBlazeServerStaticUnsafe),
     ("netblaze-on-demand-rss", Policy::NetBlazeOnDemandRss),
     ("rss++", Policy::RssPlusPlus),
     ("tailwater", Policy::Tailwater),
@@ -68,10 +59,7 @@ const POLICIES: &[(&str, Policy)] = &[
 
 /// Policies that decide for a whole rack, and why none of them runs on one server.
 const SIMULATED: &[(&str, &str)] = &[
-    (
-        "metron",
-        "a controller splits traffic classes in a switch's table",
-    ),
+    ("metron", "a controller splits traffic classes in a switch's table"),
     (
         "quadrant",
         "a rack's controller places flows one by one in a switch's table",
@@ -140,8 +128,7 @@ impl Policy {
         Err(UnknownPolicy::NoSuch {
             // An argument of any length makes no error of any length.
             name: name.chars().take(64).collect(),
-            suggestion: nearest
-                .map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
+            suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
             known,
         })
     }
@@ -189,18 +176,12 @@ impl Policy {
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
-    pub fn mappers(
-        self,
-        slo: Nanos,
-        profile: &CapacityProfile,
-    ) -> Result<Option<MakeMapper>, NetBlazeError> {
+    pub fn mappers(self, slo: Nanos, profile: &CapacityProfile) -> Result<Option<MakeMapper>, NetBlazeError> {
         let mut options = netblaze(slo);
         match self {
             Policy::Static | Policy::RssPlusPlus => return Ok(None),
             Policy::Tailwater => return tailwater(slo, profile).map(Some),
-            Policy::NetBlaze
-            | Policy::NetBlazeServerStaticSafe
-            | Policy::NetBlazeServerStaticUnsafe => {}
+            Policy::NetBlaze | Policy::NetBlazeServerStaticSafe | Policy::NetBlazeServerStaticUnsafe => {}
             Policy::NetBlazeCoreStaticSafe => options.capacity = Capacity::StaticSafe,
             Policy::NetBlazeCoreStaticUnsafe => options.capacity = Capacity::StaticUnsafe,
             Policy::NetBlazeNoCoreMapper => options.enabled = false,
@@ -234,9 +215,7 @@ fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBla
     let options = TailwaterOptions::measured(slo, profile);
     let splits = profile.splits.clone();
     let make = move || TailwaterMapper::new(options, splits.clone());
-    make().map_err(
-        |TailwaterError::NoBudget { slo, allowance }| NetBlazeError::NoEpoch { slo, allowance },
-    )?;
+    make().map_err(|TailwaterError::NoBudget { slo, allowance }| NetBlazeError::NoEpoch { slo, allowance })?;
     Ok(Arc::new(move || match make() {
         Ok(mapper) => Box::new(mapper),
         Err(error) => unreachable!("it could be made before: {error}"),

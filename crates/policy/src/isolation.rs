@@ -154,8 +154,7 @@ impl BatchSize {
         let usual = self
             .costs()
             .map(|costs| 3.0 * (costs.switches + costs.packet * packets));
-        self.line
-            .add(packets, usual.map_or(took, |most| took.min(most)));
+        self.line.add(packets, usual.map_or(took, |most| took.min(most)));
         let Some(costs) = self.costs() else {
             return;
         };
@@ -269,10 +268,7 @@ mod tests {
             let dear = 1_000 * 1_000u64.saturating_sub(i) / 1_000;
             let packets = 1 + (size.next() as u64).min(4 + dear / 8);
             size.observe(packets as usize, Nanos(4_700 + (1_000 + dear) * packets));
-            steep |= size
-                .line
-                .fit()
-                .is_some_and(|(switches, _)| switches < 2_000.0);
+            steep |= size.line.fit().is_some_and(|(switches, _)| switches < 2_000.0);
             if i >= 64 {
                 least = least.min(size.size());
             }
@@ -290,9 +286,6 @@ mod tests {
         let before = run(&mut size, &costs, 1_000);
         size.observe(size.next(), Nanos::from_millis(50));
         let after = run(&mut size, &costs, 1_000);
-        assert!(
-            after.abs_diff(before) * 8 <= before,
-            "{before}, then {after}"
-        );
+        assert!(after.abs_diff(before) * 8 <= before, "{before}, then {after}");
     }
 }

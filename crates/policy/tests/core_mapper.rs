@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
-use tailwater_policy::core::{
-    CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View,
-};
+use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View};
 use tailwater_policy::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 
 fn options(boost_after: Option<u32>) -> NetBlazeOptions {
@@ -61,8 +59,7 @@ impl Situation {
     }
 
     fn recruits(&self, places: &[Place]) -> usize {
-        let idle =
-            |i: usize, helper: &Helper| !helper.recruited && places.contains(&Place::helper(i));
+        let idle = |i: usize, helper: &Helper| !helper.recruited && places.contains(&Place::helper(i));
         (self.helpers.iter().enumerate())
             .filter(|(i, helper)| idle(*i, helper))
             .count()
@@ -71,11 +68,7 @@ impl Situation {
     /// The fewest helpers that any fitting plan recruits, by trying all plans.
     fn brute_force(&self, frontier: &EpochFrontier) -> Option<usize> {
         let mut usable = vec![Place::HERE];
-        let free = self
-            .helpers
-            .iter()
-            .enumerate()
-            .filter(|(_, helper)| !helper.taken);
+        let free = self.helpers.iter().enumerate().filter(|(_, helper)| !helper.taken);
         usable.extend(free.map(|(i, _)| Place::helper(i)));
         let mut best = None;
         let mut digits = vec![0; self.queued.len()];
@@ -102,11 +95,7 @@ fn check(
     splits: &SplitProfile,
     plan: &Plan,
 ) -> Result<(), TestCaseError> {
-    let Situation {
-        now,
-        queued,
-        helpers,
-    } = situation;
+    let Situation { now, queued, helpers } = situation;
     prop_assert_eq!(plan.places.len(), queued.len());
     for (flow, place) in queued.iter().zip(&plan.places) {
         if let Some(helper) = place.as_helper() {
@@ -124,11 +113,7 @@ fn check(
         prop_assert!(packets > frontier.largest() && !queued[split.flow].bound);
         prop_assert_eq!(plan.places[split.flow], Place::HERE);
         prop_assert!(!helpers[split.helper].taken && !plan.boost);
-        prop_assert!(
-            plan.splits[..i]
-                .iter()
-                .all(|other| other.flow != split.flow)
-        );
+        prop_assert!(plan.splits[..i].iter().all(|other| other.flow != split.flow));
         let point = splits.choose(packets).expect("a split suffices");
         prop_assert_eq!(point.last_functions, split.last_functions);
         charge(split.helper + 1, packets, point.last);
@@ -156,11 +141,7 @@ fn check(
     let own = situation.after(&vec![Place::HERE; queued.len()])[0];
     let open = helpers.iter().filter(|helper| !helper.taken);
     let elsewhere: i64 = open.map(|helper| room(helper.load).max(0)).sum();
-    let here = if plan.boost {
-        -i64::from(own.packets)
-    } else {
-        room(own)
-    };
+    let here = if plan.boost { -i64::from(own.packets) } else { room(own) };
     let mut relieved = 0;
     for (i, helper) in helpers.iter().enumerate() {
         if plan.relieve >> i & 1 != 0 {
@@ -174,9 +155,7 @@ fn check(
         prop_assert!(!spared || relieved - room(helper.load) > here + elsewhere);
     }
     prop_assert_eq!(plan.relieve >> helpers.len(), 0);
-    let beyond = loads[0]
-        .packets
-        .saturating_sub(frontier.capacity(loads[0].flows));
+    let beyond = loads[0].packets.saturating_sub(frontier.capacity(loads[0].flows));
     match plan.notice {
         None => prop_assert_eq!(beyond, 0),
         Some(Notice::OutOfCores { packets }) => prop_assert_eq!(beyond, packets),
@@ -199,10 +178,7 @@ fn frontiers() -> impl Strategy<Value = EpochFrontier> {
     let points = prop::collection::vec((1_u32..12, 1_u32..64), 0..6);
     (points, prop_oneof![3 => Just(0_u32), 1 => 1_u32..40]).prop_map(|(points, any)| {
         let mut frontier = EpochFrontier::constant(any);
-        frontier.insert(Load {
-            flows: 2,
-            packets: 8,
-        });
+        frontier.insert(Load { flows: 2, packets: 8 });
         for (flows, packets) in points {
             frontier.insert(Load { flows, packets });
         }
@@ -246,12 +222,10 @@ fn situations(
     let sizes = prop_oneof![1..=packets, 1..=packets.div_ceil(8)];
     let flow = (sizes, prop::bool::weighted(0.1));
     let flow = flow.prop_map(|(packets, bound)| QueuedFlow { packets, bound });
-    (prop::collection::vec(flow, flows), helpers(most_helpers)).prop_map(|(queued, helpers)| {
-        Situation {
-            now: Nanos(2_000_000),
-            queued,
-            helpers,
-        }
+    (prop::collection::vec(flow, flows), helpers(most_helpers)).prop_map(|(queued, helpers)| Situation {
+        now: Nanos(2_000_000),
+        queued,
+        helpers,
     })
 }
 
@@ -375,9 +349,7 @@ proptest! {
 
 /// Pseudo-random numbers below `bound`.
 fn random(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (*state >> 33) % bound
 }
 
@@ -394,11 +366,7 @@ fn no_decision_allocates_in_steady_state() {
         last: 600,
     };
     splits.insert(point);
-    for capacity in [
-        Capacity::Frontier,
-        Capacity::StaticSafe,
-        Capacity::StaticUnsafe,
-    ] {
+    for capacity in [Capacity::Frontier, Capacity::StaticSafe, Capacity::StaticUnsafe] {
         let options = NetBlazeOptions {
             capacity,
             ..options(Some(3))
@@ -424,11 +392,7 @@ fn no_decision_allocates_in_steady_state() {
                     packets: 1 + random(state, 100) as u32,
                 };
                 helper.recruited = random(state, 3) == 0;
-                helper.load = if helper.recruited {
-                    load
-                } else {
-                    Load::default()
-                };
+                helper.load = if helper.recruited { load } else { Load::default() };
             }
             let view = View {
                 now: Nanos::ZERO,

@@ -6,8 +6,8 @@ use tailwater_net::Nanos;
 use tailwater_policy::baselines::{Metron, MetronConfig, RssPlusPlus, RssPlusPlusConfig};
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{
-    BucketLoad, CoreLoad, CoreNumber, Move, NetBlazeServerConfig, NetBlazeServerMapper,
-    ServerMapper, ServerView, TailwaterServerConfig, TailwaterServerMapper,
+    BucketLoad, CoreLoad, CoreNumber, Move, NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper, ServerView,
+    TailwaterServerConfig, TailwaterServerMapper,
 };
 
 /// 100 packets/s up to 50 flows, 60 from 51 flows on, or as much of it as keeps their shares.
@@ -51,14 +51,7 @@ impl Server {
         self.now += mapper.period();
         self.moves.clear();
         let (now, buckets, cores) = (self.now, &self.buckets[..], &self.cores[..]);
-        mapper.remap(
-            &ServerView {
-                now,
-                buckets,
-                cores,
-            },
-            &mut self.moves,
-        );
+        mapper.remap(&ServerView { now, buckets, cores }, &mut self.moves);
         let mut seen = vec![false; self.buckets.len()];
         for Move { bucket, to } in &self.moves {
             let bucket = usize::from(*bucket);
@@ -118,10 +111,7 @@ fn many_flows_overload_a_core_whose_rate_is_low() {
     let buckets = [(0, 30.0, 35.0), (0, 30.0, 35.0), (1, 1.0, 90.0)];
     let mut server = Server::new(3, &buckets);
     // 70 packets/s of 60 flows: the profile allows 51.
-    assert_eq!(
-        server.period(&mut mapper(no_reclaim())),
-        [Move { bucket: 0, to: 2 }]
-    );
+    assert_eq!(server.period(&mut mapper(no_reclaim())), [Move { bucket: 0, to: 2 }]);
     // Static-unsafe does not see it.
     let mut unsafe_mapper = NetBlazeServerMapper::new(no_reclaim(), two_steps().static_unsafe());
     assert_eq!(Server::new(3, &buckets).period(&mut unsafe_mapper), []);
@@ -134,15 +124,7 @@ fn many_flows_overload_a_core_whose_rate_is_low() {
 
 #[test]
 fn a_bucket_beyond_any_core_gets_one_of_its_own_and_stays_there() {
-    let mut server = Server::new(
-        4,
-        &[
-            (0, 1.0, 250.0),
-            (0, 1.0, 30.0),
-            (0, 1.0, 30.0),
-            (1, 1.0, 20.0),
-        ],
-    );
+    let mut server = Server::new(4, &[(0, 1.0, 250.0), (0, 1.0, 30.0), (0, 1.0, 30.0), (1, 1.0, 20.0)]);
     let mut mapper = mapper(NetBlazeServerConfig::default());
     assert_eq!(server.period(&mut mapper), [Move { bucket: 0, to: 2 }]);
     for _ in 0..10 {
@@ -166,10 +148,7 @@ fn without_a_core_left_what_fits_elsewhere_moves() {
         ],
     );
     let moves = server.period(&mut mapper(no_reclaim()));
-    assert_eq!(
-        moves,
-        [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]
-    );
+    assert_eq!(moves, [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]);
 }
 
 #[test]
@@ -189,16 +168,9 @@ fn reclaiming_leaves_a_margin() {
         ..NetBlazeServerConfig::default()
     };
     let mut server = Server::new(2, &[(0, 1.0, 60.0), (1, 1.0, 26.0)]);
-    assert_eq!(
-        server.period(&mut mapper(config)),
-        [],
-        "86 of 100 would be too near"
-    );
+    assert_eq!(server.period(&mut mapper(config)), [], "86 of 100 would be too near");
     let mut server = Server::new(2, &[(0, 1.0, 60.0), (1, 1.0, 25.0)]);
-    assert_eq!(
-        server.period(&mut mapper(config)),
-        [Move { bucket: 1, to: 0 }]
-    );
+    assert_eq!(server.period(&mut mapper(config)), [Move { bucket: 1, to: 0 }]);
 }
 
 #[test]
@@ -221,9 +193,7 @@ fn what_was_moved_settles() {
 #[test]
 fn noise_does_not_make_buckets_wander() {
     let mut mapper = mapper(NetBlazeServerConfig::default());
-    let base: Vec<_> = (0..128)
-        .map(|b| (b % 16, 0.2, 4.0 + f64::from(b % 5)))
-        .collect();
+    let base: Vec<_> = (0..128).map(|b| (b % 16, 0.2, 4.0 + f64::from(b % 5))).collect();
     let mut server = Server::new(16, &base);
     let mut noise = 1_u64;
     let mut moved = Vec::new();
@@ -392,10 +362,7 @@ fn tailwaters_cores_are_as_few_as_hold_the_load_and_go_when_it_falls() {
     assert!(server.period(&mut mapper).is_empty(), "nothing has changed");
     // Nine would be filled to 97 %: not enough to give one back.
     let scale = |server: &mut Server, by: f64| {
-        server
-            .buckets
-            .iter_mut()
-            .for_each(|bucket| bucket.rate *= by);
+        server.buckets.iter_mut().for_each(|bucket| bucket.rate *= by);
     };
     scale(&mut server, 870.0 / 960.0);
     assert!(server.period(&mut mapper).is_empty());

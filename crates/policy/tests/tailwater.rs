@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{ServiceCosts, SplitPoint, SplitProfile};
-use tailwater_policy::core::{
-    CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View,
-};
+use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View};
 use tailwater_policy::tailwater::{TailwaterError, TailwaterMapper, TailwaterOptions};
 
 const SLO: Nanos = Nanos::from_micros(200);
@@ -26,10 +24,7 @@ fn mapper(splits: SplitProfile) -> TailwaterMapper {
 }
 
 fn flow(packets: u32) -> QueuedFlow {
-    QueuedFlow {
-        packets,
-        bound: false,
-    }
+    QueuedFlow { packets, bound: false }
 }
 
 fn working(packets: u32) -> Helper {
@@ -43,19 +38,11 @@ fn working(packets: u32) -> Helper {
 const TAKEN: Helper = Helper {
     recruited: false,
     taken: true,
-    load: Load {
-        flows: 0,
-        packets: 0,
-    },
+    load: Load { flows: 0, packets: 0 },
     last_done: Nanos::ZERO,
 };
 
-fn decide(
-    mapper: &mut TailwaterMapper,
-    now: Nanos,
-    queued: &[QueuedFlow],
-    helpers: &[Helper],
-) -> Plan {
+fn decide(mapper: &mut TailwaterMapper, now: Nanos, queued: &[QueuedFlow], helpers: &[Helper]) -> Plan {
     let mut plan = Plan::default();
     plan.clear(queued.len());
     let view = View {
@@ -144,9 +131,7 @@ fn a_long_queue_is_relieved_by_few_flows_and_from_its_end() {
     queued[20] = flow(60);
     queued[150] = flow(60);
     let plan = decide(&mut mapper, now, &queued, &[Helper::default()]);
-    let moved: Vec<usize> = (0..200)
-        .filter(|i| plan.places[*i] != Place::HERE)
-        .collect();
+    let moved: Vec<usize> = (0..200).filter(|i| plan.places[*i] != Place::HERE).collect();
     assert!(moved.contains(&150), "{moved:?}");
     assert!(moved.len() <= 130, "{moved:?}");
     // At most so often.
@@ -172,10 +157,7 @@ fn a_whale_gets_a_helper_for_itself() {
     // Where no helper is free, everybody else leaves it.
     let queued = [flow(2), flow(500), flow(3)];
     let plan = decide(&mut mapper, now, &queued, &[working(1)]);
-    assert_eq!(
-        plan.places,
-        [Place::helper(0), Place::HERE, Place::helper(0)]
-    );
+    assert_eq!(plan.places, [Place::helper(0), Place::HERE, Place::helper(0)]);
 }
 
 #[test]
@@ -197,10 +179,7 @@ fn a_whale_is_split_where_that_suffices() {
         assert_eq!(plan.splits.len(), usize::from(split));
         assert_eq!(plan.places[0] == Place::HERE, split);
         if split {
-            assert_eq!(
-                (plan.splits[0].helper, plan.splits[0].last_functions),
-                (1, 2)
-            );
+            assert_eq!((plan.splits[0].helper, plan.splits[0].last_functions), (1, 2));
         }
     }
 }
@@ -323,8 +302,7 @@ type Step = (Vec<QueuedFlow>, Vec<Helper>, u64, (u32, u32, u64));
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop_oneof![8 => 1_u32..6, 2 => 1_u32..80, 1 => 200_u32..900];
-    let queued = (sizes, prop::bool::weighted(0.1))
-        .prop_map(|(packets, bound)| QueuedFlow { packets, bound });
+    let queued = (sizes, prop::bool::weighted(0.1)).prop_map(|(packets, bound)| QueuedFlow { packets, bound });
     let helper = prop_oneof![
         2 => Just(Helper::default()),
         1 => Just(TAKEN),

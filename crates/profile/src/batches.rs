@@ -39,9 +39,7 @@ impl Contents {
             let seen = last.insert(arrival.flow, number);
             let cold = seen.is_none_or(|seen| number - seen > cold_after as usize);
             let packet = [arrival.bytes.into(), seen.is_none().into(), u64::from(cold)];
-            sum.iter_mut()
-                .zip(packet)
-                .for_each(|(sum, own)| *sum += own);
+            sum.iter_mut().zip(packet).for_each(|(sum, own)| *sum += own);
             times.push(arrival.time.0);
             before.push(sum);
         }
@@ -123,8 +121,7 @@ pub(crate) fn explain_queue(
         let batches = runs
             .iter()
             .flat_map(|(batches, slow)| batches.iter().map(move |batch| (batch, slow)));
-        let batches = batches
-            .filter(|(batch, _)| batch.part == part && batch.backlog && batch.arrival >= SETTLED);
+        let batches = batches.filter(|(batch, _)| batch.part == part && batch.backlog && batch.arrival >= SETTLED);
         let samples = batches.filter_map(|(batch, slow)| {
             let sample = contents.sample(batch)?;
             Some(BatchSample {
@@ -166,10 +163,7 @@ pub(crate) fn explain_queue(
     functions.service.packet -= receive;
     let received = more(&samples(own, Part::Received), &receiving);
     let queue = (received - receive).max(0.0);
-    let (received, helped) = (
-        samples(handed, Part::Received),
-        samples(handed, Part::Helped),
-    );
+    let (received, helped) = (samples(handed, Part::Received), samples(handed, Part::Helped));
     QueueCosts {
         receive,
         queue,
@@ -228,18 +222,13 @@ fn pace_of(batches: &[[f64; 2]]) -> Option<f64> {
     if batches.len() < FEWEST {
         return None;
     }
-    let mut each: Vec<f64> = batches
-        .iter()
-        .map(|[took, to_take]| took / to_take)
-        .collect();
+    let mut each: Vec<f64> = batches.iter().map(|[took, to_take]| took / to_take).collect();
     each.sort_unstable_by(f64::total_cmp);
     let usual = each[each.len() / 2];
     let counted = batches
         .iter()
         .filter(|[took, to_take]| !is_interrupted(*took, usual * to_take));
-    let [took, to_take] = counted.fold([0.0; 2], |sum, batch| {
-        [sum[0] + batch[0], sum[1] + batch[1]]
-    });
+    let [took, to_take] = counted.fold([0.0; 2], |sum, batch| [sum[0] + batch[0], sum[1] + batch[1]]);
     (to_take > 0.0).then(|| took / to_take)
 }
 
@@ -265,10 +254,7 @@ mod tests {
             idle: true,
         };
         let first = contents.sample(&batch(0, 10)).unwrap();
-        assert_eq!(
-            (first.packets, first.bytes, first.nanos),
-            (10.0, 1000.0, 400.0)
-        );
+        assert_eq!((first.packets, first.bytes, first.nanos), (10.0, 1000.0, 400.0));
         assert_eq!((first.new, first.cold), (8.0, 10.0));
         let later = contents.sample(&batch(8, 2)).unwrap();
         assert_eq!((later.new, later.cold), (0.0, 2.0));
@@ -313,10 +299,7 @@ mod tests {
             let batches = (0..40).flat_map(|number| {
                 let packets = 1 + number as u32 % 32;
                 let processed = batch(part, number, packets, each, 40);
-                [
-                    batch(Part::Received, number, packets, received, 60),
-                    processed,
-                ]
+                [batch(Part::Received, number, packets, received, 60), processed]
             });
             vec![(batches.collect::<Vec<_>>(), 1.0)]
         };

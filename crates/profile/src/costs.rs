@@ -48,16 +48,7 @@ impl BatchSample {
     fn parts(&self) -> [f64; 8] {
         let [new, cold] = [self.new, self.cold].map(|packets| f64::from(packets > 0.0));
         let ring = f64::from(self.backlog) * self.packets;
-        [
-            1.0,
-            self.packets,
-            self.bytes,
-            self.new,
-            new,
-            self.cold,
-            cold,
-            ring,
-        ]
+        [1.0, self.packets, self.bytes, self.new, new, self.cold, cold, ring]
     }
 }
 
@@ -113,11 +104,7 @@ impl BatchCosts {
             self.ring_packet,
         ];
         let parts = sample.parts();
-        parts
-            .iter()
-            .zip(costs)
-            .map(|(part, cost)| part * cost)
-            .sum()
+        parts.iter().zip(costs).map(|(part, cost)| part * cost).sum()
     }
 }
 

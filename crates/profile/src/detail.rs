@@ -171,10 +171,7 @@ impl Detailed<'_> {
         let half = (measured[1] + measured[2]) / 2.0;
         let warm = BETWEEN.iter().zip(&measured[3..]);
         let warm = warm.take_while(|(_, nanos)| **nanos < half);
-        let cold_after = warm
-            .map(|(flows, _)| 2 * flows)
-            .last()
-            .unwrap_or(BETWEEN[0] / 2);
+        let cold_after = warm.map(|(flows, _)| 2 * flows).last().unwrap_or(BETWEEN[0] / 2);
         let contents = Contents::of(&paced, cold_after)?;
         let (costs, poll) = explain(&contents, &runs[0]);
         let queue = explain_queue(&contents, &costs, &runs[1], &runs[2]);
@@ -197,11 +194,7 @@ impl Detailed<'_> {
     /// compared with how fast that was just before and after, so that it does not matter much when the machine
     /// was slow. Medians over rounds in which all have their turn. The same for the batches of the traffic at
     /// its own pace.
-    fn in_turn(
-        &self,
-        cases: &[Case],
-        paced: &Trace,
-    ) -> Result<(Vec<f64>, [Vec<Run>; 3]), TrainError> {
+    fn in_turn(&self, cases: &[Case], paced: &Trace) -> Result<(Vec<f64>, [Vec<Run>; 3]), TrainError> {
         let mut ratios: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
         let mut measures = vec![self.run(&cases[0])?];
         let mut runs: [Vec<Run>; 3] = Default::default();
@@ -296,11 +289,7 @@ impl Calls {
             rate_pps: 1_000_000,
             packets: u64::from(4 * FEW) + CALLS,
         })?;
-        Ok(Calls {
-            packets,
-            gap,
-            sent: 0,
-        })
+        Ok(Calls { packets, gap, sent: 0 })
     }
 }
 

@@ -111,14 +111,8 @@ mod tests {
         for other in [
             spec("[{nat: {external: [203.0.113.0/29]}}]", ""),
             spec("[{nat: {external: [203.0.113.0/28]}}, {forward: }]", ""),
-            spec(
-                "[{nat: {external: [203.0.113.0/28]}}]",
-                "  packets: {batch: 8}\n",
-            ),
-            spec(
-                "[{nat: {external: [203.0.113.0/28]}}]",
-                "  flows: {capacity: 512}\n",
-            ),
+            spec("[{nat: {external: [203.0.113.0/28]}}]", "  packets: {batch: 8}\n"),
+            spec("[{nat: {external: [203.0.113.0/28]}}]", "  flows: {capacity: 512}\n"),
         ] {
             assert_ne!(fingerprint(&other), first, "{other:?}");
         }

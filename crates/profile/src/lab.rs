@@ -80,12 +80,7 @@ impl Lab<'_> {
 
     /// Packets a second that the chain takes when there are always more: the median window's. The
     /// trace once, or over and over for `duration`, or longer where the machine keeps the core away for all of that.
-    pub fn saturated(
-        &self,
-        spec: &ChainSpec,
-        trace: Trace,
-        duration: Option<Nanos>,
-    ) -> Result<f64, TrainError> {
+    pub fn saturated(&self, spec: &ChainSpec, trace: Trace, duration: Option<Nanos>) -> Result<f64, TrainError> {
         let mut length = Nanos::ZERO;
         for longer in 0..TRIES {
             let nic = TraceNicConfig {
@@ -105,12 +100,7 @@ impl Lab<'_> {
     }
 
     /// A run with this setting.
-    pub fn measured(
-        &self,
-        spec: &ChainSpec,
-        trace: Trace,
-        setting: &Setting,
-    ) -> Result<RunReport, TrainError> {
+    pub fn measured(&self, spec: &ChainSpec, trace: Trace, setting: &Setting) -> Result<RunReport, TrainError> {
         self.set(spec, trace, setting, None)
     }
 

@@ -1,9 +1,7 @@
 //! Curves of a chain: throughput over cache, latency over load.
 
 use crate::cache::{CacheControl, CacheError};
-use crate::curve::{
-    Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial,
-};
+use crate::curve::{Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial};
 use crate::lab::{Lab, SATURATED_WINDOW, Setting, judged};
 use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
@@ -199,9 +197,7 @@ pub fn load_curve(
         let latency = sweep.repeated(LATENCY, || {
             let report = sweep.paced(rate)?;
             let windows = sweep.settled(&report);
-            let latencies = windows
-                .iter()
-                .map(|window| at(&window.latency_us, percentile));
+            let latencies = windows.iter().map(|window| at(&window.latency_us, percentile));
             Ok(median(latencies).unwrap_or(f64::NAN))
         })?;
         curve.tell(load, Some(latency));
@@ -269,11 +265,7 @@ pub fn function_costs(
             break;
         }
     }
-    let outcome = |repeats: &Repeats| {
-        repeats
-            .outcome()
-            .ok_or(SweepError::Nothing(options.run_time))
-    };
+    let outcome = |repeats: &Repeats| repeats.outcome().ok_or(SweepError::Nothing(options.run_time));
     let functions = functions.iter().map(|(name, cost, share)| {
         Ok(FunctionCost {
             function: name.clone(),
@@ -342,11 +334,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Measures until the figure is sure.
-    fn repeated(
-        &self,
-        rule: RepeatRule,
-        run: impl Fn() -> Result<f64, SweepError>,
-    ) -> Result<Measured, SweepError> {
+    fn repeated(&self, rule: RepeatRule, run: impl Fn() -> Result<f64, SweepError>) -> Result<Measured, SweepError> {
         let mut repeats = Repeats::new(rule);
         // What is no figure does not count, but is not tried for ever.
         for _ in 0..2 * rule.most {
@@ -407,9 +395,7 @@ impl<'a> Sweep<'a> {
             duration: Some(length),
             ..Setting::default()
         };
-        let report = self
-            .lab
-            .measured(&self.spec, self.traffic.clone(), &setting)?;
+        let report = self.lab.measured(&self.spec, self.traffic.clone(), &setting)?;
         Ok((self.rate(&report), Nanos::from_secs_f64(report.duration_s)))
     }
 
@@ -465,11 +451,7 @@ impl<'a> Sweep<'a> {
         let half = report.duration_s / 2.0;
         let warm = warm.map_or(half, |window| window.start_s.min(half));
         let all = judged(report);
-        let settled: Vec<_> = all
-            .iter()
-            .copied()
-            .filter(|window| window.start_s > warm)
-            .collect();
+        let settled: Vec<_> = all.iter().copied().filter(|window| window.start_s > warm).collect();
         match settled.len() {
             ENOUGH.. => settled,
             _ => all,
@@ -478,8 +460,7 @@ impl<'a> Sweep<'a> {
 
     fn trial(&self, report: &RunReport) -> Trial {
         let windows = self.settled(report);
-        let sum =
-            |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
+        let sum = |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
         let kept = windows.iter().filter(|window| window.slo_met).count();
         Trial {
             loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
@@ -567,17 +548,10 @@ mod tests {
         }
 
         fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
-            let held = self
-                .asked
-                .last()
-                .is_some_and(|bytes| *bytes >= self.held_from);
+            let held = self.asked.last().is_some_and(|bytes| *bytes >= self.held_from);
             let misses = if held { 0.0 } else { 0.5 };
             let occupied = Some(5000);
-            Ok(Held {
-                held,
-                misses,
-                occupied,
-            })
+            Ok(Held { held, misses, occupied })
         }
     }
 
@@ -604,20 +578,14 @@ mod tests {
             held_from: 3 << 20,
             least: 1 << 20,
         };
-        let profile =
-            cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
+        let profile = cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
         assert_eq!((profile.unit_kibibytes, profile.most_units), (1024, 8));
         assert!(profile.points.iter().all(|point| point.at >= 3));
         assert_eq!(profile.points.last().unwrap().at, 8);
         let occupied = profile.occupied.iter().map(|point| point.at);
         assert!(occupied.eq(profile.points.iter().map(|point| point.at)));
         assert_eq!(profile.occupied(8), Some(4096));
-        assert!(
-            profile
-                .not_held
-                .iter()
-                .all(|point| point.at < 3 && point.misses == 0.5)
-        );
+        assert!(profile.not_held.iter().all(|point| point.at < 3 && point.misses == 0.5));
         assert_eq!(profile.not_held[0].at, 1);
         assert!(control.asked.len() <= CURVE.most);
     }
@@ -631,8 +599,7 @@ mod tests {
             held_from: 0,
             least: 3 << 20,
         };
-        let profile =
-            cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
+        let profile = cache_curve(&chain(), &traffic, &options(), &mut control, &stop, |_| {}).unwrap();
         assert_eq!(profile.points[0].at, 3);
         assert!(control.asked.iter().all(|bytes| *bytes >= 3 << 20));
     }
@@ -643,20 +610,13 @@ mod tests {
         let stop = AtomicBool::new(false);
         let profile = load_curve(&chain(), &traffic, &options(), &stop, |_| {}).unwrap();
         let loads: Vec<u32> = profile.points.iter().map(|point| point.at).collect();
-        assert_eq!(
-            (loads.first(), loads.last()),
-            (Some(&LEAST_LOAD), Some(&WHOLE_LOAD))
-        );
+        assert_eq!((loads.first(), loads.last()), (Some(&LEAST_LOAD), Some(&WHOLE_LOAD)));
         assert!((3..=CURVE.most).contains(&loads.len()));
         assert_eq!((profile.percentile, profile.objective_us), (99.0, 50_000.0));
         // Whatever a rate is, it is one that was tried.
         let most = profile.throughput.value;
         let all = [profile.ndr, profile.pdr, profile.objective_rate];
-        assert!(
-            all.into_iter()
-                .flatten()
-                .all(|rate| rate > 0.0 && rate <= most + 1.0)
-        );
+        assert!(all.into_iter().flatten().all(|rate| rate > 0.0 && rate <= most + 1.0));
         stop.store(true, Ordering::Relaxed);
         let stopped = load_curve(&chain(), &traffic, &options(), &stop, |_| {});
         assert!(matches!(stopped, Err(SweepError::Run(TrainError::Stopped))));

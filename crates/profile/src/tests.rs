@@ -35,8 +35,7 @@ fn a_quick_profile_is_whole() {
     let traffic = steady(100, frames(200.0), 5000, 1e6).unwrap();
     let mut steps = Vec::new();
     let stop = AtomicBool::new(false);
-    let profile =
-        train_capacity(&spec, &traffic, &quick(), &stop, |step| steps.push(step)).unwrap();
+    let profile = train_capacity(&spec, &traffic, &quick(), &stop, |step| steps.push(step)).unwrap();
     assert_eq!(profile.chain, "small");
     assert_eq!(profile.configuration, fingerprint(&spec));
     assert_eq!(profile.machine, machine());
@@ -51,10 +50,7 @@ fn a_quick_profile_is_whole() {
         assert!(cost.is_finite() && cost >= 0.0, "{costs:?}");
     }
     let text = profile.to_string();
-    assert_eq!(
-        CapacityProfile::parse(text.as_bytes(), "small.yaml").unwrap(),
-        profile
-    );
+    assert_eq!(CapacityProfile::parse(text.as_bytes(), "small.yaml").unwrap(), profile);
 
     assert_eq!(steps.len(), steps[0].of);
     assert!(steps.iter().enumerate().all(|(i, step)| step.done == i));
@@ -105,10 +101,7 @@ fn minnows_have_as_many_flows_as_they_claim() {
             for (i, packet) in (start..trace.len().min(start + 80)).enumerate() {
                 seen.insert(key(packet).to_string());
                 let claimed = Minnows::certain_flows(flows, each, i as u32 + 1);
-                assert!(
-                    claimed as usize <= seen.len(),
-                    "{flows} x {each}: {start}, {i}"
-                );
+                assert!(claimed as usize <= seen.len(), "{flows} x {each}: {start}, {i}");
             }
         }
         let all: BTreeSet<String> = (0..trace.len()).map(|i| key(i).to_string()).collect();

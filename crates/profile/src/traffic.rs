@@ -135,12 +135,7 @@ pub(crate) fn at_rate(trace: &Trace, packets: usize, rate: f64) -> Result<Trace,
 }
 
 /// So many flows in turn, evenly spaced.
-pub(crate) fn steady(
-    flows: u32,
-    size: FrameSize,
-    packets: u64,
-    rate: f64,
-) -> Result<Trace, TrafficError> {
+pub(crate) fn steady(flows: u32, size: FrameSize, packets: u64, rate: f64) -> Result<Trace, TrafficError> {
     let mut source = Uniform::new(UniformConfig {
         seed: 1,
         flows,

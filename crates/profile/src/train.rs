@@ -12,8 +12,7 @@ use tailwater_dataplane::RunError;
 use tailwater_net::Nanos;
 use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::{
-    CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint,
-    SplitProfile,
+    CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
@@ -83,9 +82,7 @@ pub enum TrainError {
         length: Nanos,
     },
     /// A packet takes longer than an epoch.
-    #[error(
-        "the chain processes no packet in an epoch of {epoch}: expected a longer latency objective"
-    )]
+    #[error("the chain processes no packet in an epoch of {epoch}: expected a longer latency objective")]
     NoCapacity {
         /// The epoch.
         epoch: Nanos,
@@ -266,8 +263,7 @@ pub fn train_costs(
         &mut details.hand_over_packet,
         &mut details.take_over_packet,
     ];
-    all.into_iter()
-        .for_each(|cost| *cost = (*cost * 1e3).round() / 1e3);
+    all.into_iter().for_each(|cost| *cost = (*cost * 1e3).round() / 1e3);
     Ok((costs, details))
 }
 
@@ -308,11 +304,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
     }
 
     /// Packets a second of few flows, and of the given traffic.
-    fn saturation(
-        &mut self,
-        traffic: &Trace,
-        samples: &mut Vec<Sample>,
-    ) -> Result<(f64, f64), TrainError> {
+    fn saturation(&mut self, traffic: &Trace, samples: &mut Vec<Sample>) -> Result<(f64, f64), TrainError> {
         self.step("throughput");
         let trace = steady(FEW_FLOWS, self.size(), self.packets(), 1e6)?;
         let rate = self.lab.saturated(&self.spec, trace, Some(self.length()))?;
@@ -370,12 +362,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
     }
 
     /// The frontier from the given traffic.
-    fn bursts(
-        &mut self,
-        traffic: &Trace,
-        sustained: f64,
-        frontier: &mut EpochFrontier,
-    ) -> Result<(), TrainError> {
+    fn bursts(&mut self, traffic: &Trace, sustained: f64, frontier: &mut EpochFrontier) -> Result<(), TrainError> {
         self.step("bursts of the traffic");
         let (packets, millis) = match self.quick {
             true => (QUICK_TRACE_PACKETS, 300),
@@ -401,13 +388,9 @@ impl<P: FnMut(Step)> Training<'_, P> {
             self.step("rates that meet the objective");
             let base = steady(flows, self.size(), self.packets(), 1e6)?;
             let copy = |rate| evenly(&mut base.source(), rate);
-            let most = self
-                .lab
-                .saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
+            let most = self.lab.saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            let kept = self
-                .lab
-                .keeps(&self.spec, || copy(low), LENGTH, self.epoch)?;
+            let kept = self.lab.keeps(&self.spec, || copy(low), LENGTH, self.epoch)?;
             let halvings = match (kept, self.quick) {
                 (true, _) => halvings,
                 (false, true) => 0,
@@ -415,10 +398,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
             };
             for _ in 0..halvings {
                 let middle = (low + high) / 2.0;
-                match self
-                    .lab
-                    .keeps(&self.spec, || copy(middle), LENGTH, self.epoch)?
-                {
+                match self.lab.keeps(&self.spec, || copy(middle), LENGTH, self.epoch)? {
                     true => low = middle,
                     false => high = middle,
                 }

@@ -41,19 +41,10 @@ fn a_share_is_ways_of_the_cores_own_until_it_is_dropped() {
     };
     let before = mounted.snapshot();
     let mut control = Partitioned::new(core, settings(&mounted)).unwrap();
-    assert_eq!(
-        mounted.snapshot(),
-        before,
-        "nothing is taken before a share is set"
-    );
+    assert_eq!(mounted.snapshot(), before, "nothing is taken before a share is set");
     let way = Caches::of(core).unwrap().last_bytes / 20;
     assert_eq!(
-        (
-            control.method(),
-            control.unit(),
-            control.least(),
-            control.most()
-        ),
+        (control.method(), control.unit(), control.least(), control.most()),
         (Method::Resctrl, way, way, 18 * way)
     );
     assert_eq!(control.ways(), [20, 18]);
@@ -73,11 +64,7 @@ fn a_share_is_ways_of_the_cores_own_until_it_is_dropped() {
         let counter = format!("{name}/mon_data/{cache}/llc_occupancy");
         let share = u64::from(ways) * way;
         for (occupied, held) in [(0, true), (share, true), (share + way, false)] {
-            mounted.kernel(|kernel| {
-                kernel
-                    .counters
-                    .insert(counter.clone(), occupied.to_string())
-            });
+            mounted.kernel(|kernel| kernel.counters.insert(counter.clone(), occupied.to_string()));
             let told = control.held(Nanos::from_millis(1)).unwrap();
             assert_eq!((told.held, told.occupied), (held, Some(occupied)));
             let beyond = occupied.saturating_sub(share) as f64;

@@ -35,13 +35,7 @@ impl Changes<'_> {
     }
 
     /// Writes to a file; `old` written to `back` takes it back.
-    pub(crate) fn write(
-        &mut self,
-        path: &Path,
-        text: &str,
-        back: &Path,
-        old: &str,
-    ) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, path: &Path, text: &str, back: &Path, old: &str) -> Result<(), Error> {
         self.tree.write(path, text)?;
         self.done.push(Step::Wrote(back.to_owned(), old.to_owned()));
         Ok(())

@@ -54,8 +54,7 @@ impl Journal {
                 let part = NAMES.iter().position(|known| *known == name)?;
                 Some((part, line))
             });
-            let (part, line) =
-                named.ok_or_else(|| syntax(path, index, "original, before or written", line))?;
+            let (part, line) = named.ok_or_else(|| syntax(path, index, "original, before or written", line))?;
             parts[part] += line;
             parts[part].push('\n');
         }
@@ -126,10 +125,7 @@ pub(crate) fn settle(tree: &Tree, state: &Path, instead: &Instead) -> Result<(),
     let current = tree.schemata("")?;
     let (mut journal, mut lasting) = (Journal::default(), Journal::default());
     for (resource, values) in &current.resources {
-        let Some(level) = ["L2", "L3"]
-            .into_iter()
-            .find(|level| resource.starts_with(level))
-        else {
+        let Some(level) = ["L2", "L3"].into_iter().find(|level| resource.starts_with(level)) else {
             continue;
         };
         for (&id, &now) in values {

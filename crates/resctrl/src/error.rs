@@ -108,9 +108,7 @@ pub enum Error {
         task: i32,
     },
     /// A task or a core belongs to a group that is not Tailwater's.
-    #[error(
-        "{what} belongs to the group {group}, which is not of this process: nothing is taken from others"
-    )]
+    #[error("{what} belongs to the group {group}, which is not of this process: nothing is taken from others")]
     Taken {
         /// The task, or the core.
         what: String,

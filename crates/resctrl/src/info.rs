@@ -152,9 +152,6 @@ impl Level {
             true => &["CODE", "DATA"],
             false => &[""],
         };
-        names
-            .iter()
-            .map(|part| format!("{}{part}", self.name()))
-            .collect()
+        names.iter().map(|part| format!("{}{part}", self.name())).collect()
     }
 }

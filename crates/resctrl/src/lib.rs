@@ -94,10 +94,7 @@ impl Inner {
         default::settle(&self.tree, &self.settings.state, &default::Instead::new())
     }
 
-    fn all_or_nothing<T>(
-        &self,
-        change: impl FnOnce(&mut Changes) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn all_or_nothing<T>(&self, change: impl FnOnce(&mut Changes) -> Result<T, Error>) -> Result<T, Error> {
         all_or_nothing(&self.tree, &self.settings.state, change)
     }
 }
@@ -167,10 +164,7 @@ impl Resctrl {
             tree.remove(&tree.group(group))?;
             swept.push(group.clone());
         }
-        let left = groups
-            .iter()
-            .filter(|group| !is_dead(group))
-            .map(String::as_str);
+        let left = groups.iter().filter(|group| !is_dead(group)).map(String::as_str);
         for parent in left.chain([""]) {
             for watch in tree.watches(parent)?.into_iter().filter(is_dead) {
                 tree.remove(&tree.group(parent).join("mon_groups").join(&watch))?;

@@ -74,9 +74,7 @@ fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|code| u8::from_str_radix(code, 8).ok());
+        let code = part.get(..3).and_then(|code| u8::from_str_radix(code, 8).ok());
         match code {
             Some(code) if code.is_ascii() => {
                 plain.push(char::from(code));
@@ -123,16 +121,11 @@ fn lock(locked: &File, what: &Path, patience: Duration) -> Result<(), Error> {
     loop {
         match locked.try_lock() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(5))
-            }
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Busy {
                     what: what.display().to_string(),
-                    why: format!(
-                        "another program has had it locked for {} s",
-                        patience.as_secs_f32()
-                    ),
+                    why: format!("another program has had it locked for {} s", patience.as_secs_f32()),
                 });
             }
             Err(TryLockError::Error(error)) => return Err(file(what)(error)),
@@ -162,9 +155,7 @@ pub(crate) fn could_be(settings: &Settings) -> Result<(), Error> {
     let mounts = tree::read(&settings.mounts).map_err(file(&settings.mounts))?;
     // Where the kernel does not list what it has, mounting shows.
     let listed = fs::read_to_string("/proc/filesystems").map_or(true, |list| {
-        let mut names = list
-            .lines()
-            .filter_map(|line| line.split_whitespace().last());
+        let mut names = list.lines().filter_map(|line| line.split_whitespace().last());
         names.any(|name| name == settings.file_system)
     });
     if find(&mounts, settings).is_some() || listed || !settings.mount {
@@ -191,10 +182,7 @@ pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
     }
     if !settings.mount {
         let at = settings.mount_point.display();
-        let why = format!(
-            "it is not mounted: mount -t {} resctrl {at}",
-            settings.file_system
-        );
+        let why = format!("it is not mounted: mount -t {} resctrl {at}", settings.file_system);
         return Err(Error::Absent { why });
     }
     // Before the mount: what is killed in between leaves a mark without a mount, never the other way round.
@@ -220,8 +208,7 @@ fn mount(settings: &Settings) -> Result<(), Error> {
     let options = std::ffi::CString::new(settings.options.as_str()).unwrap_or_default();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let type_ = settings.file_system.as_str();
-    let Err(errno) = rustix::mount::mount("resctrl", at, type_, flags, Some(options.as_c_str()))
-    else {
+    let Err(errno) = rustix::mount::mount("resctrl", at, type_, flags, Some(options.as_c_str())) else {
         return Ok(());
     };
     let absent = |why: &str| Error::Absent {
@@ -231,7 +218,10 @@ fn mount(settings: &Settings) -> Result<(), Error> {
         Errno::NODEV => absent("the kernel has none, or the processor has neither CAT nor CMT nor MBA"),
         Errno::NOENT => absent(&format!("there is no {}", at.display())),
         Errno::OPNOTSUPP | Errno::INVAL => absent(&format!("the processor cannot do {:?}", settings.options)),
-        Errno::PERM | Errno::ACCESS => Error::Denied { path: at.clone(), error: errno.into() },
+        Errno::PERM | Errno::ACCESS => Error::Denied {
+            path: at.clone(),
+            error: errno.into(),
+        },
         Errno::BUSY => Error::Busy {
             what: at.display().to_string(),
             why: "resctrl is mounted already, where this process does not see it: it can be mounted once".to_owned(),
@@ -265,9 +255,7 @@ pub(crate) fn unmount(settings: &Settings, root: &Path, user: &User) -> Result<(
     let Ok(marked) = fs::read_to_string(&mark) else {
         return Ok(());
     };
-    let tree = tree::Tree {
-        root: root.to_owned(),
-    };
+    let tree = tree::Tree { root: root.to_owned() };
     // Unmounting removes all groups, and others' would go with ours.
     if !user.is_last() || !tree.groups()?.is_empty() || !tree.watches("")?.is_empty() {
         return Ok(());
@@ -303,10 +291,7 @@ mod tests {
             ..Settings::default()
         };
         let found = find(MOUNTS, &settings("resctrl")).unwrap();
-        assert_eq!(
-            found,
-            ("41".to_owned(), PathBuf::from("/sys/fs/my resctrl"))
-        );
+        assert_eq!(found, ("41".to_owned(), PathBuf::from("/sys/fs/my resctrl")));
         assert_eq!(find(MOUNTS, &settings("cgroup2")), None);
         assert_eq!(find("a b\n1 - resctrl\n\n - ", &settings("resctrl")), None);
         // One in user space counts at the mount point only: elsewhere anybody can have put it.

@@ -44,8 +44,7 @@ impl Name {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let process = process::id();
         let unknown = || Error::Absent {
-            why: "/proc does not tell when this process started: mount -t proc proc /proc"
-                .to_owned(),
+            why: "/proc does not tell when this process started: mount -t proc proc /proc".to_owned(),
         };
         Ok(Name {
             namespace: namespace().ok_or_else(unknown)?,
@@ -72,9 +71,7 @@ impl Name {
                 "shared" => false,
                 _ => return None,
             };
-            let level = fields
-                .next()
-                .filter(|level| matches!(*level, "L2" | "L3"))?;
+            let level = fields.next().filter(|level| matches!(*level, "L2" | "L3"))?;
             let caches: Option<Vec<u32>> = fields.map(|id| id.parse().ok()).collect();
             name.part = Some(Part {
                 alone,

@@ -185,18 +185,11 @@ impl Resctrl {
         };
         let mut wanted = wanted.to_vec();
         wanted.sort_by_key(|(_, place)| std::cmp::Reverse(size(place)));
-        let moving: Vec<&str> = wanted
-            .iter()
-            .map(|(partition, _)| partition.name.as_str())
-            .collect();
+        let moving: Vec<&str> = wanted.iter().map(|(partition, _)| partition.name.as_str()).collect();
         let mut instead = crate::default::Instead::new();
         let mut lines = Vec::new();
         for level in [Level::L2, Level::L3] {
-            let of_level = || {
-                wanted
-                    .iter()
-                    .filter(|(partition, _)| partition.level == level)
-            };
+            let of_level = || wanted.iter().filter(|(partition, _)| partition.level == level);
             if of_level().next().is_none() {
                 continue;
             }
@@ -206,16 +199,11 @@ impl Resctrl {
                 let mut masks = BTreeMap::new();
                 for &id in &partition.caches {
                     let new = alone_now.entry(id).or_default();
-                    let mask = plan
-                        .choose(id, *place, partition.alone, &moving, *new)?
-                        .bits();
+                    let mask = plan.choose(id, *place, partition.alone, &moving, *new)?.bits();
                     *new |= if partition.alone { mask } else { 0 };
                     masks.insert(id, mask);
                 }
-                let old = plan
-                    .groups
-                    .iter()
-                    .find(|group| group.name == partition.name);
+                let old = plan.groups.iter().find(|group| group.name == partition.name);
                 let old = old.ok_or_else(|| Error::Vanished {
                     group: partition.name.clone(),
                 })?;
@@ -231,8 +219,7 @@ impl Resctrl {
                 }
             }
         }
-        let [shareable, exclusive] =
-            [Mode::Shareable, Mode::Exclusive].map(|mode| format!("{mode}\n"));
+        let [shareable, exclusive] = [Mode::Shareable, Mode::Exclusive].map(|mode| format!("{mode}\n"));
         inner.all_or_nothing(|changes| {
             // Those that the kernel keeps apart would be in each other's way for a moment.
             let apart = || lines.iter().filter(|(.., exclusive)| *exclusive);
@@ -292,22 +279,14 @@ impl Inner {
         }
         for watch in self.tree.watches("")? {
             let path = self.tree.root.join("mon_groups").join(&watch);
-            if path.is_dir()
-                && is_in(&path)?
-                && !Name::parse(&watch).is_some_and(|name| name.is_ours())
-            {
+            if path.is_dir() && is_in(&path)? && !Name::parse(&watch).is_some_and(|name| name.is_ours()) {
                 return Err(taken(format!("mon_groups/{watch}")));
             }
         }
         Ok(None)
     }
 
-    fn add_task(
-        &self,
-        changes: &mut Changes,
-        group: &std::path::Path,
-        task: i32,
-    ) -> Result<(), Error> {
+    fn add_task(&self, changes: &mut Changes, group: &std::path::Path, task: i32) -> Result<(), Error> {
         let before = self.owner(Member::Task(task))?.unwrap_or_default();
         let text = format!("{task}\n");
         changes.write(
@@ -318,12 +297,7 @@ impl Inner {
         )
     }
 
-    fn add_cores(
-        &self,
-        changes: &mut Changes,
-        group: &std::path::Path,
-        cores: &[u32],
-    ) -> Result<(), Error> {
+    fn add_cores(&self, changes: &mut Changes, group: &std::path::Path, cores: &[u32]) -> Result<(), Error> {
         for &core in cores {
             // Cores of another partition of this process would have to be given back to it.
             if let Some(owner) = self
@@ -406,9 +380,7 @@ impl Partition {
         }
         let mut lines = Schemata::default();
         lines.set("MB", cache, limit);
-        self.inner
-            .tree
-            .write(&self.path().join("schemata"), &lines.to_text())
+        self.inner.tree.write(&self.path().join("schemata"), &lines.to_text())
     }
 
     /// Adds tasks (threads): the default group's, or those of other partitions of this process. Threads that they
@@ -460,9 +432,7 @@ impl Partition {
     /// its caches alone.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let _locks = self.inner.lock()?;
-        self.inner
-            .tree
-            .write(&self.path().join("mode"), &format!("{mode}\n"))
+        self.inner.tree.write(&self.path().join("mode"), &format!("{mode}\n"))
     }
 
     /// How much of each cache its tasks and cores have, and how much memory traffic they made; by cache.

@@ -31,9 +31,7 @@ impl Inner {
         let groups = self.tree.groups()?.into_iter();
         groups
             .map(|name| {
-                let mode = self
-                    .tree
-                    .read_if_there(&self.tree.group(&name).join("mode"))?;
+                let mode = self.tree.read_if_there(&self.tree.group(&name).join("mode"))?;
                 Ok(Group {
                     schemata: self.tree.schemata(&name)?,
                     exclusive: mode.is_some_and(|mode| mode.trim() != "shareable"),
@@ -111,14 +109,7 @@ impl Plan<'_> {
     }
 
     /// Chooses ways of one cache; those of the groups in `moving` count as free.
-    pub(crate) fn choose(
-        &self,
-        id: u32,
-        want: Place,
-        alone: bool,
-        moving: &[&str],
-        new: u32,
-    ) -> Result<Mask, Error> {
+    pub(crate) fn choose(&self, id: u32, want: Place, alone: bool, moving: &[&str], new: u32) -> Result<Mask, Error> {
         let level = self.level.name();
         let (mut held, mut holders) = (new, Vec::new());
         for group in self
@@ -156,10 +147,7 @@ impl Plan<'_> {
             resource: level.to_owned(),
             id,
             asked,
-            free: (1..=32)
-                .rev()
-                .find(|ways| find(*ways).is_some())
-                .unwrap_or(0),
+            free: (1..=32).rev().find(|ways| find(*ways).is_some()).unwrap_or(0),
             holders: holders.clone(),
         };
         match want {
@@ -174,9 +162,7 @@ impl Plan<'_> {
             Place::Exactly(mask) if mask.ways() < min => {
                 Err(bad(mask.bits(), format!("a group has at least {min} ways")))
             }
-            Place::Exactly(mask) if mask.bits() & held != 0 || !leaves(mask) => {
-                Err(no_room(mask.ways()))
-            }
+            Place::Exactly(mask) if mask.bits() & held != 0 || !leaves(mask) => Err(no_room(mask.ways())),
             Place::Exactly(mask) => Ok(mask),
         }
     }
@@ -185,9 +171,7 @@ impl Plan<'_> {
     pub(crate) fn lines(&self, masks: &BTreeMap<u32, u32>) -> Schemata {
         let mut schemata = Schemata::default();
         for resource in self.level.resources(self.info) {
-            masks
-                .iter()
-                .for_each(|(id, mask)| schemata.set(&resource, *id, *mask));
+            masks.iter().for_each(|(id, mask)| schemata.set(&resource, *id, *mask));
         }
         schemata
     }

@@ -92,10 +92,7 @@ impl Schemata {
 
     /// The ways of the level's cache, of code and of data.
     pub(crate) fn ways(&self, level: &str, id: u32) -> u32 {
-        let of_level = self
-            .resources
-            .iter()
-            .filter(|(name, _)| name.starts_with(level));
+        let of_level = self.resources.iter().filter(|(name, _)| name.starts_with(level));
         of_level
             .filter_map(|(_, values)| values.get(&id))
             .fold(0, |all, value| all | value)
@@ -182,9 +179,7 @@ pub(crate) fn parse_cores(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
     let mut cores = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = number(first, 10)
-            .zip(number(last, 10))
-            .ok_or_else(|| wrong(part))?;
+        let (first, last) = number(first, 10).zip(number(last, 10)).ok_or_else(|| wrong(part))?;
         if first > last || (last - first) as usize + cores.len() >= MOST {
             return Err(wrong(part));
         }

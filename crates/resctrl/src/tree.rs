@@ -48,15 +48,12 @@ impl Tree {
 
     /// Writes a command: in one call, as the kernel takes each for one.
     pub(crate) fn write(&self, path: &Path, text: &str) -> Result<(), Error> {
-        let written = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .and_then(
-                |mut file| match file.write(text.as_bytes())? == text.len() {
-                    true => Ok(()),
-                    false => Err(io::Error::other("it took a part of it only")),
-                },
-            );
+        let written = OpenOptions::new().write(true).open(path).and_then(|mut file| {
+            match file.write(text.as_bytes())? == text.len() {
+                true => Ok(()),
+                false => Err(io::Error::other("it took a part of it only")),
+            }
+        });
         written.map_err(|error| self.explain(path, text, error))
     }
 
@@ -68,9 +65,7 @@ impl Tree {
     /// Removes a group; one that is not there is removed.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), Error> {
         match fs::remove_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.explain(path, "rmdir", error))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.explain(path, "rmdir", error)),
             _ => Ok(()),
         }
     }
@@ -166,9 +161,9 @@ impl Tree {
             Some(Errno::BUSY) => Error::Busy {
                 what: path.display().to_string(),
                 why: match what.contains("RMID") {
-                    true => format!(
-                        "{what}: identities of removed groups still have lines in the cache; try again soon"
-                    ),
+                    true => {
+                        format!("{what}: identities of removed groups still have lines in the cache; try again soon")
+                    }
                     false => format!("{what} {error}").trim().to_owned(),
                 },
             },

@@ -38,10 +38,7 @@ pub struct CacheUse {
 pub(crate) fn usage(tree: &Tree, group: &Path) -> Result<BTreeMap<u32, CacheUse>, Error> {
     let mut caches = BTreeMap::new();
     for directory in tree.monitored(group)? {
-        let Some(id) = directory
-            .strip_prefix("mon_L3_")
-            .and_then(|id| id.parse().ok())
-        else {
+        let Some(id) = directory.strip_prefix("mon_L3_").and_then(|id| id.parse().ok()) else {
             continue;
         };
         let path = group.join("mon_data").join(&directory);

@@ -84,10 +84,7 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     assert_eq!(first.tasks().unwrap(), [task.number()]);
     assert_eq!(first.cores().unwrap(), [2, 3]);
     assert_eq!(first.schemata().unwrap().resources["MB"][&1], 50);
-    assert_eq!(
-        resctrl.default_group().unwrap().resources["L3"][&0],
-        0xffff0
-    );
+    assert_eq!(resctrl.default_group().unwrap().resources["L3"][&0], 0xffff0);
     // Neither the hardware's two ways nor the neighbour's four can be had.
     assert_eq!(resctrl.room(Level::L3, 0, true).unwrap(), 14);
     assert_eq!(
@@ -167,17 +164,11 @@ fn code_and_data_have_the_same_ways() {
     let resources = partition.schemata().unwrap().resources;
     assert_eq!((resources["L3CODE"][&0], resources["L3DATA"][&1]), (3, 3));
     let default = resctrl.default_group().unwrap().resources;
-    assert_eq!(
-        (default["L3CODE"][&0], default["L3DATA"][&1]),
-        (0xffffc, 0xffffc)
-    );
+    assert_eq!((default["L3CODE"][&0], default["L3DATA"][&1]), (0xffffc, 0xffffc));
     // 18 ways are not the hardware's; 2 have to be left, and those are.
     assert_eq!(resctrl.bit_usage(Level::L3).unwrap()[&0].len(), 20);
     partition.resize(Place::Ways(18)).unwrap();
-    assert!(
-        error(partition.resize(Place::Ways(19)))
-            .starts_with("L3 0 has no 19 free ways in a row: at most 18")
-    );
+    assert!(error(partition.resize(Place::Ways(19))).starts_with("L3 0 has no 19 free ways in a row: at most 18"));
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
 }
@@ -224,8 +215,7 @@ fn second_level_caches_too() {
     ask.place = Place::Ways(6);
     assert_eq!(
         error(resctrl.partition(&ask)),
-        "L2 2 has no 6 free ways in a row: at most 4; others are held by ".to_owned()
-            + partition.name()
+        "L2 2 has no 6 free ways in a row: at most 4; others are held by ".to_owned() + partition.name()
     );
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
@@ -243,10 +233,7 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
     ask.place = Place::Exactly(Mask::new(17, 3).unwrap());
     let shared = resctrl.partition(&ask).unwrap();
     assert_eq!(shared.ways().unwrap()[&0], 0xe0000);
-    assert_eq!(
-        resctrl.default_group().unwrap().resources["L3"][&0],
-        0xfffff
-    );
+    assert_eq!(resctrl.default_group().unwrap().resources["L3"][&0], 0xfffff);
     let refused = error(shared.set_mode(Mode::Exclusive));
     assert!(
         refused.contains("the kernel refused \"exclusive\": Schemata overlaps (Invalid argument"),
@@ -272,15 +259,9 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
         "mask 180000 of L3: the cache has the ways fffff"
     );
     shared.limit_bandwidth(0, 30).unwrap();
-    assert_eq!(
-        shared.schemata().unwrap().resources["MB"],
-        [(0, 30), (1, 100)].into()
-    );
+    assert_eq!(shared.schemata().unwrap().resources["MB"], [(0, 30), (1, 100)].into());
     let refused = error(shared.limit_bandwidth(0, 3));
-    assert!(
-        refused.contains("MB value 3 out of range [10,100]"),
-        "{refused}"
-    );
+    assert!(refused.contains("MB value 3 out of range [10,100]"), "{refused}");
     drop((shared, alone));
     assert_eq!(mounted.snapshot(), before);
 }
@@ -293,9 +274,7 @@ fn nothing_of_others_is_taken() {
     let (theirs, watched) = (Task::new(), Task::new());
     mounted.kernel(|kernel| {
         kernel.mkdir("theirs").unwrap();
-        kernel
-            .write("theirs/schemata", "L3:0=3;1=fffff\n", 1)
-            .unwrap();
+        kernel.write("theirs/schemata", "L3:0=3;1=fffff\n", 1).unwrap();
         kernel
             .write("theirs/tasks", &format!("{}\n", theirs.number()), 1)
             .unwrap();
@@ -323,10 +302,7 @@ fn nothing_of_others_is_taken() {
         ),
         (
             error(partition.add_tasks(&[watched.number()])),
-            format!(
-                "task {} belongs to the group mon_groups/m",
-                watched.number()
-            ),
+            format!("task {} belongs to the group mon_groups/m", watched.number()),
         ),
         (
             error(partition.add_cores(&[1, 5])),
@@ -408,10 +384,7 @@ fn what_tasks_use_is_watched() {
     assert_eq!(usage[&0].occupancy, Some(Reading::Bytes(31_234_000)));
     assert_eq!(usage[&0].traffic, Some(Reading::Unavailable));
     assert_eq!(usage[&1].local_traffic, Some(Reading::Faulty));
-    assert_eq!(
-        watch.usage().unwrap()[&1].occupancy,
-        Some(Reading::Bytes(0))
-    );
+    assert_eq!(watch.usage().unwrap()[&1].occupancy, Some(Reading::Bytes(0)));
     assert_eq!(resctrl.usage().unwrap().len(), 2);
     // A task that is not in the group; nothing stays.
     let refused = error(resctrl.watch(&[task.number()]));
@@ -472,9 +445,7 @@ fn classes_run_out() {
     mounted.kernel(|kernel| kernel.write("theirs/schemata", "L3:0=1;1=1\n", 1).unwrap());
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
-    let partitions: Vec<_> = (0..6)
-        .map(|_| resctrl.partition(&Ask::alone(1)).unwrap())
-        .collect();
+    let partitions: Vec<_> = (0..6).map(|_| resctrl.partition(&Ask::alone(1)).unwrap()).collect();
     let masks: Vec<u32> = partitions.iter().map(|it| it.ways().unwrap()[&0]).collect();
     assert_eq!(
         masks.iter().fold(0, |all, mask| all | mask).count_ones(),
@@ -550,10 +521,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
         (partition.ways().unwrap()[&0], other.ways().unwrap()[&0]),
         (0x600, 0x1ff)
     );
-    assert_eq!(
-        resctrl.default_group().unwrap().resources["L3"][&0],
-        0xff800
-    );
+    assert_eq!(resctrl.default_group().unwrap().resources["L3"][&0], 0xff800);
     drop((partition, other));
     assert_eq!(mounted.snapshot(), empty);
 }
@@ -588,10 +556,7 @@ fn a_group_that_vanishes_is_told_and_nothing_stays() {
     }
     let partition = resctrl.partition(&ask).unwrap();
     mounted.kernel(|kernel| kernel.rmdir(partition.name()).unwrap());
-    assert!(matches!(
-        partition.resize(Place::Ways(5)),
-        Err(Error::Vanished { .. })
-    ));
+    assert!(matches!(partition.resize(Place::Ways(5)), Err(Error::Vanished { .. })));
     assert!(matches!(partition.ways(), Err(Error::Vanished { .. })));
     assert!(matches!(partition.usage(), Err(Error::Vanished { .. })));
     partition.release().unwrap();
@@ -658,8 +623,5 @@ fn caches_of_cores_are_found() {
     let resctrl = open(&mounted);
     assert_eq!(resctrl.cache_of_core(3, Level::L3).unwrap(), 1);
     assert_eq!(resctrl.cache_of_core(3, Level::L2).unwrap(), 11);
-    assert!(matches!(
-        resctrl.cache_of_core(4, Level::L3),
-        Err(Error::File { .. })
-    ));
+    assert!(matches!(resctrl.cache_of_core(4, Level::L3), Err(Error::File { .. })));
 }

@@ -148,8 +148,7 @@ fn what_was_mounted_is_unmounted_by_the_last() {
     if let Err(why) = own_mounts() {
         return println!("skipped: {why}");
     }
-    let folder =
-        std::env::temp_dir().join(format!("tailwater-resctrl-mount-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("tailwater-resctrl-mount-{}", std::process::id()));
     fs::create_dir_all(folder.join("at")).unwrap();
     // Any file system of the kernel's shows what is mounted and unmounted; one that no other test has.
     let own = Settings {
@@ -172,10 +171,7 @@ fn what_was_mounted_is_unmounted_by_the_last() {
     }
     let first = Resctrl::open(own.clone()).unwrap();
     let second = Resctrl::open(own.clone()).unwrap();
-    assert_eq!(
-        (ours(&own.mount_point), first.info().l3.is_none()),
-        (1, true)
-    );
+    assert_eq!((ours(&own.mount_point), first.info().l3.is_none()), (1, true));
     drop(first);
     assert_eq!(ours(&own.mount_point), 1);
     // What somebody has put there stays, and so does the mount.
@@ -191,8 +187,7 @@ fn what_was_mounted_is_unmounted_by_the_last() {
 
 #[test]
 fn where_there_is_none_that_is_told() {
-    let folder =
-        std::env::temp_dir().join(format!("tailwater-resctrl-none-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("tailwater-resctrl-none-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let settings = Settings {
         mount_point: folder.join("at"),
@@ -214,10 +209,7 @@ fn where_there_is_none_that_is_told() {
             ..settings
         };
         let error = Resctrl::open(settings.clone()).unwrap_err();
-        assert!(
-            matches!(error, Error::Absent { .. } | Error::Denied { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Absent { .. } | Error::Denied { .. }), "{error}");
         // Nothing was tried, and nothing is remembered.
         assert!(!settings.state.exists());
     }

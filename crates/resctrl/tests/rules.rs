@@ -6,11 +6,7 @@ use libc::{EBUSY, EINVAL, ENODEV, ENOSPC, EPERM, ESRCH};
 use model::kernel::{Kernel, Machine, Ways};
 
 fn status(kernel: &Kernel) -> String {
-    kernel
-        .read("info/last_cmd_status")
-        .unwrap()
-        .trim()
-        .to_owned()
+    kernel.read("info/last_cmd_status").unwrap().trim().to_owned()
 }
 
 /// A command that is refused, with its error and its words.
@@ -56,31 +52,17 @@ fn example_1_two_groups() {
     let mut kernel = example_1();
     kernel.mkdir("p0").unwrap();
     kernel.mkdir("p1").unwrap();
-    kernel
-        .write("p0/schemata", "L3:0=3;1=c\nMB:0=50;1=50\n", 1)
-        .unwrap();
-    kernel
-        .write("p1/schemata", "L3:0=3;1=3\nMB:0=50;1=50\n", 1)
-        .unwrap();
+    kernel.write("p0/schemata", "L3:0=3;1=c\nMB:0=50;1=50\n", 1).unwrap();
+    kernel.write("p1/schemata", "L3:0=3;1=3\nMB:0=50;1=50\n", 1).unwrap();
     assert_eq!(
         kernel.read("p0/schemata").unwrap(),
         "    L3:0=3;1=c\n    MB:0=  50;1=  50\n"
     );
     // "The default resource group is unmodified".
-    assert!(
-        kernel
-            .read("schemata")
-            .unwrap()
-            .starts_with("    L3:0=f;1=f\n")
-    );
+    assert!(kernel.read("schemata").unwrap().starts_with("    L3:0=f;1=f\n"));
     // "Intermediate values are rounded to the next control step".
     kernel.write("p1/schemata", "MB:1=41\n", 1).unwrap();
-    assert!(
-        kernel
-            .read("p1/schemata")
-            .unwrap()
-            .ends_with("MB:0=  50;1=  50\n")
-    );
+    assert!(kernel.read("p1/schemata").unwrap().ends_with("MB:0=  50;1=  50\n"));
 }
 
 #[test]
@@ -90,31 +72,16 @@ fn example_4_exclusive_groups() {
     kernel.mkdir("p0").unwrap();
     kernel.write("p0/schemata", "L2:0=0x3;1=0x3\n", 1).unwrap();
     assert_eq!(kernel.read("p0/mode").unwrap(), "shareable\n");
-    refused(
-        &mut kernel,
-        "p0/mode",
-        "exclusive\n",
-        EINVAL,
-        "Schemata overlaps",
-    );
+    refused(&mut kernel, "p0/mode", "exclusive\n", EINVAL, "Schemata overlaps");
     kernel.write("schemata", "L2:0=0xfc;1=0xfc\n", 1).unwrap();
     kernel.write("p0/mode", "exclusive\n", 1).unwrap();
     assert_eq!(kernel.read("p0/mode").unwrap(), "exclusive\n");
-    assert_eq!(
-        kernel.read("p0/size").unwrap().trim(),
-        "L2:0=262144;1=262144"
-    );
+    assert_eq!(kernel.read("p0/size").unwrap().trim(), "L2:0=262144;1=262144");
     // "A new resource group will on creation not overlap with an exclusive resource group".
     kernel.mkdir("p1").unwrap();
     assert_eq!(kernel.read("p1/schemata").unwrap().trim(), "L2:0=fc;1=fc");
-    assert_eq!(
-        kernel.read("p1/size").unwrap().trim(),
-        "L2:0=786432;1=786432"
-    );
-    assert_eq!(
-        kernel.read("info/L2/bit_usage").unwrap(),
-        "0=SSSSSSEE;1=SSSSSSEE\n"
-    );
+    assert_eq!(kernel.read("p1/size").unwrap().trim(), "L2:0=786432;1=786432");
+    assert_eq!(kernel.read("info/L2/bit_usage").unwrap(), "0=SSSSSSEE;1=SSSSSSEE\n");
     // "A resource group cannot be forced to overlap with an exclusive resource group".
     refused(
         &mut kernel,
@@ -133,10 +100,7 @@ fn example_4_exclusive_groups() {
     // "Ensure that there are bits available".
     kernel.rmdir("p1").unwrap();
     kernel.rmdir("p0").unwrap();
-    assert_eq!(
-        kernel.read("info/L2/bit_usage").unwrap(),
-        "0=SSSSSS00;1=SSSSSS00\n"
-    );
+    assert_eq!(kernel.read("info/L2/bit_usage").unwrap(), "0=SSSSSS00;1=SSSSSS00\n");
 }
 
 #[test]
@@ -179,9 +143,7 @@ fn masks_that_are_refused() {
     );
     let mut sparse = Machine::xeon();
     sparse.caches[0].sparse = true;
-    Kernel::new(sparse)
-        .write("schemata", "L3:0=5\n", 1)
-        .unwrap();
+    Kernel::new(sparse).write("schemata", "L3:0=5\n", 1).unwrap();
 }
 
 #[test]
@@ -203,11 +165,7 @@ fn code_and_data() {
         .write("p0/schemata", "L3CODE:0=f;1=f\nL3DATA:0=f0;1=f0\n", 1)
         .unwrap();
     kernel
-        .write(
-            "schemata",
-            "L3CODE:0=fff00;1=fff00\nL3DATA:0=fff00;1=fff00\n",
-            1,
-        )
+        .write("schemata", "L3CODE:0=fff00;1=fff00\nL3DATA:0=fff00;1=fff00\n", 1)
         .unwrap();
     kernel.write("p0/mode", "exclusive\n", 1).unwrap();
     refused(
@@ -250,44 +208,22 @@ fn classes_and_identities_run_out() {
 fn tasks_and_cores_move() {
     let me = std::process::id() as i32;
     let mine = format!("{me}\n");
-    let has = |kernel: &Kernel, path: &str| {
-        kernel
-            .read(path)
-            .unwrap()
-            .lines()
-            .any(|line| line == me.to_string())
-    };
+    let has = |kernel: &Kernel, path: &str| kernel.read(path).unwrap().lines().any(|line| line == me.to_string());
     let mut kernel = Kernel::new(Machine::xeon());
     kernel.mkdir("p0").unwrap();
     kernel.mkdir("p1").unwrap();
     kernel.mkdir("p1/mon_groups/m").unwrap();
     assert!(has(&kernel, "tasks"));
     let none = format!("No task {}\nError while processing task {0}", i32::MAX);
-    refused(
-        &mut kernel,
-        "p0/tasks",
-        &format!("{}\n", i32::MAX),
-        ESRCH,
-        &none,
-    );
-    refused(
-        &mut kernel,
-        "p0/tasks",
-        "a\n",
-        EINVAL,
-        "Task list parsing error pid a",
-    );
+    refused(&mut kernel, "p0/tasks", &format!("{}\n", i32::MAX), ESRCH, &none);
+    refused(&mut kernel, "p0/tasks", "a\n", EINVAL, "Task list parsing error pid a");
     refused(&mut kernel, "p0/tasks", "-5\n", EINVAL, "Invalid pid -5");
     // "A single failure encountered [...] will cause the operation to abort and already added tasks before the failure
     // will remain in the group."
-    assert_eq!(
-        kernel.write("p0/tasks", &format!("{me},{}\n", i32::MAX), 1),
-        Err(ESRCH)
-    );
+    assert_eq!(kernel.write("p0/tasks", &format!("{me},{}\n", i32::MAX), 1), Err(ESRCH));
     assert!(has(&kernel, "p0/tasks") && !has(&kernel, "tasks"));
     // "If the group is a MON group, then the task must already belong to the CTRL_MON parent of this group."
-    let said =
-        format!("Can't move task to different control group\nError while processing task {me}");
+    let said = format!("Can't move task to different control group\nError while processing task {me}");
     refused(&mut kernel, "p1/mon_groups/m/tasks", &mine, EINVAL, &said);
     kernel.write("p1/tasks", "0\n", me).unwrap();
     assert!(has(&kernel, "p1/tasks") && !has(&kernel, "p0/tasks"));
@@ -300,13 +236,7 @@ fn tasks_and_cores_move() {
     kernel.write("p1/mon_groups/m/cpus_list", "1\n", 1).unwrap();
     // "MON groups may only include CPUs owned by the parent CTRL_MON group."
     let said = "Can only add CPUs to mongroup that belong to parent";
-    refused(
-        &mut kernel,
-        "p1/mon_groups/m/cpus_list",
-        "3\n",
-        EINVAL,
-        said,
-    );
+    refused(&mut kernel, "p1/mon_groups/m/cpus_list", "3\n", EINVAL, said);
     kernel.write("p0/cpus", "6\n", 1).unwrap();
     assert_eq!(kernel.read("p1/cpus_list").unwrap(), "0,5\n");
     refused(
@@ -323,13 +253,7 @@ fn tasks_and_cores_move() {
         EINVAL,
         "Can only assign online CPUs",
     );
-    refused(
-        &mut kernel,
-        "p0/cpus_list",
-        "a\n",
-        EINVAL,
-        "Bad CPU list/mask",
-    );
+    refused(&mut kernel, "p0/cpus_list", "a\n", EINVAL, "Bad CPU list/mask");
     // "Removing a directory will move all tasks and cpus owned by the group it represents to the parent."
     kernel.rmdir("p1/mon_groups/m").unwrap();
     assert!(has(&kernel, "p1/tasks"));
@@ -343,22 +267,10 @@ fn tasks_and_cores_move() {
 fn what_is_no_group_stays() {
     let mut kernel = Kernel::new(Machine::xeon());
     kernel.mkdir("p0").unwrap();
-    for path in [
-        "info",
-        "mon_groups",
-        "mon_data",
-        "p0/mon_data",
-        "p0/mon_groups",
-        "",
-    ] {
+    for path in ["info", "mon_groups", "mon_data", "p0/mon_data", "p0/mon_groups", ""] {
         assert_eq!(kernel.rmdir(path), Err(EPERM), "{path}");
     }
-    for path in [
-        "info/new",
-        "p0/new",
-        "p0/mon_groups/mon_groups",
-        "mon_data/new",
-    ] {
+    for path in ["info/new", "p0/new", "p0/mon_groups/mon_groups", "mon_data/new"] {
         assert_eq!(kernel.mkdir(path), Err(EPERM), "{path}");
     }
     assert_eq!(kernel.mkdir("a\nb"), Err(EINVAL));
@@ -371,11 +283,5 @@ fn what_is_no_group_stays() {
         EINVAL,
         "Pseudo-locking not supported on this platform",
     );
-    refused(
-        &mut kernel,
-        "p0/mode",
-        "mine\n",
-        EINVAL,
-        "Unknown or unsupported mode",
-    );
+    refused(&mut kernel, "p0/mode", "mine\n", EINVAL, "Unknown or unsupported mode");
 }

@@ -98,8 +98,7 @@ pub struct DropReason {
 }
 
 /// `configure` of a [`Function`].
-pub type Configure =
-    unsafe extern "C" fn(*const c_char, usize, *mut *mut c_void, *mut Error) -> c_int;
+pub type Configure = unsafe extern "C" fn(*const c_char, usize, *mut *mut c_void, *mut Error) -> c_int;
 /// `release` and `stop` of a [`Function`].
 pub type End = unsafe extern "C" fn(*mut c_void);
 /// `start` of a [`Function`].

@@ -128,13 +128,7 @@ impl<S: State> Packet<'_, S> {
     #[inline]
     pub fn offsets(&self) -> [usize; 4] {
         let raw = &self.raw;
-        [
-            raw.network_offset,
-            raw.transport_offset,
-            raw.payload_offset,
-            raw.end,
-        ]
-        .map(usize::from)
+        [raw.network_offset, raw.transport_offset, raw.payload_offset, raw.end].map(usize::from)
     }
 
     /// The frame.
@@ -176,12 +170,9 @@ impl<S: State> Packet<'_, S> {
         let fits = u32::try_from(length).ok();
         // Neither end passes the other one.
         let cuts = i64::from(front.min(0)) + i64::from(back.min(0)) + i64::from(raw.length);
-        let (Some(headroom), Some(tailroom), Some(length), 0..) = (
-            grown(raw.headroom, front),
-            grown(raw.tailroom, back),
-            fits,
-            cuts,
-        ) else {
+        let (Some(headroom), Some(tailroom), Some(length), 0..) =
+            (grown(raw.headroom, front), grown(raw.tailroom, back), fits, cuts)
+        else {
             return false;
         };
         raw.frame = raw.frame.wrapping_offset(-(front as isize));

@@ -92,14 +92,10 @@ impl Config {
         let Value::Map(entries) = &self.value else {
             return Err(self.expected(&format!("a map of {}", fields.join(", "))));
         };
-        let unknown = entries
-            .iter()
-            .find(|(name, _)| !fields.contains(&name.as_str()));
+        let unknown = entries.iter().find(|(name, _)| !fields.contains(&name.as_str()));
         match unknown {
             None => Ok(()),
-            Some((_, value)) => {
-                Err(value.error(format!("expected one of the fields {}", fields.join(", "))))
-            }
+            Some((_, value)) => Err(value.error(format!("expected one of the fields {}", fields.join(", ")))),
         }
     }
 
@@ -109,9 +105,7 @@ impl Config {
             return None;
         };
         let found = entries.iter().find(|(name, _)| name == field);
-        found
-            .map(|(_, value)| value)
-            .filter(|value| value.value != Value::Null)
+        found.map(|(_, value)| value).filter(|value| value.value != Value::Null)
     }
 
     /// A field that must be there and be `what`.

@@ -117,10 +117,7 @@ unsafe extern "C" fn configure<F: Function>(
             put(&mut error.field, &refused.field);
             put(&mut error.message, &refused.message);
         }
-        Err(_) => put(
-            &mut error.message,
-            "the function panicked over its configuration",
-        ),
+        Err(_) => put(&mut error.message, "the function panicked over its configuration"),
     }
     1
 }
@@ -132,9 +129,7 @@ fn put(room: &mut [c_char], text: &str) {
         end -= 1;
     }
     let bytes = text.as_bytes()[..end].iter().chain(&[0]);
-    room.iter_mut()
-        .zip(bytes)
-        .for_each(|(to, byte)| *to = *byte as c_char);
+    room.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte as c_char);
 }
 
 /// # Safety
@@ -170,10 +165,7 @@ unsafe extern "C" fn process<F: Function>(instance: *mut c_void, batch: *mut abi
     // SAFETY: the caller's word; the batch is the runtime's, as the header says, for the call.
     let (function, mut batch) = unsafe {
         let counters = F::COUNTERS.len();
-        (
-            &mut *instance.cast::<F>(),
-            Batch::new(&mut *batch, counters),
-        )
+        (&mut *instance.cast::<F>(), Batch::new(&mut *batch, counters))
     };
     // After a panic the runtime does not use the instance again.
     catch_unwind(AssertUnwindSafe(|| function.process(&mut batch))).map_or(1, |()| 0)
@@ -203,12 +195,7 @@ unsafe extern "C" fn flows_ended<F: Function>(
     for flow in flows {
         // SAFETY: the runtime's pointers to a key (of which `FlowKey` is transparent) and to a state of the
         // declared size, aligned to 8.
-        let (key, state) = unsafe {
-            (
-                &*flow.key.cast::<FlowKey>(),
-                &*flow.state.cast::<F::State>(),
-            )
-        };
+        let (key, state) = unsafe { (&*flow.key.cast::<FlowKey>(), &*flow.state.cast::<F::State>()) };
         function.flow_ended(key, state, counters);
     }
 }

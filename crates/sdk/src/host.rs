@@ -98,15 +98,10 @@ impl Described {
         // SAFETY: an object of this version and at least this size.
         let function = unsafe { *function };
         let name = text(function.name, "name")?;
-        let [reasons, counters] =
-            [function.drop_reason_count, function.counter_count].map(|count| count as usize);
+        let [reasons, counters] = [function.drop_reason_count, function.counter_count].map(|count| count as usize);
         at_most(reasons, abi::MAX_DROP_REASONS, "drop_reason_count")?;
         at_most(counters, abi::MAX_COUNTERS, "counter_count")?;
-        at_most(
-            function.state_bytes as usize,
-            abi::MAX_STATE_BYTES,
-            "state_bytes",
-        )?;
+        at_most(function.state_bytes as usize, abi::MAX_STATE_BYTES, "state_bytes")?;
         if function.state_bytes == 0 && function.flows_ended.is_some() {
             let message = "flows_ended: expected NULL, since there is no state_bytes";
             return Err(wrong(message.to_owned()));
@@ -192,9 +187,7 @@ fn wrong(message: String) -> WrongFunction {
 fn at_most(found: usize, most: usize, what: &str) -> Result<(), WrongFunction> {
     match found <= most {
         true => Ok(()),
-        false => Err(wrong(format!(
-            "{what}: expected at most {most}, found {found}"
-        ))),
+        false => Err(wrong(format!("{what}: expected at most {most}, found {found}"))),
     }
 }
 
@@ -218,11 +211,7 @@ fn text(pointer: *const c_char, what: &str) -> Result<&'static str, WrongFunctio
 
 /// # Safety
 /// Unless it is null, `first` points to so many values that are never written.
-unsafe fn list<T>(
-    first: *const T,
-    count: usize,
-    what: &str,
-) -> Result<&'static [T], WrongFunction> {
+unsafe fn list<T>(first: *const T, count: usize, what: &str) -> Result<&'static [T], WrongFunction> {
     match (count, first.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(wrong(format!("{what}: expected {count}, found NULL"))),
@@ -267,10 +256,7 @@ impl Configured {
         let Some(configure) = what.function.configure else {
             return match config {
                 "{}" => Ok(Configured { what, made }),
-                _ => Err(of_all(format!(
-                    "expected none, since {} takes none",
-                    what.name
-                ))),
+                _ => Err(of_all(format!("expected none, since {} takes none", what.name))),
             };
         };
         let text = CString::new(config).map_err(|_| of_all("expected no zero bytes".to_owned()))?;
@@ -286,10 +272,7 @@ impl Configured {
         }
         let message = match told(&error.message) {
             message if message.is_empty() => {
-                format!(
-                    "{} refuses it (code {code}) and does not say why",
-                    what.name
-                )
+                format!("{} refuses it (code {code}) and does not say why", what.name)
             }
             message => message,
         };
@@ -375,12 +358,7 @@ pub struct Place {
 
 /// A packet as a function sees it that has no state, of a flow with this number. Its key is that of `headers`.
 #[inline(always)]
-pub fn packet(
-    place: Place,
-    headers: &Headers,
-    arrival: Nanos,
-    (flow, rss_hash): (Option<u32>, u32),
-) -> abi::Packet {
+pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash): (Option<u32>, u32)) -> abi::Packet {
     let Place {
         buffer,
         buffer_bytes,

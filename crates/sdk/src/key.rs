@@ -10,13 +10,7 @@ pub struct FlowKey(pub(crate) abi::FlowKey);
 
 impl FlowKey {
     /// The key of these five. Addresses of two families make no sense together.
-    pub fn new(
-        source: IpAddr,
-        destination: IpAddr,
-        protocol: u8,
-        source_port: u16,
-        destination_port: u16,
-    ) -> FlowKey {
+    pub fn new(source: IpAddr, destination: IpAddr, protocol: u8, source_port: u16, destination_port: u16) -> FlowKey {
         let (version, mut words) = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let (source, destination) = (source.to_bits(), destination.to_bits());
@@ -29,16 +23,11 @@ impl FlowKey {
                     IpAddr::V6(address) => address.to_bits(),
                 };
                 let (s, d) = (bits(source), bits(destination));
-                (
-                    6,
-                    [s as u64, (s >> 64) as u64, d as u64, (d >> 64) as u64, 0],
-                )
+                (6, [s as u64, (s >> 64) as u64, d as u64, (d >> 64) as u64, 0])
             }
         };
-        words[4] = u64::from(source_port)
-            | u64::from(destination_port) << 16
-            | u64::from(protocol) << 32
-            | version << 40;
+        words[4] =
+            u64::from(source_port) | u64::from(destination_port) << 16 | u64::from(protocol) << 32 | version << 40;
         FlowKey(abi::FlowKey { words })
     }
 

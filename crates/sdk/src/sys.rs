@@ -115,13 +115,7 @@ pub(crate) fn end_with_parent() -> io::Result<()> {
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
     // SAFETY: an address that is valid for the call, and no bound on the time.
     unsafe {
-        syscall(
-            FUTEX,
-            word.as_ptr(),
-            FUTEX_WAIT,
-            expected,
-            ptr::null::<c_void>(),
-        );
+        syscall(FUTEX, word.as_ptr(), FUTEX_WAIT, expected, ptr::null::<c_void>());
     }
 }
 
@@ -232,13 +226,7 @@ impl Drop for Map {
 
 /// Maps a file, or nothing: at an address of the kernel's choice, or with `MAP_FIXED` in the place of what is mapped at
 /// `address`, which is the caller's.
-fn map(
-    address: *mut u8,
-    bytes: usize,
-    protection: c_int,
-    flags: c_int,
-    file: RawFd,
-) -> io::Result<*mut u8> {
+fn map(address: *mut u8, bytes: usize, protection: c_int, flags: c_int, file: RawFd) -> io::Result<*mut u8> {
     // SAFETY: a new map, or one in the place of another that is the caller's alone and that nothing refers to; a file
     // that is open during the call.
     let base = unsafe { mmap(address.cast(), bytes, protection, flags, file, 0) };
@@ -261,11 +249,7 @@ pub(crate) fn prefetch(address: *const u8) {
 }
 
 /// Sends a packet with files, or says at once that it cannot.
-pub(crate) fn send(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    files: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     if files.len() > MOST_FILES {
         return Err(io::Error::other("more files than a message can have"));
     }
@@ -299,13 +283,7 @@ pub(crate) fn send(
     };
     // SAFETY: all that the header points to outlives the call, which only reads it. The control's length is at most
     // its size, which is a multiple of a word's.
-    let sent = unsafe {
-        sendmsg(
-            socket.as_raw_fd(),
-            &raw const header,
-            MSG_NOSIGNAL | MSG_DONTWAIT,
-        )
-    };
+    let sent = unsafe { sendmsg(socket.as_raw_fd(), &raw const header, MSG_NOSIGNAL | MSG_DONTWAIT) };
     match sent {
         -1 => Err(io::Error::last_os_error()),
         sent if sent as usize == bytes.len() => Ok(()),
@@ -317,10 +295,7 @@ pub(crate) fn send(
 ///
 /// # Errors
 /// What the system says; what came does not fit.
-pub(crate) fn receive(
-    socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut vector = IoVector {
         base: bytes.as_mut_ptr().cast(),
@@ -349,8 +324,7 @@ pub(crate) fn receive(
     };
     // SAFETY: zero at first, of which all bytes are a value; the kernel wrote numbers.
     let control = unsafe { control.assume_init() };
-    let is_files = header.control_length >= CONTROL_HEADER
-        && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let is_files = header.control_length >= CONTROL_HEADER && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
     let count = match is_files {
         true => control.length.saturating_sub(CONTROL_HEADER) / size_of::<RawFd>(),
         false => 0,

@@ -6,9 +6,7 @@ use std::net::IpAddr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use tailwater_sdk::testing::{Harness, Outcome, frame};
-use tailwater_sdk::{
-    Batch, Config, ConfigError, DropReason, FlowKey, Function, Name, abi, describe, state,
-};
+use tailwater_sdk::{Batch, Config, ConfigError, DropReason, FlowKey, Function, Name, abi, describe, state};
 
 state! {
     struct Seen {
@@ -47,8 +45,7 @@ struct Limit {
 
 impl Function for Limit {
     const NAME: &'static CStr = c"limit";
-    const DROP_REASONS: &'static [DropReason] =
-        &[DropReason::dropped(c"spent"), DropReason::lost(c"no-room")];
+    const DROP_REASONS: &'static [DropReason] = &[DropReason::dropped(c"spent"), DropReason::lost(c"no-room")];
     const COUNTERS: &'static [Name] = &[Name::new(c"flows"), Name::new(c"ended")];
     const WANTS_FLOW_ENDS: bool = true;
     const STATE_VERSION: u32 = 3;
@@ -122,10 +119,7 @@ fn packets_of_a_flow_share_its_state() {
 fn wrong_configurations_are_told() {
     for (config, expected) in [
         ("{}", "expected packets: a number; it is missing"),
-        (
-            r#"{"packets": null}"#,
-            "expected packets: a number; it is missing",
-        ),
+        (r#"{"packets": null}"#, "expected packets: a number; it is missing"),
         (
             r#"{"packets": -1}"#,
             "packets: expected a whole number from 0 on, found -1",
@@ -134,10 +128,7 @@ fn wrong_configurations_are_told() {
             r#"{"packets": "many"}"#,
             r#"packets: expected a whole number from 0 on, found "many""#,
         ),
-        (
-            r#"{"packts": 1}"#,
-            "packts: expected one of the fields packets, panic",
-        ),
+        (r#"{"packts": 1}"#, "packts: expected one of the fields packets, panic"),
         ("[1]", "expected a map of packets, panic, found a list"),
         (r#"{"packets": 1"#, r#"expected JSON, found """#),
     ] {
@@ -148,10 +139,8 @@ fn wrong_configurations_are_told() {
 
 #[test]
 fn json_is_read() {
-    let config = Config::parse(
-        r#" {"a": [1, 2.5, "x\n\u00e9\ud83d\ude00\"", {"b": [true]}], "c": {}, "": null} "#,
-    )
-    .unwrap();
+    let config =
+        Config::parse(r#" {"a": [1, 2.5, "x\n\u00e9\ud83d\ude00\"", {"b": [true]}], "c": {}, "": null} "#).unwrap();
     let items = config.get("a").unwrap().list().unwrap();
     assert_eq!((items[0].u64(), items[1].f64()), (Ok(1), Ok(2.5)));
     assert_eq!(items[2].text(), Ok("x\né😀\""));
@@ -159,18 +148,7 @@ fn json_is_read() {
     assert_eq!(deep.bool(), Ok(true));
     assert_eq!(deep.text().unwrap_err().field, "a[3].b[0]");
     assert!(config.get("").is_none());
-    for wrong in [
-        "",
-        "{",
-        "[1,]",
-        "{\"a\"}",
-        "tru",
-        "1 2",
-        "\"",
-        "\"\\u12\"",
-        "-",
-        "\"\\",
-    ] {
+    for wrong in ["", "{", "[1,]", "{\"a\"}", "tru", "1 2", "\"", "\"\\u12\"", "-", "\"\\"] {
         assert!(Config::parse(wrong).is_err(), "{wrong}");
     }
     assert!(Config::parse(&"[".repeat(100_000)).is_err());
@@ -186,13 +164,10 @@ fn the_runtimes_calls() {
             field: [0; 128],
         };
         // SAFETY: as the header says.
-        let code = unsafe {
-            function.configure.unwrap()(text.as_ptr(), config.len(), shared, &raw mut error)
-        };
+        let code = unsafe { function.configure.unwrap()(text.as_ptr(), config.len(), shared, &raw mut error) };
         // SAFETY: the function ends both with a zero.
         let [field, message] = unsafe {
-            [error.field.as_ptr(), error.message.as_ptr()]
-                .map(|text| CStr::from_ptr(text).to_str().unwrap().to_owned())
+            [error.field.as_ptr(), error.message.as_ptr()].map(|text| CStr::from_ptr(text).to_str().unwrap().to_owned())
         };
         (code, field, message)
     };
@@ -219,13 +194,7 @@ fn the_runtimes_calls() {
         };
         // A panic is the function's failure.
         assert_eq!(function.process.unwrap()(one, &raw mut batch), 1);
-        let (key, state) = (
-            key(1),
-            Seen {
-                packets: 7,
-                last: 9,
-            },
-        );
+        let (key, state) = (key(1), Seen { packets: 7, last: 9 });
         let ended = abi::EndedFlow {
             key: (&raw const key).cast(),
             state: (&raw const state).cast(),

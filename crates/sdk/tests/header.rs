@@ -18,13 +18,7 @@ fn c_program(name: &str, body: &str) -> String {
     );
     std::fs::write(&source, text).unwrap();
     let compiled = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-fsanitize=undefined",
-        ])
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"])
         .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"))
         .args(["-o".as_ref(), program.as_os_str(), source.as_os_str()])
         .output()

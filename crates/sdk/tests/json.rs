@@ -54,10 +54,7 @@ fn check(config: &Config, value: &Value) {
         Value::Array(items) => {
             let found = config.list().unwrap();
             assert_eq!(found.len(), items.len());
-            found
-                .iter()
-                .zip(items)
-                .for_each(|(config, value)| check(config, value));
+            found.iter().zip(items).for_each(|(config, value)| check(config, value));
         }
         Value::Object(map) => {
             let names: Vec<&str> = map.keys().map(String::as_str).collect();
@@ -151,9 +148,7 @@ fn seen(value: &Value) -> String {
         Value::String(text) => format!("s{}", hex(text)),
         Value::Array(items) => format!("[{}]", items.iter().map(seen).collect::<String>()),
         Value::Object(map) => {
-            let fields = map
-                .iter()
-                .map(|(name, value)| format!("{}:{}", hex(name), seen(value)));
+            let fields = map.iter().map(|(name, value)| format!("{}:{}", hex(name), seen(value)));
             format!("{{{}}}", fields.collect::<String>())
         }
     }
@@ -180,13 +175,7 @@ fn the_reader_in_c_sees_what_is_there() {
     let (source, program) = (folder.join("see.c"), folder.join("see"));
     std::fs::write(&source, SEE).unwrap();
     let compiled = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-fsanitize=address,undefined",
-        ])
+        .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-fsanitize=address,undefined"])
         .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"))
         .args(["-o".as_ref(), program.as_os_str(), source.as_os_str()])
         .output()

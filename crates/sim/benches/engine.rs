@@ -13,8 +13,8 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::{
-    BoundedChain, ChainModel, ChainRun, FlowOptions, Objective, OracleReport, Rack, RackPolicy,
-    Recording, RunOptions, Workload, oracle, simulate,
+    BoundedChain, ChainModel, ChainRun, FlowOptions, Objective, OracleReport, Rack, RackPolicy, Recording, RunOptions,
+    Workload, oracle, simulate,
 };
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::generate::preset;
@@ -78,8 +78,7 @@ fn policy(row: &Row) -> RackPolicy {
             default_row: false,
         },
     };
-    let mut policy =
-        RackPolicy::named(row.policy, &objective).unwrap_or_else(|error| panic!("{error}"));
+    let mut policy = RackPolicy::named(row.policy, &objective).unwrap_or_else(|error| panic!("{error}"));
     policy.start_cores = row.start_cores.or(policy.start_cores);
     policy
 }
@@ -196,8 +195,7 @@ fn main() {
             _ => filters.push(arg),
         }
     }
-    let wanted =
-        |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()));
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()));
     let row = |traffic, servers, cores, policy, start: Option<u16>, load, check: bool| Row {
         name: format!(
             "sim/{policy}/{traffic}/{servers}x{cores}{}{}",
@@ -272,10 +270,7 @@ fn main() {
             values.push(recording.packets() as f64 / took / 1e6);
             about = format!(
                 "\"packets\": {}, \"flows\": {}, \"cores\": {:.2}, \"most\": {}",
-                report.chains[0].packets,
-                report.chains[0].flows,
-                report.cores.average,
-                report.cores.most,
+                report.chains[0].packets, report.chains[0].flows, report.cores.average, report.cores.most,
             );
         }
         // The first is to warm up.
@@ -292,21 +287,14 @@ fn main() {
             // The warm-up's packets are made, too, and not counted.
             values.push(count as f64 / began.elapsed().as_secs_f64() / 1e6);
         }
-        print(
-            "sim/generate/backbone",
-            &mut values,
-            "\"packets\": \"with warm-up\"",
-        );
+        print("sim/generate/backbone", &mut values, "\"packets\": \"with warm-up\"");
     }
     if wanted("sim/stream/static/backbone") {
         let mut stream = row("backbone", 1, 8, "static", None, 10.0, false);
         stream.name = "sim/stream/static/backbone/1x8".to_owned();
         for _ in 0..runs.min(3) {
             let source = source("backbone", 10e6, packets);
-            run(
-                &mut stream,
-                Workload::stream(source, FlowOptions::default()),
-            );
+            run(&mut stream, Workload::stream(source, FlowOptions::default()));
         }
         print(&stream.name, &mut stream.mpps, &stream.about);
     }

@@ -3,9 +3,7 @@
 use crate::pauses::Pauses;
 use serde::Serialize;
 use tailwater_net::Nanos;
-use tailwater_policy::capacity::{
-    CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake,
-};
+use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake};
 
 /// What a chain's packets take of a core, as sums of parts. All costs are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,9 +118,7 @@ pub enum ChainError {
         chain: String,
     },
     /// Pauses that cannot be.
-    #[error(
-        "pauses: expected some a second of some nanoseconds each, less than half of the time together"
-    )]
+    #[error("pauses: expected some a second of some nanoseconds each, less than half of the time together")]
     Pauses,
     /// Too many packets in a batch.
     #[error("batch: expected at most {MOST_BATCH}, found {found}")]
@@ -266,11 +262,7 @@ impl ChainModel {
             ("receive_packet", self.receive_packet, self.costs.packet),
         ] {
             if value > whole {
-                return Err(ChainError::Part {
-                    field,
-                    value,
-                    whole,
-                });
+                return Err(ChainError::Part { field, value, whole });
             }
         }
         for SplitCost { first, last, .. } in &self.splits {
@@ -390,9 +382,7 @@ impl Costs {
     /// The functions, for a batch that was received before.
     #[inline]
     pub fn process(&self, work: Work) -> u64 {
-        self.batch - self.receive_batch
-            + work.packets * (self.packet - self.receive_packet)
-            + self.extra(work)
+        self.batch - self.receive_batch + work.packets * (self.packet - self.receive_packet) + self.extra(work)
     }
 
     /// The functions on a helper.
@@ -405,10 +395,7 @@ impl Costs {
     /// What is left out of a batch of which one flow's packets pass only a part of the functions:
     /// the rest of their costs. `last_functions` says where the chain is cut.
     pub fn left_out(&self, work: Work, last_functions: usize, last_part: bool) -> u64 {
-        let split = self
-            .splits
-            .iter()
-            .find(|split| split.last_functions == last_functions);
+        let split = self.splits.iter().find(|split| split.last_functions == last_functions);
         let share = match (split, last_part) {
             (Some(split), false) => split.first,
             (Some(split), true) => split.last,

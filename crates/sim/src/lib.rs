@@ -118,7 +118,5 @@ pub use oracle::{BoundedChain, ChainBound, OracleReport, RackBound, oracle, orac
 pub use policies::{Objective, RackPolicy};
 pub use rack::{Pace, Rack, Server, Switch, Timing};
 pub use report::{ChainReport, SimReport};
-pub use simulation::{
-    ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with,
-};
+pub use simulation::{ChainRun, LONGEST_RUN, RunOptions, SHORTEST_WINDOW, SimError, simulate, simulate_with};
 pub use traffic::{FlowOptions, Recording, Workload};

@@ -12,8 +12,8 @@
 
 use tailwater_net::Nanos;
 use tailwater_policy::baselines::{
-    Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron,
-    RssPlusPlus, RssPlusPlusConfig,
+    Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron, RssPlusPlus,
+    RssPlusPlusConfig,
 };
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::{MakeMapper, MakeServerMapper, NoRates, Policy};

@@ -170,10 +170,7 @@ impl Rack {
 
     /// All cores of all servers.
     pub fn cores(&self) -> usize {
-        self.servers
-            .iter()
-            .map(|server| usize::from(server.cores))
-            .sum()
+        self.servers.iter().map(|server| usize::from(server.cores)).sum()
     }
 
     /// Whether there can be such a rack.
@@ -197,12 +194,7 @@ impl Rack {
             };
             // A bucket is the least that a core can own.
             within("cores", server.cores.into(), 1, BUCKETS as u64)?;
-            within(
-                "numa_nodes",
-                server.numa_nodes.into(),
-                1,
-                server.cores.into(),
-            )?;
+            within("numa_nodes", server.numa_nodes.into(), 1, server.cores.into())?;
             within("ring", server.ring.into(), 1, 1 << 20)?;
             within("buffers", server.buffers.into(), 64, u16::MAX.into())?;
             if server.link_bps > 0 {

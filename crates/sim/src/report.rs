@@ -25,13 +25,7 @@ pub enum Loss {
 
 impl Loss {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Loss; 5] = [
-        Loss::RingFull,
-        Loss::Link,
-        Loss::Table,
-        Loss::NoPlace,
-        Loss::NotDrained,
-    ];
+    pub const ALL: [Loss; 5] = [Loss::RingFull, Loss::Link, Loss::Table, Loss::NoPlace, Loss::NotDrained];
 
     /// The stable name, the live report's where it has one.
     pub const fn name(self) -> &'static str {

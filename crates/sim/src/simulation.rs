@@ -5,8 +5,7 @@ use crate::engine::{Engine, TenantSetup};
 use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
-    Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores,
-    SimReport, WindowReport,
+    Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
 };
 use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -112,9 +111,7 @@ pub enum SimError {
     #[error(transparent)]
     Traffic(#[from] TrafficError),
     /// There are too many chains, or none.
-    #[error(
-        "expected 1 to {MOST_TENANTS} chains, and a core for each on every server; found {found} chains"
-    )]
+    #[error("expected 1 to {MOST_TENANTS} chains, and a core for each on every server; found {found} chains")]
     Chains {
         /// How many.
         found: usize,
@@ -148,11 +145,7 @@ pub enum SimError {
 ///
 /// # Panics
 /// With [`RunOptions::check`], if a rule is broken; always, if a policy breaks its vocabulary.
-pub fn simulate(
-    rack: &Rack,
-    chains: Vec<ChainRun<'_>>,
-    options: &RunOptions,
-) -> Result<SimReport, SimError> {
+pub fn simulate(rack: &Rack, chains: Vec<ChainRun<'_>>, options: &RunOptions) -> Result<SimReport, SimError> {
     simulate_with(rack, chains, options, |_| true)
 }
 
@@ -214,9 +207,7 @@ pub fn simulate_with(
             interrupted = true;
             break;
         }
-        missed = options.until_missed
-            && traffic.has_more()
-            && engine.is_missed(|chain| traffic.rest(chain));
+        missed = options.until_missed && traffic.has_more() && engine.is_missed(|chain| traffic.rest(chain));
     }
     let end = engine.drain();
     if end <= warm_up.0 && warm_up > Nanos::ZERO && !interrupted {
@@ -240,8 +231,7 @@ pub fn simulate_with(
         let used = (finished.dedicated + finished.auxiliary).max(1);
         let mut windows = finished.meter.windows;
         fill_cores(&mut windows, &rack_cores.per_epoch, options.window);
-        let named =
-            |(name, count): (&'static str, u64)| (count > 0).then(|| (name.to_owned(), count));
+        let named = |(name, count): (&'static str, u64)| (count > 0).then(|| (name.to_owned(), count));
         ChainReport {
             chain,
             traffic,
@@ -315,10 +305,7 @@ fn setup(
         })
         .collect();
     let all: usize = cores.iter().map(Vec::len).sum();
-    let steered = std::mem::replace(
-        &mut chain.policy.steered,
-        crate::policies::Steered::Rack(None),
-    );
+    let steered = std::mem::replace(&mut chain.policy.steered, crate::policies::Steered::Rack(None));
     Ok(TenantSetup {
         costs,
         slo: chain.slo,

@@ -410,9 +410,7 @@ impl<'w, 'a> Feed<'w, 'a> {
     /// How many packets are to come, if that is known.
     pub fn rest(&self) -> Option<u64> {
         match self {
-            Feed::Recorded {
-                recording, packets, ..
-            } => Some((recording.packets.len() - packets) as u64),
+            Feed::Recorded { recording, packets, .. } => Some((recording.packets.len() - packets) as u64),
             Feed::Streamed(_) => None,
         }
     }

@@ -31,10 +31,7 @@ fn packets_far_apart_take_what_they_cost() {
     let report = checked(&one_core(), one_by_one(1500.0), static_rss(1), &packets);
     assert_eq!(report.latency.max(), Nanos(1500));
     assert_eq!(report.latency.sum(), Nanos(1500 * 1000));
-    assert_eq!(
-        report.cores.busy,
-        1500.0 * 1000.0 / (999.0 * 2000.0 + 1500.0)
-    );
+    assert_eq!(report.cores.busy, 1500.0 * 1000.0 / (999.0 * 2000.0 + 1500.0));
     assert!(report.slo_met);
 }
 
@@ -147,10 +144,7 @@ fn jitter_makes_it_an_m_g_1_queue() {
     // The table cuts the distribution's tail: its own variation, by its steps' middles.
     let squared = 0.84;
     let expected = load * service * (1.0 + squared) / (2.0 * (1.0 - load));
-    assert!(
-        (wait / expected - 1.0).abs() < 0.06,
-        "{wait} for {expected}"
-    );
+    assert!((wait / expected - 1.0).abs() < 0.06, "{wait} for {expected}");
     assert!((mean / service - 1.0).abs() < 0.01, "{mean}");
 }
 
@@ -166,12 +160,7 @@ fn cores_do_not_disturb_each_other() {
         })
         .collect();
     let packets = recording(packets);
-    let report = checked(
-        &Rack::of_one(8),
-        one_by_one(1000.0),
-        static_rss(8),
-        &packets,
-    );
+    let report = checked(&Rack::of_one(8), one_by_one(1000.0), static_rss(8), &packets);
     // Each core alone, with what RSS gives it.
     let buckets: Vec<u16> = packets.buckets().collect();
     let mut sum = 0;
@@ -223,12 +212,7 @@ fn windows_say_when_things_happened() {
 
 #[test]
 fn nothing_is_an_answer_to_nothing() {
-    let report = checked(
-        &one_core(),
-        one_by_one(1000.0),
-        static_rss(1),
-        &recording([]),
-    );
+    let report = checked(&one_core(), one_by_one(1000.0), static_rss(1), &recording([]));
     assert_eq!(report.packets.offered, 0);
     assert_eq!(report.loss_rate, 0.0);
     assert!(report.slo_met);

@@ -16,9 +16,7 @@ fn model() -> ChainModel {
 fn all(packets: &Arc<Recording>, model: &ChainModel) -> Vec<(&'static str, ChainReport)> {
     let rack = Rack::of_one(8);
     let checked = |name| checked(&rack, model.clone(), policy(name), packets);
-    RackPolicy::names()
-        .map(|name| (name, checked(name)))
-        .collect()
+    RackPolicy::names().map(|name| (name, checked(name))).collect()
 }
 
 /// Packets of these flows by turns, at these times.
@@ -38,10 +36,7 @@ fn no_packets_give_an_empty_report() {
         assert_eq!(figures, [0.0; 4], "{name}");
         let cores = report.cores;
         let figures = [report.loss_rate, cores.total, cores.busy];
-        assert!(
-            figures.iter().all(|figure| figure.is_finite()),
-            "{name}: {figures:?}"
-        );
+        assert!(figures.iter().all(|figure| figure.is_finite()), "{name}: {figures:?}");
     }
 }
 
@@ -49,11 +44,7 @@ fn no_packets_give_an_empty_report() {
 fn a_single_packet_arrives() {
     for (name, report) in all(&packets(std::iter::once(7), 1), &model()) {
         let packets = &report.packets;
-        assert_eq!(
-            (packets.offered, packets.delivered, packets.flows),
-            (1, 1, 1),
-            "{name}"
-        );
+        assert_eq!((packets.offered, packets.delivered, packets.flows), (1, 1, 1), "{name}");
     }
 }
 
@@ -76,11 +67,7 @@ fn overload_is_lost_and_does_not_pile_up() {
     let overload = bursty(3, 60 * MS, 500, 8);
     for (name, report) in all(&overload, &model()) {
         assert!(!report.slo_met, "{name}");
-        assert!(
-            (0.7..1.0).contains(&report.loss_rate),
-            "{name}: {}",
-            report.loss_rate
-        );
+        assert!((0.7..1.0).contains(&report.loss_rate), "{name}: {}", report.loss_rate);
         // A core that has a queue and still helps counts once; a turn more or less.
         let cores = report.cores.total;
         assert!(cores < 8.0 * 1.01, "{name}: {cores}");
@@ -153,10 +140,7 @@ fn what_lasts_too_long_is_refused() {
         error.to_string()
     };
     let error = refused(365 * 86_400_000 * MS, Nanos::from_millis(10));
-    assert!(
-        error.contains("by hand: expected at most 3600s of packets"),
-        "{error}"
-    );
+    assert!(error.contains("by hand: expected at most 3600s of packets"), "{error}");
     let error = refused(101_000 * MS, Nanos::from_micros(100));
     assert!(error.contains("at most 100s of packets"), "{error}");
 }

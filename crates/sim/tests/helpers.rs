@@ -40,8 +40,7 @@ impl CoreMapper for Scripted {
         let mut told = self.told.lock().unwrap();
         if view.packets >= self.move_from {
             let flows = view.queued.len();
-            told.decisions
-                .push((view.now.0, view.packets, flows, view.oldest.0));
+            told.decisions.push((view.now.0, view.packets, flows, view.oldest.0));
             plan.places.fill(Place::helper(0));
         }
         plan.release = u64::from(view.helpers[0].recruited && view.helpers[0].load.packets == 0);
@@ -49,17 +48,12 @@ impl CoreMapper for Scripted {
 
     fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Place {
         let mut told = self.told.lock().unwrap();
-        told.flowlets
-            .push((loads.now.0, loads.helpers[0].load.packets));
+        told.flowlets.push((loads.now.0, loads.helpers[0].load.packets));
         self.place
     }
 
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
-        self.told
-            .lock()
-            .unwrap()
-            .batches
-            .push((packets, new, took.0));
+        self.told.lock().unwrap().batches.push((packets, new, took.0));
     }
 }
 
@@ -141,10 +135,7 @@ fn placed_flows_pass_the_helper_in_known_time() {
     assert_eq!(latencies(&report), (first + second + third, second));
     let flowlets = told.lock().unwrap().flowlets.clone();
     assert_eq!(flowlets, [(0, 0), (150, 1), (30_000, 0)]);
-    assert_eq!(
-        (report.decisions.recruited, report.decisions.packets_handed),
-        (1, 3)
-    );
+    assert_eq!((report.decisions.recruited, report.decisions.packets_handed), (1, 3));
 
     // A helper that spins takes it after 300 ns.
     let mut spinning = rack();
@@ -199,10 +190,7 @@ fn an_idle_helper_is_let_go_and_counts_no_more() {
     let traffic = packets(&[(0, 1), (0, 2), (1_000_000, 9), (1_999_000, 9)]);
     let (policy, _) = scripted(Place::helper(0), u32::MAX, true);
     let report = checked(&rack(), model(1), policy, &traffic);
-    assert_eq!(
-        (report.decisions.recruited, report.decisions.released),
-        (1, 1)
-    );
+    assert_eq!((report.decisions.recruited, report.decisions.released), (1, 1));
     // From 0 to about 23 us of two milliseconds.
     let auxiliary = report.cores.auxiliary;
     assert!((0.011..0.013).contains(&auxiliary), "{auxiliary}");
@@ -287,9 +275,6 @@ fn packets_take_no_allocations() {
         let (short, fewer) = allocations(60, name);
         let (long, more) = allocations(180, name);
         let per_packet = (long - short) as f64 / (more - fewer) as f64;
-        assert!(
-            per_packet < 0.001,
-            "{name}: {short} for {fewer}, {long} for {more}"
-        );
+        assert!(per_packet < 0.001, "{name}: {short} for {fewer}, {long} for {more}");
     }
 }

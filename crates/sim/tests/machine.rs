@@ -6,9 +6,7 @@ use common::{MS, checked, costs, static_rss};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::Pause;
-use tailwater_sim::{
-    ChainModel, ChainRun, Pace, Rack, Recording, RunOptions, SimError, Workload, simulate,
-};
+use tailwater_sim::{ChainModel, ChainRun, Pace, Rack, Recording, RunOptions, SimError, Workload, simulate};
 
 /// A packet every ten microseconds, for 200 ms.
 fn packets() -> Arc<Recording> {

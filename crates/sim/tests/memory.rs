@@ -5,8 +5,8 @@ mod common;
 use common::{SLO, policy, profile};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sim::{
-    BoundedChain, ChainModel, ChainRun, FlowOptions, OracleReport, Rack, RunOptions, SimReport,
-    Workload, oracle, simulate,
+    BoundedChain, ChainModel, ChainRun, FlowOptions, OracleReport, Rack, RunOptions, SimReport, Workload, oracle,
+    simulate,
 };
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
@@ -86,11 +86,7 @@ fn ten_times_the_flows_take_no_more_memory() {
         let (_, less) = run(40_000, name, 16, FORGETFUL);
         let (report, more) = run(400_000, name, 16, FORGETFUL);
         let packets = &report.chains[0].packets;
-        assert_eq!(
-            (packets.offered, packets.flows),
-            (800_000, 400_000),
-            "{name}"
-        );
+        assert_eq!((packets.offered, packets.flows), (800_000, 400_000), "{name}");
         // Epochs and windows of the report are what grows.
         assert!(more < less + 300_000, "{name}: {less} bytes, then {more}");
         assert!(more < 16 << 20, "{name}: {more} bytes");

@@ -11,9 +11,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::ServiceCosts;
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 use tailwater_sim::policies::Steered;
-use tailwater_sim::{
-    ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
-};
+use tailwater_sim::{ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate};
 
 /// Moves that are made one set after the other, whatever is seen.
 #[derive(Clone)]
@@ -107,11 +105,7 @@ impl Naive<'_> {
         if let Some(script) = &script {
             self.at(script.period, Event::Ask);
         }
-        let mut packets_left = self
-            .events
-            .values()
-            .filter(|e| matches!(e, Event::Packet(_)))
-            .count();
+        let mut packets_left = self.events.values().filter(|e| matches!(e, Event::Packet(_))).count();
         while let Some(((now, ..), event)) = self.events.pop_first() {
             match event {
                 Event::Packet(packet) => {
@@ -136,8 +130,7 @@ impl Naive<'_> {
                 Event::Table(moves) => {
                     self.announced -= 1;
                     for Move { bucket, to } in moves {
-                        let from =
-                            std::mem::replace(&mut self.table[usize::from(bucket)], to.into());
+                        let from = std::mem::replace(&mut self.table[usize::from(bucket)], to.into());
                         self.leaving.insert(bucket, from);
                         self.moving += 1;
                     }
@@ -180,11 +173,7 @@ impl Naive<'_> {
         let mut gone = Vec::new();
         for (&bucket, &from) in &self.leaving {
             let core = &self.cores[from];
-            let left = core
-                .ring
-                .iter()
-                .chain(&core.next)
-                .any(|p| p.bucket == bucket);
+            let left = core.ring.iter().chain(&core.next).any(|p| p.bucket == bucket);
             if !left {
                 gone.push((bucket, now.max(core.until)));
             }
@@ -205,10 +194,7 @@ impl Naive<'_> {
         for bucket in std::mem::take(&mut core.inbox) {
             self.holder[usize::from(bucket)] = number;
             self.moving -= 1;
-            let (its, kept) = core
-                .kept
-                .drain(..)
-                .partition(|p: &Packet| p.bucket == bucket);
+            let (its, kept) = core.kept.drain(..).partition(|p: &Packet| p.bucket == bucket);
             core.kept = kept;
             core.next.extend::<Vec<Packet>>(its);
         }

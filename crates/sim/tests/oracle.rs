@@ -8,8 +8,8 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::{
-    BoundedChain, ChainModel, ChainReport, ChainRun, Jitter, Objective, OracleReport, Rack,
-    RackPolicy, Recording, RunOptions, SimReport, SplitCost, Workload, oracle, simulate,
+    BoundedChain, ChainModel, ChainReport, ChainRun, Jitter, Objective, OracleReport, Rack, RackPolicy, Recording,
+    RunOptions, SimReport, SplitCost, Workload, oracle, simulate,
 };
 
 /// A chain with its traffic, for any policy.
@@ -25,10 +25,7 @@ fn chain(random: &mut Random, cores: u64) -> Chain {
     let costs = ServiceCosts {
         new_flow: random.below(2) as f64 * 900.0,
         byte: random.below(2) as f64 * 0.7,
-        ..costs(
-            100.0 + random.below(1_500) as f64,
-            random.below(3_000) as f64,
-        )
+        ..costs(100.0 + random.below(1_500) as f64, random.below(3_000) as f64)
     };
     let slo = Nanos([100, 150, 200, 300, 500][random.below(5) as usize] * US);
     let profile = CapacityProfile {
@@ -45,9 +42,7 @@ fn chain(random: &mut Random, cores: u64) -> Chain {
     };
     let model = ChainModel {
         splits: vec![cut],
-        jitter: (random.below(4) == 0)
-            .then(|| Jitter::log_normal(0.2))
-            .flatten(),
+        jitter: (random.below(4) == 0).then(|| Jitter::log_normal(0.2)).flatten(),
         ..ChainModel::from_profile(&profile).unwrap()
     };
     let packet = model.packet_nanos(500.0);
@@ -92,13 +87,7 @@ fn chain(random: &mut Random, cores: u64) -> Chain {
 }
 
 /// Runs a policy, or static RSS over so many cores.
-fn run(
-    rack: &Rack,
-    chains: &[Chain],
-    policy: &str,
-    cores: Option<u16>,
-    options: &RunOptions,
-) -> SimReport {
+fn run(rack: &Rack, chains: &[Chain], policy: &str, cores: Option<u16>, options: &RunOptions) -> SimReport {
     let chains = chains.iter().map(|chain| {
         let objective = Objective {
             slo: chain.slo,
@@ -184,19 +173,13 @@ fn no_policy_that_keeps_its_objectives_has_fewer_cores() {
             if both().all(|(chain, bound)| late(chain) <= bound.late_allowed) {
                 kept += 1;
                 let found = core_epochs(&report);
-                assert!(
-                    found >= bound.cores.core_epochs,
-                    "{policy}: {found} < {bound:?}"
-                );
+                assert!(found >= bound.cores.core_epochs, "{policy}: {found} < {bound:?}");
                 assert!(report.cores.most >= bound.cores.most, "{policy}: {bound:?}");
             }
             if report.chains.iter().all(|chain| late(chain) == 0) {
                 none_late += 1;
                 let bound = &bound.cores_none_late;
-                assert!(
-                    core_epochs(&report) >= bound.core_epochs,
-                    "{policy}: {bound:?}"
-                );
+                assert!(core_epochs(&report) >= bound.core_epochs, "{policy}: {bound:?}");
                 assert!(report.cores.most >= bound.most, "{policy}: {bound:?}");
             }
         }

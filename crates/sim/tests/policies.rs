@@ -7,8 +7,7 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainRun, FlowOptions, Jitter, Rack, RackPolicy, Recording, RunOptions, Server,
-    Workload, simulate,
+    ChainModel, ChainRun, FlowOptions, Jitter, Rack, RackPolicy, Recording, RunOptions, Server, Workload, simulate,
 };
 use tailwater_traffic::generate::preset;
 
@@ -104,14 +103,9 @@ fn after_a_warm_up_windows_are_as_without_one() {
         assert_eq!(packets.offered, offered, "{name}");
         // The last one is not over.
         let windows = &all.windows[90..all.windows.len() - 1];
-        let mean =
-            windows.iter().map(|w| f64::from(w.dedicated)).sum::<f64>() / windows.len() as f64;
+        let mean = windows.iter().map(|w| f64::from(w.dedicated)).sum::<f64>() / windows.len() as f64;
         let off = (later.cores.dedicated - mean).abs();
-        assert!(
-            off < 0.3,
-            "{name}: {} cores, not {mean}",
-            later.cores.dedicated
-        );
+        assert!(off < 0.3, "{name}: {} cores, not {mean}", later.cores.dedicated);
     }
 }
 
@@ -139,9 +133,8 @@ fn bursts_are_of_the_time_that_is_reported() {
     // It is still to come, and what is around it is the same. Windows end between steps.
     let before = burst(start - 50 * MS, 10 * MS + 30 * US);
     assert_eq!(before.start_s, whole.start_s);
-    let offered = |burst: &tailwater_sim::report::Burst| -> Vec<u64> {
-        burst.steps.iter().map(|step| step.offered).collect()
-    };
+    let offered =
+        |burst: &tailwater_sim::report::Burst| -> Vec<u64> { burst.steps.iter().map(|step| step.offered).collect() };
     assert_eq!(offered(&before), offered(&whole));
 }
 
@@ -159,10 +152,7 @@ fn a_warm_up_longer_than_the_traffic_is_an_error() {
         workload: Workload::from(packets),
     };
     let error = simulate(&rack(), vec![chain], &options).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "warm_up: expected less time than packets arrive"
-    );
+    assert_eq!(error.to_string(), "warm_up: expected less time than packets arrive");
 }
 
 /// Cores that work by themselves and cores that take turns come to the same.
@@ -218,9 +208,7 @@ fn bursts_are_those_of_the_traffic_and_change_nothing() {
             assert_eq!(after.waiting, due, "{name}");
             assert!(after.late >= after.lost, "{name}");
         }
-        let sum = |pick: fn(&tailwater_sim::report::BurstStep) -> u64| {
-            burst.steps.iter().map(pick).sum::<u64>()
-        };
+        let sum = |pick: fn(&tailwater_sim::report::BurstStep) -> u64| burst.steps.iter().map(pick).sum::<u64>();
         let hands_over = name != "netblaze-no-core-mapper";
         assert_eq!(sum(|step| step.packets_handed) > 0, hands_over, "{name}");
         assert_eq!(sum(|step| step.decisions) > 0, hands_over, "{name}");
@@ -270,8 +258,8 @@ fn a_run_ends_early_only_if_the_whole_one_misses_its_objective() {
             ..options
         };
         for name in ["static", "rss++", "quadrant", "netblaze", "tailwater"] {
-            let [all, early] = [options, until_missed]
-                .map(|options| run(&rack, model(), policy(name), &packets, &options));
+            let [all, early] =
+                [options, until_missed].map(|options| run(&rack, model(), policy(name), &packets, &options));
             let [counted, seen] = [&all, &early].map(|report| &report.chains[0].packets);
             if early.missed {
                 ended += 1;
@@ -316,10 +304,7 @@ fn helpers_keep_an_objective_that_one_core_misses() {
         let (p99, alone) = (report.latency_us.p99, alone.latency_us.p99);
         assert!(p99 < alone * 0.7, "{name}: {p99}, alone {alone}");
         let cores = report.cores;
-        assert!(
-            cores.auxiliary > 0.0 && cores.total < 4.0,
-            "{name}: {cores:?}"
-        );
+        assert!(cores.auxiliary > 0.0 && cores.total < 4.0, "{name}: {cores:?}");
     }
 }
 
@@ -366,9 +351,7 @@ fn a_split_whale_passes_two_cores() {
 fn prefixes_wait_for_their_rows_and_a_full_table_has_a_default() {
     let packets = bursty(8, 100 * MS, 60, 2);
     let mut slow = rack();
-    slow.servers
-        .iter_mut()
-        .for_each(|server| server.link_bps = 0);
+    slow.servers.iter_mut().for_each(|server| server.link_bps = 0);
     slow.switch.rule_latency = Nanos(3 * MS);
     let report = checked(&slow, model(), policy("netblaze"), &packets);
     assert_eq!(report.decisions.rules, 50);
@@ -431,10 +414,7 @@ fn a_stream_comes_to_what_a_recording_comes_to() {
             serde_json::to_string(&report).unwrap()
         };
         let recorded = report(Workload::from(Arc::new(recording.clone())));
-        assert!(
-            recorded == report(Workload::stream(source(), options)),
-            "{name}"
-        );
+        assert!(recorded == report(Workload::stream(source(), options)), "{name}");
     }
 }
 
@@ -469,11 +449,7 @@ fn forgotten_flows_leave_their_places() {
         };
         let report = simulate(&rack(), vec![chain], &options).unwrap();
         let packets = &report.chains[0].packets;
-        assert_eq!(
-            (packets.offered, packets.flows),
-            (400_000, 200_000),
-            "{name}"
-        );
+        assert_eq!((packets.offered, packets.flows), (400_000, 200_000), "{name}");
         assert_eq!(packets.lost_by_reason.get("no-place"), None, "{name}");
     }
 }
@@ -482,9 +458,7 @@ fn forgotten_flows_leave_their_places() {
 struct Again<I>(I, tailwater_net::FlowKey);
 
 impl<I: Iterator<Item = (Nanos, u32, u16)>> tailwater_traffic::bursts::Arrivals for Again<I> {
-    fn next_arrival(
-        &mut self,
-    ) -> Result<Option<tailwater_traffic::bursts::Arrival>, tailwater_traffic::TrafficError> {
+    fn next_arrival(&mut self) -> Result<Option<tailwater_traffic::bursts::Arrival>, tailwater_traffic::TrafficError> {
         Ok(self.0.next().map(|(time, flow, bytes)| {
             let address = |top: u32| (top << 24 | flow).into();
             self.1 = tailwater_net::FlowKey::v4(address(10), address(11), 17, 1, 2);
@@ -538,10 +512,7 @@ fn what_cannot_run_says_why() {
         error(&rack(), bad, ten),
         "chain \"x\": costs.packet: expected nanoseconds from 0 to 1e9, found NaN"
     );
-    assert_eq!(
-        error(&rack(), model(), Nanos(1)),
-        "window: expected at least 100us"
-    );
+    assert_eq!(error(&rack(), model(), Nanos(1)), "window: expected at least 100us");
     let none = simulate(&rack(), Vec::new(), &RunOptions::default());
     assert!(none.unwrap_err().to_string().contains("found 0 chains"));
 }

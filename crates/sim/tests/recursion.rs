@@ -18,8 +18,7 @@ use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, FlowOptions, Rack, RackPolicy, Recording, RunOptions,
-    Workload, simulate,
+    ChainModel, ChainReport, ChainRun, FlowOptions, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
 use tailwater_traffic::generate::preset;
 
@@ -67,9 +66,7 @@ fn netblaze(recursion: bool) -> MakeMapper {
         ..NetBlazeOptions::new(SLO)
     };
     let frontier = EpochFrontier::constant(CAPACITY);
-    Arc::new(move || {
-        Box::new(NetBlazeMapper::new(options, &frontier, SplitProfile::new()).unwrap())
-    })
+    Arc::new(move || Box::new(NetBlazeMapper::new(options, &frontier, SplitProfile::new()).unwrap()))
 }
 
 fn tailwater(recursion: bool) -> MakeMapper {
@@ -149,17 +146,10 @@ fn a_helper_whose_flows_swell_sheds_them_to_others() {
         ("netblaze", netblaze as fn(bool) -> MakeMapper),
         ("tailwater", tailwater),
     ] {
-        let [without, with] =
-            [false, true].map(|recursion| run(8, policy(name, make(recursion)), &packets, true));
-        assert_eq!(
-            (without.decisions.relieved, without.decisions.packets_held),
-            (0, 0)
-        );
+        let [without, with] = [false, true].map(|recursion| run(8, policy(name, make(recursion)), &packets, true));
+        assert_eq!((without.decisions.relieved, without.decisions.packets_held), (0, 0));
         let decisions = with.decisions;
-        assert!(
-            decisions.relieved > 0 && decisions.packets_held > 100,
-            "{decisions:?}"
-        );
+        assert!(decisions.relieved > 0 && decisions.packets_held > 100, "{decisions:?}");
         assert!(decisions.recruited > 1 && with.cores.auxiliary > without.cores.auxiliary);
         let late = |report: &ChainReport| report.late_by_cause.values().sum::<u64>();
         assert!(
@@ -170,10 +160,7 @@ fn a_helper_whose_flows_swell_sheds_them_to_others() {
             late(&without)
         );
         let slo = SLO.as_micros_f64();
-        assert!(
-            with.latency_us.p99 < slo && slo < without.latency_us.p99,
-            "{name}"
-        );
+        assert!(with.latency_us.p99 < slo && slo < without.latency_us.p99, "{name}");
     }
 }
 

@@ -81,11 +81,7 @@ impl Figures {
     fn print(mut self) {
         for ((name, unit), values) in &mut self.0 {
             values.sort_by(f64::total_cmp);
-            let (median, least, most) = (
-                values[values.len() / 2],
-                values[0],
-                values[values.len() - 1],
-            );
+            let (median, least, most) = (values[values.len() / 2], values[0], values[values.len() - 1]);
             let runs = values.len();
             println!(
                 "{{\"name\": \"{name}\", \"value\": {median:.2}, \"unit\": \"{unit}\", \"min\": {least:.2}, \
@@ -106,11 +102,7 @@ fn kept(instance: &mut Instance, batches: &[Vec<Vec<u8>>], now: Nanos) -> (f64, 
     let start = Instant::now();
     for batch in batches {
         // Not more than the bounds allow: what is lost costs less.
-        while instance
-            .keeper
-            .as_ref()
-            .is_some_and(|keeper| keeper.waiting() > 16_384)
-        {
+        while instance.keeper.as_ref().is_some_and(|keeper| keeper.waiting() > 16_384) {
             instance.turn(&[], now);
         }
         let began = Instant::now();
@@ -158,40 +150,20 @@ fn main() {
     for run in 0..RUNS {
         eprintln!("run {} of {RUNS}", run + 1);
         let [nat, accounting] = &mut instances;
-        figures.add(
-            "state/nat/ns-per-packet/none",
-            "ns",
-            alone(nat, &known, now),
-        );
-        figures.add(
-            "state/nat/ns-per-packet/redis",
-            "ns",
-            kept(nat, &known, now).0,
-        );
+        figures.add("state/nat/ns-per-packet/none", "ns", alone(nat, &known, now));
+        figures.add("state/nat/ns-per-packet/redis", "ns", kept(nat, &known, now).0);
         let cost = alone(accounting, &known, now);
         figures.add("state/accounting/ns-per-packet/none", "ns", cost);
         let (cost, kpps) = kept(accounting, &known, now);
         figures.add("state/accounting/ns-per-packet/redis", "ns", cost);
         figures.add("state/accounting/kpps", "kpps", kpps);
         let mut waited = waits(accounting, &known, now);
-        figures.add(
-            "state/accounting/wait-us",
-            "us",
-            percentile(&mut waited, 50),
-        );
-        figures.add(
-            "state/accounting/wait-p99-us",
-            "us",
-            percentile(&mut waited, 99),
-        );
+        figures.add("state/accounting/wait-us", "us", percentile(&mut waited, 50));
+        figures.add("state/accounting/wait-p99-us", "us", percentile(&mut waited, 99));
         let new = batches(fresh..fresh + 100 * BATCH as u32);
         fresh += 100 * BATCH as u32;
         let mut waited = waits(nat, &new, now);
-        figures.add(
-            "state/nat/new-flow-wait-us",
-            "us",
-            percentile(&mut waited, 50),
-        );
+        figures.add("state/nat/new-flow-wait-us", "us", percentile(&mut waited, 50));
     }
     for instance in instances {
         let counters = instance.end(now);

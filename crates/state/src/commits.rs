@@ -140,9 +140,7 @@ impl Commits {
     /// than those in front of them wait for. It is the gate of all their flows from now on.
     pub fn join(&mut self, stage: Stage, packets: usize, request: u64, now: Nanos) -> u64 {
         let line = &mut self.lines[stage as usize];
-        let request = line
-            .back()
-            .map_or(request, |last| last.request.max(request));
+        let request = line.back().map_or(request, |last| last.request.max(request));
         line.push_back(Group {
             packets,
             request,

@@ -122,10 +122,7 @@ impl Keeper {
     /// Whether a bucket's flows may go to another worker: nothing of theirs waits, and all that was asked or written
     /// about them has been answered, so that nothing comes after what the other one writes.
     pub fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
-        let last = self
-            .buckets
-            .as_ref()
-            .and_then(|buckets| buckets.last_request(bucket));
+        let last = self.buckets.as_ref().and_then(|buckets| buckets.last_request(bucket));
         last.is_some_and(|request| self.commits.is_open(request)) && !chain.has_ended(bucket)
     }
 
@@ -262,12 +259,7 @@ impl Keeper {
     }
 
     /// Asks for a packet's flow. Returns the request's number; `None` if its functions cannot say what they wish.
-    fn ask(
-        &mut self,
-        chain: &mut Chain,
-        packet: &tailwater_nf::batch::Packet,
-        flow: KeptFlow,
-    ) -> Option<u64> {
+    fn ask(&mut self, chain: &mut Chain, packet: &tailwater_nf::batch::Packet, flow: KeptFlow) -> Option<u64> {
         self.wishes.clear();
         chain.standing(flow).taken = 0;
         if !chain.wishes(packet, &mut self.wishes) {
@@ -305,12 +297,7 @@ impl Keeper {
     /// The next packets that go on, or are dropped, instead of waiting for their flows' state: they are put in the
     /// batch, which is empty. With [`Fate::Drop`] they have left it again, lost.
     #[inline]
-    pub fn next_read(
-        &mut self,
-        chain: &mut Chain,
-        batch: &mut Batch,
-        now: Nanos,
-    ) -> Option<Leaving> {
+    pub fn next_read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Read, now)?;
         self.before.give(leaving.packets, batch);
         self.leave(batch);
@@ -329,12 +316,7 @@ impl Keeper {
     /// The next packets that leave, or are dropped, instead of waiting for an acknowledgement: as
     /// [`next_read`](Keeper::next_read).
     #[inline]
-    pub fn next_update(
-        &mut self,
-        chain: &mut Chain,
-        batch: &mut Batch,
-        now: Nanos,
-    ) -> Option<Leaving> {
+    pub fn next_update(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Update, now)?;
         self.behind.give(leaving.packets, batch);
         self.leave(batch);
@@ -384,13 +366,7 @@ impl Keeper {
     /// acknowledged. Returns how many. `held` says whether the batch came from
     /// [`next_read`](Keeper::next_read).
     #[inline]
-    pub fn update(
-        &mut self,
-        chain: &mut Chain,
-        batch: &mut Batch,
-        held: bool,
-        now: Nanos,
-    ) -> usize {
+    pub fn update(&mut self, chain: &mut Chain, batch: &mut Batch, held: bool, now: Nanos) -> usize {
         let flows = std::mem::take(&mut self.flows);
         for (i, &flow) in flows.iter().enumerate() {
             let row = i * self.row_bytes..(i + 1) * self.row_bytes;
@@ -417,8 +393,8 @@ impl Keeper {
             return 0;
         }
         let age = millis(now).saturating_sub(standing.written);
-        let fresh = standing.incarnation == self.incarnation
-            && u64::from(age) < millis_of(chain.kept_timeout(flow)) / 2;
+        let fresh =
+            standing.incarnation == self.incarnation && u64::from(age) < millis_of(chain.kept_timeout(flow)) / 2;
         match fresh {
             true => 0,
             false => chain.seen_pieces(flow),
@@ -478,8 +454,7 @@ impl Keeper {
         };
         let (own, other) = (*chain.standing(flow), *chain.standing(companion));
         let late = other.incarnation != self.incarnation
-            || millis(now).saturating_sub(other.written)
-                > millis_of(chain.kept_timeout(flow)) as u32 / 2;
+            || millis(now).saturating_sub(other.written) > millis_of(chain.kept_timeout(flow)) as u32 / 2;
         let seen = chain.seen_pieces(companion);
         if !late || seen == 0 {
             return;
@@ -518,8 +493,7 @@ impl Keeper {
             self.counters.dropped += lost;
             return 0;
         }
-        self.behind
-            .take_from(batch, |_| ways.next() == Some(&Way::Wait));
+        self.behind.take_from(batch, |_| ways.next() == Some(&Way::Wait));
         let gate = self.commits.join(Stage::Update, count, gate, now);
         if let Some(buckets) = &mut self.buckets {
             buckets.join(self.behind.last(count));
@@ -554,8 +528,7 @@ impl Keeper {
             self.catch_up(chain, now);
         }
         self.link.flush();
-        self.shared
-            .publish(&self.counters, self.commits.waiting() as u64);
+        self.shared.publish(&self.counters, self.commits.waiting() as u64);
     }
 
     #[cold]

@@ -23,12 +23,7 @@ pub fn space(chain: &str, function: &str) -> String {
 
 /// Writes a flow's key.
 pub fn write_flow(key: &FlowKey, out: &mut Vec<u8>) {
-    let flags = [
-        key.protocol(),
-        key.version(),
-        u8::from(key.is_fragment()),
-        0,
-    ];
+    let flags = [key.protocol(), key.version(), u8::from(key.is_fragment()), 0];
     out.extend_from_slice(&flags);
     out.extend_from_slice(&key.source_port().to_be_bytes());
     out.extend_from_slice(&key.destination_port().to_be_bytes());
@@ -53,8 +48,7 @@ pub fn write_value(piece: &[u8], stamp: u64, out: &mut Vec<u8>) {
 /// Reads a value into a piece, if it is one of that length. Returns the update's number.
 pub fn read_value(value: &[u8], piece: &mut [u8]) -> Option<u64> {
     let (head, body) = value.split_at_checked(HEAD)?;
-    let number =
-        |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if number(0) != FORMAT || number(4) as usize != piece.len() || body.len() != piece.len() {
         return None;
     }

@@ -256,8 +256,7 @@ impl Server {
                     return;
                 }
                 let from = &mut self.from;
-                self.sleeper
-                    .wait(NAP, || !from.is_empty() || from.is_closed());
+                self.sleeper.wait(NAP, || !from.is_empty() || from.is_closed());
                 continue;
             }
             match store.serve(&mut asked) {

@@ -110,10 +110,7 @@ impl RedisStore {
                         self.value.clear();
                         keys::write_value(piece, entry.stamp, &mut self.value);
                         let mut cmd = ::redis::cmd("SET");
-                        cmd.arg(&self.key)
-                            .arg(&self.value)
-                            .arg("PX")
-                            .arg(entry.life);
+                        cmd.arg(&self.key).arg(&self.value).arg("PX").arg(entry.life);
                         cmd
                     }
                     _ => {
@@ -133,11 +130,7 @@ impl RedisStore {
     }
 
     /// Reads one function's replies. The error of a command is returned at the end, when all have been read.
-    fn read(
-        &mut self,
-        function: usize,
-        requests: &mut [Request],
-    ) -> Result<Option<RedisError>, RedisError> {
+    fn read(&mut self, function: usize, requests: &mut [Request]) -> Result<Option<RedisError>, RedisError> {
         let own = &self.access.functions()[function];
         let mut places = self.places[function].iter();
         let mut refused = None;

@@ -83,10 +83,7 @@ impl Rig {
     }
 
     fn leaves(&mut self, flow: usize, number: u64) -> Result<(), TestCaseError> {
-        prop_assert!(
-            self.left[flow] < number,
-            "a packet of flow {flow} was overtaken"
-        );
+        prop_assert!(self.left[flow] < number, "a packet of flow {flow} was overtaken");
         self.left[flow] = number;
         self.went += 1;
         Ok(())
@@ -96,10 +93,7 @@ impl Rig {
         while let Some(leaving) = self.commits.next(Stage::Update, Nanos(self.now)) {
             prop_assert!(leaving.packets > 0);
             for _ in 0..leaving.packets {
-                let packet = self
-                    .line
-                    .pop_front()
-                    .expect("no more packets leave than joined");
+                let packet = self.line.pop_front().expect("no more packets leave than joined");
                 prop_assert_eq!(leaving.waited.0, self.now - packet.since);
                 let late = self.now - packet.since >= WAIT;
                 match leaving.fate {

@@ -94,8 +94,7 @@ fn translate(steps: &[Step], shared: bool) -> Result<(), String> {
                 if known != outside {
                     return Err(format!("step {i}: {n} was {known:?}, now {outside:?}"));
                 }
-                if let Some((other, _)) = bound.iter().find(|(m, key)| **m != n && **key == outside)
-                {
+                if let Some((other, _)) = bound.iter().find(|(m, key)| **m != n && **key == outside) {
                     return Err(format!("step {i}: {n} and {other} are both {outside:?}"));
                 }
             }
@@ -174,9 +173,7 @@ fn accounting_goes_on_counting() {
         }
     }
     assert!(
-        !std::fs::read_to_string(file(0))
-            .unwrap()
-            .contains("10.0.0."),
+        !std::fs::read_to_string(file(0)).unwrap().contains("10.0.0."),
         "it crashed"
     );
     let records = std::fs::read_to_string(file(2)).unwrap();
@@ -197,10 +194,7 @@ fn accounting_goes_on_counting() {
 #[test]
 fn balanced_flows_stay_with_their_backends() {
     let chain = |backends: &[u8]| {
-        let list: Vec<String> = backends
-            .iter()
-            .map(|n| format!("{{address: 172.16.0.{n}}}"))
-            .collect();
+        let list: Vec<String> = backends.iter().map(|n| format!("{{address: 172.16.0.{n}}}")).collect();
         let functions = format!(
             "loadBalancer: {{services: [{{address: 198.51.100.1, port: any, protocol: udp, backends: [{}]}}]}}",
             list.join(", ")
@@ -300,10 +294,7 @@ fn flows_that_were_never_written_for_want_of_room_end_under_their_buckets() {
     let map = Arc::new(Map::default());
     map.away.store(true, Ordering::Relaxed);
     let functions = "accounting: {}";
-    let spec = spec(
-        functions,
-        ", whenUnavailable: pass, wait: 1ms, packets: 256",
-    );
+    let spec = spec(functions, ", whenUnavailable: pass, wait: 1ms, packets: 256");
     let mut instance = Instance::new(&spec, &map, SECOND);
     let rss = RssHasher::default();
     let bucket = |key: &FlowKey| bucket_of(rss.hash_headers(&parse(&frame(key, 0)).unwrap()));
@@ -459,8 +450,5 @@ fn turns_allocate_nothing() {
     assert!(instance.keeper.as_ref().unwrap().is_quiet());
     assert_eq!(allocated, 0);
     let counters = instance.end(SECOND);
-    assert!(
-        counters.reads > 800 && counters.updates > 3000,
-        "{counters:?}"
-    );
+    assert!(counters.reads > 800 && counters.updates > 3000, "{counters:?}");
 }

@@ -37,19 +37,11 @@ fn at(server: &RedisServer) -> RedisSpec {
 }
 
 fn open(spec: &RedisSpec) -> Arc<Access> {
-    Arc::new(
-        Access::open(spec, ("chain", None), &functions()).unwrap_or_else(|error| panic!("{error}")),
-    )
+    Arc::new(Access::open(spec, ("chain", None), &functions()).unwrap_or_else(|error| panic!("{error}")))
 }
 
 fn flow(n: u16) -> FlowKey {
-    FlowKey::v4(
-        Ipv4Addr::new(10, 0, 0, 1),
-        Ipv4Addr::new(192, 0, 2, 1),
-        17,
-        n,
-        53,
-    )
+    FlowKey::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 1), 17, n, 53)
 }
 
 fn entry(ask: Ask, n: u16, pieces: u16) -> Entry {
@@ -183,10 +175,7 @@ fn a_function_cannot_touch_another_ones_keys() {
     odd[0].name = "*".to_owned();
     let odd = Access::open(&at(&server), ("chain", None), &odd).unwrap();
     let mut odd = odd.connect_as(&odd.functions()[0]).unwrap();
-    assert_eq!(
-        try_key(&mut odd, "MGET", other).unwrap_err().code(),
-        Some("NOPERM")
-    );
+    assert_eq!(try_key(&mut odd, "MGET", other).unwrap_err().code(), Some("NOPERM"));
 }
 
 #[test]
@@ -217,10 +206,7 @@ fn passwords_are_needed_and_come_from_a_file_or_the_environment() {
         ..at(&server)
     };
     let error = refused(&from_nowhere).to_string();
-    assert!(
-        error.contains("TAILWATER_NO_SUCH_VARIABLE is not set"),
-        "{error}"
-    );
+    assert!(error.contains("TAILWATER_NO_SUCH_VARIABLE is not set"), "{error}");
 }
 
 #[test]
@@ -240,9 +226,7 @@ fn over_tls_with_an_authority_of_its_own() {
         ["--tls-ca-cert-file", &authority],
         ["--tls-auth-clients", "no"],
     ];
-    let server = there
-        .then(|| RedisServer::start(&arguments.concat()))
-        .flatten();
+    let server = there.then(|| RedisServer::start(&arguments.concat())).flatten();
     if server.is_some() {
         let spec = |host: &str, authority: &str| RedisSpec {
             address: RedisAddress::Tls {
@@ -270,11 +254,7 @@ fn over_tls_with_an_authority_of_its_own() {
             };
             assert!(matches!(error, AccessError::Redis { .. }), "{error}");
         }
-        let Err(error) = Access::open(
-            &spec("localhost", "nowhere.pem"),
-            ("chain", None),
-            &functions(),
-        ) else {
+        let Err(error) = Access::open(&spec("localhost", "nowhere.pem"), ("chain", None), &functions()) else {
             panic!("without a file");
         };
         assert!(matches!(error, AccessError::File { .. }), "{error}");
@@ -354,10 +334,7 @@ fn what_others_wrote_there_is_as_nothing() {
         .arg("something else")
         .exec(&mut operator)
         .unwrap();
-    redis::cmd("DEL")
-        .arg(key("second"))
-        .exec(&mut operator)
-        .unwrap();
+    redis::cmd("DEL").arg(key("second")).exec(&mut operator).unwrap();
     redis::cmd("LPUSH")
         .arg(key("second"))
         .arg("a list")
@@ -402,8 +379,7 @@ fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
     let Some(mut server) = RedisServer::start(&[]) else {
         return;
     };
-    let [mut first, mut elsewhere] =
-        ["here", "there"].map(|name| RedisStore::new(open_as(&server, name)));
+    let [mut first, mut elsewhere] = ["here", "there"].map(|name| RedisStore::new(open_as(&server, name)));
     update(&mut first, 1, 1).unwrap();
     update(&mut elsewhere, 2, 2).unwrap();
     // The clock went back: the next one is later all the same.
@@ -460,10 +436,6 @@ fn of_runs_that_begin_at_once_one_stays() {
         let mut stores: Vec<RedisStore> = opened.into_iter().flatten().collect();
         let mut writes = |store: &mut RedisStore| (0..3).any(|_| update(store, 1, 1).is_ok());
         let writers: Vec<bool> = stores.iter_mut().map(&mut writes).collect();
-        assert_eq!(
-            writers.iter().filter(|writes| **writes).count(),
-            1,
-            "{writers:?}"
-        );
+        assert_eq!(writers.iter().filter(|writes| **writes).count(), 1, "{writers:?}");
     }
 }

@@ -92,9 +92,7 @@ impl<S: PacketSource> PacketSource for Merge<S> {
             self.fill(index)?;
         }
         let present = self.heads.iter().enumerate().filter(|(_, head)| head.1);
-        self.taken = present
-            .min_by_key(|(_, head)| head.0.timestamp)
-            .map(|(index, _)| index);
+        self.taken = present.min_by_key(|(_, head)| head.0.timestamp).map(|(index, _)| index);
         Ok(self.taken.map(|index| self.heads[index].0.packet()))
     }
 
@@ -208,15 +206,9 @@ impl<S: PacketSource> PacketSource for Speed<S> {
             (to.saturating_sub(from).0 as f64 / self.factor).round() as u64
         };
         // Packets out of order may come before the first.
-        let (before, after) = (
-            since(packet.timestamp, start),
-            since(start, packet.timestamp),
-        );
+        let (before, after) = (since(packet.timestamp, start), since(start, packet.timestamp));
         let timestamp = Nanos(start.0.saturating_sub(before).saturating_add(after));
-        Ok(Some(Packet {
-            timestamp,
-            ..packet
-        }))
+        Ok(Some(Packet { timestamp, ..packet }))
     }
 
     fn notices(&self) -> Vec<Notice> {

@@ -151,11 +151,7 @@ pub enum TrafficError {
 
 impl TrafficError {
     /// A [`TrafficError::Setting`].
-    pub(crate) fn setting(
-        field: &'static str,
-        value: impl ToString,
-        expected: &'static str,
-    ) -> Self {
+    pub(crate) fn setting(field: &'static str, value: impl ToString, expected: &'static str) -> Self {
         TrafficError::Setting {
             field,
             value: value.to_string(),

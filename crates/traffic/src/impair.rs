@@ -136,8 +136,7 @@ impl<S: PacketSource> Impaired<S> {
         };
         let (random, done, what) = (&mut self.random, &mut self.done, &self.impairments);
         let mut happens = |probability: f64| random.unit() <= probability;
-        let [lose, repeat, overtake, stall] =
-            [what.lose, what.repeat, what.overtake, what.stall].map(&mut happens);
+        let [lose, repeat, overtake, stall] = [what.lose, what.repeat, what.overtake, what.stall].map(&mut happens);
         done.read += 1;
         self.now = self.now.max(packet.timestamp);
         let delay = |random: &mut Random| Nanos(random.below(what.delay_max.0.saturating_add(1)));

@@ -61,10 +61,8 @@ impl Renumbering {
     pub fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
         let v4 = IpAddr::V4(Ipv4Addr::from_bits(u32::from(mask)));
         let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
-        [v4, v6].map(|mask| {
-            rss.address_contribution(End::Source, mask)
-                ^ rss.address_contribution(End::Destination, mask)
-        })
+        [v4, v6]
+            .map(|mask| rss.address_contribution(End::Source, mask) ^ rss.address_contribution(End::Destination, mask))
     }
 
     /// The packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].

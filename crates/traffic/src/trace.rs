@@ -73,10 +73,7 @@ impl Trace {
     /// The source's; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::NoTimestamps`]
     /// if more than one packet and all of one time, unless [`LoadOptions::rate_pps`] is given;
     /// [`TrafficError::MemoryLimit`]; [`TrafficError::Setting`] if the rate is no rate.
-    pub fn load<S: PacketSource + ?Sized>(
-        source: &mut S,
-        options: &LoadOptions,
-    ) -> Result<Self, TrafficError> {
+    pub fn load<S: PacketSource + ?Sized>(source: &mut S, options: &LoadOptions) -> Result<Self, TrafficError> {
         if let Some(rate) = options.rate_pps {
             check_rate(rate)?;
         }
@@ -130,14 +127,12 @@ impl Trace {
     fn push(&mut self, timestamp: Nanos, data: &[u8], limit: u64) -> bool {
         let lines = data.len().div_ceil(ALIGNMENT);
         let first = self.lines.len();
-        let total = (first + lines) as u64 * ALIGNMENT as u64
-            + (self.records.len() as u64 + 1) * size_of::<Record>() as u64;
+        let total =
+            (first + lines) as u64 * ALIGNMENT as u64 + (self.records.len() as u64 + 1) * size_of::<Record>() as u64;
         let (Ok(line), Ok(length)) = (u32::try_from(first), u16::try_from(data.len())) else {
             return false;
         };
-        let room = total <= limit
-            && self.lines.try_reserve(lines).is_ok()
-            && self.records.try_reserve(1).is_ok();
+        let room = total <= limit && self.lines.try_reserve(lines).is_ok() && self.records.try_reserve(1).is_ok();
         if !room {
             return false;
         }
@@ -286,10 +281,7 @@ impl Trace {
     /// The packets again as a source, to write or measure them. Times are counted from the
     /// first packet.
     pub fn source(&self) -> TraceSource<'_> {
-        TraceSource {
-            trace: self,
-            next: 0,
-        }
+        TraceSource { trace: self, next: 0 }
     }
 
     /// Replays `factor` times as fast: all times are divided by it.
@@ -298,15 +290,9 @@ impl Trace {
     /// [`TrafficError::Setting`] if the factor is not a positive number; the trace is as before.
     pub fn scale_rate(&mut self, factor: f64) -> Result<(), TrafficError> {
         if !(factor.is_finite() && factor > 0.0) {
-            return Err(TrafficError::setting(
-                "rate factor",
-                factor,
-                "a number above zero",
-            ));
+            return Err(TrafficError::setting("rate factor", factor, "a number above zero"));
         }
-        self.spacing = self
-            .spacing
-            .map(|spacing| Nanos((spacing.0 as f64 / factor) as u64));
+        self.spacing = self.spacing.map(|spacing| Nanos((spacing.0 as f64 / factor) as u64));
         for record in &mut self.records {
             // A float holds instants below 104 days exactly, and monotonically beyond.
             record.arrival = Nanos((record.arrival.0 as f64 / factor).round() as u64);
@@ -400,9 +386,7 @@ mod tests {
 
     fn load(times: &[u64], options: &LoadOptions) -> Result<Trace, TrafficError> {
         let packets = times.iter().enumerate();
-        let packets = packets
-            .map(|(i, time)| (*time, vec![i as u8; 60 + i]))
-            .collect();
+        let packets = packets.map(|(i, time)| (*time, vec![i as u8; 60 + i])).collect();
         Trace::load(&mut List { packets, next: 0 }, options)
     }
 
@@ -451,10 +435,7 @@ mod tests {
     #[test]
     fn equal_times_need_a_rate() {
         let error = load(&[7, 7, 7], &LoadOptions::default()).unwrap_err();
-        assert!(matches!(
-            error,
-            TrafficError::NoTimestamps { packets: 3, .. }
-        ));
+        assert!(matches!(error, TrafficError::NoTimestamps { packets: 3, .. }));
         assert!(error.to_string().contains("--rate"), "{error}");
         assert_eq!(load(&[7], &LoadOptions::default()).unwrap().len(), 1);
 
@@ -486,14 +467,8 @@ mod tests {
         // 60 to 64 bytes fill a line each, the sixth packet two; 16 bytes a record.
         assert_eq!(load(&[1, 2, 3, 4, 5], &limit(400)).unwrap().len(), 5);
         let error = load(&[1, 2, 3, 4, 5, 6], &limit(400 + 143)).unwrap_err();
-        assert!(
-            matches!(error, TrafficError::MemoryLimit { packets: 6, .. }),
-            "{error}"
-        );
-        assert_eq!(
-            load(&[1, 2, 3, 4, 5, 6], &limit(400 + 144)).unwrap().len(),
-            6
-        );
+        assert!(matches!(error, TrafficError::MemoryLimit { packets: 6, .. }), "{error}");
+        assert_eq!(load(&[1, 2, 3, 4, 5, 6], &limit(400 + 144)).unwrap().len(), 6);
     }
 
     #[test]

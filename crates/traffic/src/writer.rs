@@ -98,12 +98,10 @@ impl<W: Write> PcapWriter<W> {
         let flushed = self.output.flush();
         flushed.map_err(|source| self.error(source))?;
         let file = self.file;
-        self.output
-            .into_inner()
-            .map_err(|error| TrafficError::Write {
-                file,
-                source: error.into_error(),
-            })
+        self.output.into_inner().map_err(|error| TrafficError::Write {
+            file,
+            source: error.into_error(),
+        })
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), TrafficError> {
@@ -139,16 +137,8 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let frames: Vec<(u64, Vec<u8>)> = (0..200u64)
-            .map(|i| {
-                (
-                    i * 7_777_777_777,
-                    vec![i as u8; 14 + (i as usize * 331) % 65_000],
-                )
-            })
-            .chain([(
-                u64::from(u32::MAX) * 1_000_000_000 + 999_999_999,
-                vec![9; 65_535],
-            )])
+            .map(|i| (i * 7_777_777_777, vec![i as u8; 14 + (i as usize * 331) % 65_000]))
+            .chain([(u64::from(u32::MAX) * 1_000_000_000 + 999_999_999, vec![9; 65_535])])
             .collect();
         let mut writer = PcapWriter::new(Vec::new(), "memory").unwrap();
         for (time, data) in &frames {
@@ -156,9 +146,7 @@ mod tests {
         }
         assert_eq!(writer.packets(), frames.len() as u64);
         let file = writer.finish().unwrap();
-        let mut reader =
-            CaptureReader::from_reader(io::Cursor::new(file), "memory", &ReadOptions::default())
-                .unwrap();
+        let mut reader = CaptureReader::from_reader(io::Cursor::new(file), "memory", &ReadOptions::default()).unwrap();
         for (time, data) in &frames {
             let read = reader.next_packet().unwrap().unwrap();
             assert_eq!(read, packet(*time, data));
@@ -183,11 +171,7 @@ mod tests {
             Err(TrafficError::TimestampOutOfRange { .. })
         ));
         assert_eq!(writer.packets(), 0);
-        assert_eq!(
-            writer.finish().unwrap().len(),
-            24,
-            "nothing was half written"
-        );
+        assert_eq!(writer.finish().unwrap().len(), 24, "nothing was half written");
     }
 
     /// Takes so many bytes, then fails.
@@ -233,9 +217,6 @@ mod tests {
         let mut writer = PcapWriter::new(Full(30), "full").unwrap();
         writer.write(&packet(0, &[0; 60])).unwrap();
         let error = writer.finish().err().expect("the disk is full");
-        assert!(
-            error.to_string().starts_with("full: cannot write"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("full: cannot write"), "{error}");
     }
 }

@@ -8,9 +8,7 @@ use std::io::{Cursor, Read};
 use std::path::PathBuf;
 
 use tailwater_net::Nanos;
-use tailwater_traffic::{
-    CaptureReader, LoadOptions, Notice, ReadOptions, Statistics, Trace, TrafficError,
-};
+use tailwater_traffic::{CaptureReader, LoadOptions, Notice, ReadOptions, Statistics, Trace, TrafficError};
 
 fn traces() -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("TAILWATER_TEST_DATA") else {
@@ -33,11 +31,7 @@ fn characteristics(folder: &std::path::Path) -> Vec<Row> {
     let names: Vec<&str> = lines.next().unwrap().split(',').collect();
     let row = |line: &str| {
         let values = line.split(',').map(str::to_owned);
-        names
-            .iter()
-            .map(|name| (*name).to_owned())
-            .zip(values)
-            .collect()
+        names.iter().map(|name| (*name).to_owned()).zip(values).collect()
     };
     lines.map(row).collect()
 }
@@ -59,10 +53,7 @@ fn captures_measure_as_known() {
         let known = |column: &str| row[column].parse::<f64>().unwrap();
         assert_eq!(stats.packets as f64, known("pkts"), "{file}");
         let seconds = stats.duration.as_secs_f64();
-        assert!(
-            (seconds - known("dur_s")).abs() < 0.0006,
-            "{file}: {seconds}"
-        );
+        assert!((seconds - known("dur_s")).abs() < 0.0006, "{file}: {seconds}");
         assert_eq!(stats.time_sorted, row["tsorted"] == "True", "{file}");
         let mean = stats.packet_bytes.mean;
         assert!((mean - known("meansz")).abs() < 0.06, "{file}: {mean}");
@@ -110,10 +101,7 @@ fn captures_load_as_traces() {
         let mut reader = CaptureReader::open(&path, &ReadOptions::default()).unwrap();
         let loaded = Trace::load(&mut reader, &LoadOptions::default());
         if name.contains("notimestamps") {
-            assert!(
-                matches!(loaded, Err(TrafficError::NoTimestamps { .. })),
-                "{name}"
-            );
+            assert!(matches!(loaded, Err(TrafficError::NoTimestamps { .. })), "{name}");
             let mut reader = CaptureReader::open(&path, &ReadOptions::default()).unwrap();
             let options = LoadOptions {
                 rate_pps: Some(1e6),
@@ -124,13 +112,8 @@ fn captures_load_as_traces() {
             continue;
         }
         let trace = loaded.unwrap();
-        let sorted = trace
-            .notices()
-            .iter()
-            .any(|n| matches!(n, Notice::Sorted { .. }));
-        let unsorted = ["ddos_amp_snmp", "zeek_echo"]
-            .iter()
-            .any(|s| name.contains(s));
+        let sorted = trace.notices().iter().any(|n| matches!(n, Notice::Sorted { .. }));
+        let unsorted = ["ddos_amp_snmp", "zeek_echo"].iter().any(|s| name.contains(s));
         assert_eq!(sorted, unsorted, "{name}");
         for i in 1..trace.len() {
             assert!(trace.arrival(i - 1) <= trace.arrival(i), "{name}");

@@ -8,9 +8,7 @@ use std::path::Path;
 
 /// The files of a folder beside this test, or none if there is no such folder.
 fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(folder);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let Ok(entries) = fs::read_dir(path) else {
         return Vec::new();
     };

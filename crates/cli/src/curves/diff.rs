@@ -42,13 +42,10 @@ fn words(change: &Change) -> String {
         Difference::Only { first } => format!("only in the {} file", file(*first)),
         Difference::Configuration => "another configuration, or version of Tailwater".to_owned(),
         Difference::Units => {
-            "measured in another way (unit of cache, or percentile): curves cannot be compared"
-                .to_owned()
+            "measured in another way (unit of cache, or percentile): curves cannot be compared".to_owned()
         }
         Difference::Method { was, is } => {
-            format!(
-                "measured in another way (cache by {was}, then by {is}): curves cannot be compared"
-            )
+            format!("measured in another way (cache by {was}, then by {is}): curves cannot be compared")
         }
         Difference::Missing { curve, first } => {
             let curve = match curve {
@@ -59,9 +56,7 @@ fn words(change: &Change) -> String {
         }
         Difference::Cost { function, was, is } => {
             let function = function.as_deref().map(one_line);
-            let of = function.map_or("all of the chain".to_owned(), |name| {
-                format!("function {name}")
-            });
+            let of = function.map_or("all of the chain".to_owned(), |name| format!("function {name}"));
             format!(
                 "{of}: {:.1} ns ± {:.1} a packet, then {:.1} ns ± {:.1} ({})",
                 was.value,

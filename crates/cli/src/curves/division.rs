@@ -48,8 +48,7 @@ impl Division {
         match Partitioned::new(core, Settings::default()) {
             Ok(partitioned) => {
                 let [ways, most] = partitioned.ways();
-                let has =
-                    format!("the last-level cache has {ways} ways, of which {most} can be had");
+                let has = format!("the last-level cache has {ways} ways, of which {most} can be had");
                 Ok(Division {
                     way: Way::Partition(Box::new(partitioned)),
                     because: match asked {
@@ -60,11 +59,9 @@ impl Division {
             }
             Err(error) if asked => Err(CliError::Input(format!("--cache-by resctrl: {error}"))),
             Err(CacheError::Resctrl(error)) if is_missing(&error) => pirate(error.to_string()),
-            Err(error @ (CacheError::Resctrl(_) | CacheError::NoChoice { .. })) => {
-                Err(CliError::Input(format!(
-                    "resctrl is there, but cannot be used now: {error}; --cache-by pirate measures without it"
-                )))
-            }
+            Err(error @ (CacheError::Resctrl(_) | CacheError::NoChoice { .. })) => Err(CliError::Input(format!(
+                "resctrl is there, but cannot be used now: {error}; --cache-by pirate measures without it"
+            ))),
             Err(error) => Err(CliError::Sweep(SweepError::Cache(error))),
         }
     }
@@ -87,10 +84,7 @@ impl Division {
 fn is_missing(error: &Error) -> bool {
     matches!(
         error,
-        Error::Absent { .. }
-            | Error::Unsupported { .. }
-            | Error::Denied { .. }
-            | Error::ReadOnly { .. }
+        Error::Absent { .. } | Error::Unsupported { .. } | Error::Denied { .. } | Error::ReadOnly { .. }
     )
 }
 

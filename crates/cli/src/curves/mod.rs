@@ -4,9 +4,7 @@ mod args;
 mod diff;
 mod division;
 
-pub use args::{
-    CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs,
-};
+pub use args::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 pub use diff::diff;
 
 use crate::args::{LoadArgs, ReportOutput};
@@ -29,12 +27,9 @@ use tailwater_dataplane::cores::{KeepOff, default_core};
 use tailwater_nf::spec::ChainSpec;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, CostProfile, FunctionCost, Key, LatencyProfile, MAX_TEXT, Machine,
-    Profiles, placement,
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, Key, LatencyProfile, MAX_TEXT, Machine, Profiles, placement,
 };
-use tailwater_profile::{
-    Fnv, SweepError, SweepOptions, cache_curve, fingerprint, function_costs, load_curve, uniform,
-};
+use tailwater_profile::{Fnv, SweepError, SweepOptions, cache_curve, fingerprint, function_costs, load_curve, uniform};
 use tailwater_traffic::Trace;
 
 /// What to measure.
@@ -80,9 +75,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         Part::Latency => None,
         Part::Cache | Part::All => Some(Division::choose(core, args)?),
     };
-    let because = division
-        .as_mut()
-        .map(|division| std::mem::take(&mut division.because));
+    let because = division.as_mut().map(|division| std::mem::take(&mut division.because));
     let (trace, name) = load(args, traffic, &spec)?;
     let stop = stop_on_signals()?;
     let options = SweepOptions {
@@ -122,10 +115,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     profiles.merge(profile.clone());
     write(&file, &profiles.to_string())?;
     if let Some(report) = &args.report {
-        write(
-            report,
-            &html::profiles(&profiles, &file, SystemTime::now())?,
-        )?;
+        write(report, &html::profiles(&profiles, &file, SystemTime::now())?)?;
     }
     print(&match args.output {
         ReportOutput::Table => table::profile(&profile, because.as_deref(), &file),
@@ -135,11 +125,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The traffic, and what it is called in profiles: what is called the same is the same.
-fn load(
-    args: &MeasureArgs,
-    traffic: Option<Traffic>,
-    spec: &ChainSpec,
-) -> Result<(Trace, String), CliError> {
+fn load(args: &MeasureArgs, traffic: Option<Traffic>, spec: &ChainSpec) -> Result<(Trace, String), CliError> {
     let Some(traffic) = traffic else {
         let (flows, frame) = (args.flows.unwrap_or(1), args.frame.unwrap_or(FRAME));
         let name = format!("{flows} flows, frames of {frame} bytes, seed {}", args.seed);
@@ -186,9 +172,7 @@ fn beside(chain: &Path) -> PathBuf {
 pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
     let mut profiles = Profiles::read(&args.file)?;
     if let Some(traffic) = &args.traffic {
-        profiles
-            .list
-            .retain(|profile| profile.key.traffic == *traffic);
+        profiles.list.retain(|profile| profile.key.traffic == *traffic);
     }
     let file = crate::text::one_line(&args.file.display().to_string());
     if profiles.list.is_empty() {
@@ -325,31 +309,22 @@ impl Document {
                 cache_ways: machine.cache_ways,
                 private_bytes: bytes(machine.private_kibibytes),
             },
-            cache: profile
-                .cache
-                .as_ref()
-                .map(|cache| cache_document(cache, because)),
+            cache: profile.cache.as_ref().map(|cache| cache_document(cache, because)),
             latency: profile.latency.as_ref().map(latency_document),
-            costs: profile
-                .costs
-                .as_ref()
-                .map(|costs| cost_document(costs, machine)),
+            costs: profile.costs.as_ref().map(|costs| cost_document(costs, machine)),
             file: file.display().to_string(),
         }
     }
 }
 
 fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocument {
-    let points = cache
-        .points
-        .iter()
-        .map(|Point { at, measured }| CachePoint {
-            bytes: cache.bytes(*at),
-            pps: measured.value,
-            noise_pps: measured.noise,
-            runs: measured.runs,
-            occupied_bytes: cache.occupied(*at),
-        });
+    let points = cache.points.iter().map(|Point { at, measured }| CachePoint {
+        bytes: cache.bytes(*at),
+        pps: measured.value,
+        noise_pps: measured.noise,
+        runs: measured.runs,
+        occupied_bytes: cache.occupied(*at),
+    });
     let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
         bytes: cache.bytes(point.at),
         misses: point.misses,
@@ -389,11 +364,7 @@ fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
 
 fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
     let functions = costs.functions.iter().map(|of| {
-        let FunctionCost {
-            function,
-            cost,
-            share,
-        } = of;
+        let FunctionCost { function, cost, share } = of;
         FunctionDocument {
             function: function.clone(),
             packet_ns: cost.value,
@@ -415,8 +386,7 @@ fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
 /// All profiles of a file, for its page.
 pub fn documents(profiles: &Profiles, file: &Path) -> Vec<Document> {
     let all = profiles.list.iter();
-    all.map(|profile| Document::new(profile, None, file))
-        .collect()
+    all.map(|profile| Document::new(profile, None, file)).collect()
 }
 
 /// A profile's chain and traffic, for people.

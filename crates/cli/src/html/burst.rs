@@ -73,11 +73,7 @@ pub fn all(part: &Part<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
         .into_iter()
         .filter_map(|(name, chain)| Some((name, chain.burst.as_ref()?)));
     let lines: Vec<Line<'_>> = lines.collect();
-    let Some(longest) = lines
-        .iter()
-        .map(|line| line.1)
-        .max_by_key(|b| b.steps.len())
-    else {
+    let Some(longest) = lines.iter().map(|line| line.1).max_by_key(|b| b.steps.len()) else {
         return Vec::new();
     };
     let start_s = longest.steps.first().map_or(0.0, |step| step.start_s);

@@ -71,11 +71,7 @@ impl Time {
     pub fn chart(&self, y: Scale) -> Chart {
         let (name, seconds) = self.unit;
         let mut chart = Chart::new(Scale::linear(self.end_s / seconds, ACROSS), y);
-        chart.x_axis(
-            7,
-            |value| significant(value, 6),
-            &format!("{name} since the start"),
-        );
+        chart.x_axis(7, |value| significant(value, 6), &format!("{name} since the start"));
         chart
     }
 
@@ -105,10 +101,7 @@ pub(super) fn tick(value: f64) -> String {
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
     let prefix = &text[digits.len()..];
     match digits.contains('.') {
-        true => format!(
-            "{}{prefix}",
-            digits.trim_end_matches('0').trim_end_matches('.')
-        ),
+        true => format!("{}{prefix}", digits.trim_end_matches('0').trim_end_matches('.')),
         false => text,
     }
 }
@@ -146,9 +139,7 @@ fn distribution(report: &RunReport) -> Figure {
             let line = points
                 .iter()
                 .map(|point| Some((point.latency_us, share(point.packets))));
-            let line: Vec<_> = std::iter::once(Some((first.latency_us, 0.0)))
-                .chain(line)
-                .collect();
+            let line: Vec<_> = std::iter::once(Some((first.latency_us, 0.0))).chain(line).collect();
             chart.line("s0", &line);
             let latency = &report.latency_us;
             for (name, at, us) in [
@@ -224,10 +215,7 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
             chart.line(class, &points);
             // Where there are few, each is seen.
             if steps.len() <= 40 {
-                points
-                    .iter()
-                    .flatten()
-                    .for_each(|&point| chart.dot(class, point));
+                points.iter().flatten().for_each(|&point| chart.dot(class, point));
             }
         }
         chart.level("slo", slo, &format!("SLO {}", micros(slo)));
@@ -285,9 +273,7 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
             (place as f64 * step_s, mean, busiest as f64 / bin_s)
         })
         .collect();
-    let most = steps
-        .iter()
-        .fold(0.0, |most, step| step.2.max(step.1).max(most));
+    let most = steps.iter().fold(0.0, |most, step| step.2.max(step.1).max(most));
     let mut body = nothing("No packet arrived.");
     if most > 0.0 {
         let mut chart = time.chart(Scale::from_zero(most, UP));
@@ -313,18 +299,11 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
             }
             chart.hover(span, &text);
         }
-        body = chart.finish(&format!(
-            "Arrivals over time: at most {}pps within {bin}",
-            short(most)
-        ));
+        body = chart.finish(&format!("Arrivals over time: at most {}pps within {bin}", short(most)));
     }
     let offered = report.packets.offered;
     let mean = offered as f64 / report.duration_s.max(1e-9);
-    let mut caption = format!(
-        "{} packets at {}pps on average",
-        thousands(offered),
-        short(mean)
-    );
+    let mut caption = format!("{} packets at {}pps on average", thousands(offered), short(mean));
     if mean > 0.0 && most > 1.1 * mean {
         let _ = write!(
             caption,
@@ -362,9 +341,7 @@ struct Layer {
 fn stack(report: &RunReport, time: &Time, layers: &[Layer], summary: &str) -> String {
     let steps = &report.timeline.list;
     let totals = |place: usize| layers.iter().map(move |layer| layer.counts[place]);
-    let most = (0..steps.len())
-        .map(|place| totals(place).sum::<u64>())
-        .max();
+    let most = (0..steps.len()).map(|place| totals(place).sum::<u64>()).max();
     let mut chart = time.chart(Scale::from_zero(most.unwrap_or(0) as f64, UP));
     chart.y_axis(5, |packets| match packets {
         p if p.fract() > 1e-9 => significant(p, 3),
@@ -378,11 +355,7 @@ fn stack(report: &RunReport, time: &Time, layers: &[Layer], summary: &str) -> St
         });
         chart.bars(layer.class, bars);
     }
-    for (place, step) in steps
-        .iter()
-        .enumerate()
-        .filter(|(_, step)| step.windows > 0)
-    {
+    for (place, step) in steps.iter().enumerate().filter(|(_, step)| step.windows > 0) {
         let mut text = time.text(step);
         let total: u64 = totals(place).sum();
         let share = percent(total as f64 / step.offered.max(1) as f64);
@@ -409,11 +382,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
     let mut layers = Vec::new();
     type Pick = fn(&StepReport) -> &BTreeMap<String, u64>;
     let kinds: [(&str, Pick, [&'static str; REASONS]); 2] = [
-        (
-            "lost",
-            |s| &s.lost_by_reason,
-            ["s3", "s5", "s7", "s3", "s5", "s7"],
-        ),
+        ("lost", |s| &s.lost_by_reason, ["s3", "s5", "s7", "s3", "s5", "s7"]),
         (
             "dropped",
             |s| &s.dropped_by_reason,
@@ -517,12 +486,7 @@ fn late(report: &RunReport, time: &Time) -> Figure {
                 layers.push(Layer {
                     class,
                     name: cause.to_owned(),
-                    counts: report
-                        .timeline
-                        .list
-                        .iter()
-                        .map(|step| of(step).unwrap_or(0))
-                        .collect(),
+                    counts: report.timeline.list.iter().map(|step| of(step).unwrap_or(0)).collect(),
                 });
             }
         }
@@ -570,10 +534,7 @@ fn cores(report: &RunReport, time: &Time) -> Figure {
     if let Some(server) = &report.server {
         let in_use = significant(cores.dedicated_avg, 3);
         let moved = count(server.buckets_moved, "RSS bucket");
-        let _ = write!(
-            caption,
-            ", {in_use} of them in use on average ({moved} moved)"
-        );
+        let _ = write!(caption, ", {in_use} of them in use on average ({moved} moved)");
     }
     if cores.auxiliary_avg > 0.0 {
         let auxiliary = significant(cores.auxiliary_avg, 3);

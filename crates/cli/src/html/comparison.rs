@@ -95,10 +95,7 @@ pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     for (number, part) in parts.iter().enumerate() {
         let slo = escape(&micros(part.slo_us));
         let name = escape(part.name);
-        let _ = writeln!(
-            page,
-            "<h2 class=\"section\">Chain {name}, SLO: 99 % within {slo}</h2>"
-        );
+        let _ = writeln!(page, "<h2 class=\"section\">Chain {name}, SLO: 99 % within {slo}</h2>");
         let mut figures = vec![
             policies::distribution(part, &palette, number),
             policies::late(part, number),
@@ -121,10 +118,7 @@ fn grid(page: &mut String, figures: &[Figure]) {
 
 /// What was run, and who holds all objectives with how many cores.
 fn heading(page: &mut String, document: &Document, parts: &[Part<'_>]) {
-    let chains = document
-        .runs
-        .first()
-        .map_or(0, |run| run.report.chains.len());
+    let chains = document.runs.first().map_or(0, |run| run.report.chains.len());
     let seeds = parts.first().map_or(0, Part::seeds);
     let interrupted = match document.interrupted {
         true => "; interrupted, runs are missing",
@@ -240,10 +234,7 @@ fn embedded(document: &Document) -> Result<(String, bool), CliError> {
     }
     let mut short = document.clone();
     let chains = |document: &mut Document, change: fn(&mut ChainReport)| {
-        let chains = document
-            .runs
-            .iter_mut()
-            .flat_map(|run| &mut run.report.chains);
+        let chains = document.runs.iter_mut().flat_map(|run| &mut run.report.chains);
         chains.for_each(change);
     };
     chains(&mut short, |chain| chain.windows.clear());

@@ -40,11 +40,7 @@ const MOST_SPEC: usize = 100_000;
 /// If the report cannot be written as JSON.
 pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
     let chain = escape(&report.chain);
-    let verdict = if report.slo_met {
-        "SLO met"
-    } else {
-        "SLO missed"
-    };
+    let verdict = if report.slo_met { "SLO met" } else { "SLO missed" };
     let mut page = begin(&format!("{chain}: {verdict}"));
     tables::heading(&mut page, report, &utc(ended));
     page.push_str("<main>\n<div class=\"grid\">\n");
@@ -133,16 +129,10 @@ fn without_keys(text: &str) -> String {
     let mut rest = text;
     while let Some(start) = rest.find(|c: char| c.is_ascii_hexdigit()) {
         let (before, run) = rest.split_at(start);
-        let end = run
-            .find(|c: char| !c.is_ascii_hexdigit())
-            .unwrap_or(run.len());
+        let end = run.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(run.len());
         let (digits, after) = run.split_at(end);
         shown.push_str(before);
-        shown.push_str(if digits.len() >= 32 {
-            "(withheld)"
-        } else {
-            digits
-        });
+        shown.push_str(if digits.len() >= 32 { "(withheld)" } else { digits });
         rest = after;
     }
     shown + rest
@@ -150,10 +140,7 @@ fn without_keys(text: &str) -> String {
 
 fn show_spec(page: &mut String, heading: &str, spec: &str) {
     let spec = &without_keys(spec);
-    let _ = write!(
-        page,
-        "<section class=\"card\" id=\"spec\">\n<h2>{heading}</h2>\n<pre>"
-    );
+    let _ = write!(page, "<section class=\"card\" id=\"spec\">\n<h2>{heading}</h2>\n<pre>");
     let start = page.len();
     for line in spec.lines() {
         let line = escape(&line.replace('\t', "  "));

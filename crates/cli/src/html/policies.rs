@@ -17,8 +17,7 @@ const SOLID: [&str; 10] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8",
 
 /// The same, dashed.
 const DASHED: [&str; 10] = [
-    "s0 dash", "s1 dash", "s2 dash", "s3 dash", "s4 dash", "s5 dash", "s6 dash", "s7 dash",
-    "s8 dash", "s9 dash",
+    "s0 dash", "s1 dash", "s2 dash", "s3 dash", "s4 dash", "s5 dash", "s6 dash", "s7 dash", "s8 dash", "s9 dash",
 ];
 
 /// The most steps of cores over time.
@@ -57,13 +56,8 @@ impl Palette {
     }
 
     /// The colours of these policies.
-    pub fn legend<'p>(
-        &self,
-        policies: impl Iterator<Item = &'p str>,
-    ) -> Vec<(&'static str, String)> {
-        policies
-            .map(|name| (self.class(name), name.to_owned()))
-            .collect()
+    pub fn legend<'p>(&self, policies: impl Iterator<Item = &'p str>) -> Vec<(&'static str, String)> {
+        policies.map(|name| (self.class(name), name.to_owned())).collect()
     }
 }
 
@@ -109,9 +103,7 @@ impl Cumulative {
 /// Latency distributions of all policies.
 pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure {
     let policies = part.policies();
-    let lines = policies
-        .iter()
-        .map(|(name, chains)| (*name, Cumulative::of(chains)));
+    let lines = policies.iter().map(|(name, chains)| (*name, Cumulative::of(chains)));
     let lines: Vec<(&str, Cumulative)> = lines.collect();
     let latencies = || {
         let points = lines.iter().flat_map(|(_, line)| &line.points);
@@ -132,10 +124,7 @@ pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure
         chart.level("slo", 0.99, "99 % promised");
         for (name, line) in &lines {
             let first = line.points.first().map(|point| (point.0, 0.0));
-            let points = line
-                .points
-                .iter()
-                .map(|point| (point.0, line.share(point.1)));
+            let points = line.points.iter().map(|point| (point.0, line.share(point.1)));
             let points: Vec<_> = first.into_iter().chain(points).map(Some).collect();
             chart.line(&format!("{} thin", palette.class(name)), &points);
         }
@@ -182,9 +171,7 @@ struct Point {
 
 /// The fewest cores with which any policy could meet a chain's objective: medians over the seeds.
 fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
-    let chains = bounds
-        .iter()
-        .filter_map(|b| b.report.chains.get(part.chain));
+    let chains = bounds.iter().filter_map(|b| b.report.chains.get(part.chain));
     let chains: Vec<_> = chains.filter(|c| c.slo_us == part.slo_us).collect();
     (!chains.is_empty()).then(|| Point {
         slo_us: part.slo_us,
@@ -199,8 +186,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
     let mut policies: Vec<(&str, Vec<Point>)> = Vec::new();
     for part in parts {
         for (name, chains) in part.policies() {
-            let each =
-                |pick: fn(&ChainReport) -> f64| chains.iter().map(|chain| pick(chain)).collect();
+            let each = |pick: fn(&ChainReport) -> f64| chains.iter().map(|chain| pick(chain)).collect();
             let point = Point {
                 slo_us: part.slo_us,
                 cores: median(each(|chain| chain.cores.total)),
@@ -213,10 +199,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
             }
         }
     }
-    let least: Vec<Point> = parts
-        .iter()
-        .filter_map(|part| bound(part, bounds))
-        .collect();
+    let least: Vec<Point> = parts.iter().filter_map(|part| bound(part, bounds)).collect();
     let caption = match least.is_empty() {
         true => "",
         false => " With fewer cores than the oracle's, no policy could meet the objective.",
@@ -252,10 +235,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
                 let line: Vec<_> = points.iter().map(|point| Some(place(point))).collect();
                 chart.line(&format!("{class} thin"), &line);
             }
-            for point in points
-                .iter()
-                .filter(|point| point.p99_us > 0.0 && point.cores > 0.0)
-            {
+            for point in points.iter().filter(|point| point.p99_us > 0.0 && point.cores > 0.0) {
                 let missed = if point.met { "" } else { " missed" };
                 chart.dot(&format!("{class}{missed}"), place(point));
                 let slo = micros(point.slo_us);
@@ -273,9 +253,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
         }
         body = chart.finish("99th percentile of latency against cores, for each policy");
     }
-    let (chain, name) = parts
-        .first()
-        .map_or((0, ""), |part| (part.chain, part.name));
+    let (chain, name) = parts.first().map_or((0, ""), |part| (part.chain, part.name));
     Figure {
         id: format!("p99-cores-{chain}"),
         heading: format!("99th percentile against cores, chain {}", escape(name)),
@@ -303,8 +281,7 @@ pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
     let runs = part.runs.iter().filter(|run| run.report.seed == seed);
     let runs: Vec<&Run> = runs.copied().collect();
     let windows = |run: &'_ Run| run.report.chains[part.chain].windows.clone();
-    let lines: Vec<(&str, Vec<WindowReport>)> =
-        runs.iter().map(|run| (run.policy, windows(run))).collect();
+    let lines: Vec<(&str, Vec<WindowReport>)> = runs.iter().map(|run| (run.policy, windows(run))).collect();
     let longest = lines.iter().map(|(_, windows)| windows.len()).max();
     let longest = longest.unwrap_or(0);
     let each = longest.div_ceil(MOST_STEPS).max(1);
@@ -314,11 +291,7 @@ pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
         .unwrap_or(0.0);
     let end_s = runs.iter().map(|run| run.report.duration_s);
     let end_s = end_s.fold(0.0, f64::max);
-    let step_s = if window_s > 0.0 {
-        window_s * each as f64
-    } else {
-        end_s
-    };
+    let step_s = if window_s > 0.0 { window_s * each as f64 } else { end_s };
     let time = Time::steps(end_s, step_s);
     let lines: Vec<(&str, Vec<f64>)> = lines
         .into_iter()
@@ -417,9 +390,7 @@ pub fn late(part: &Part<'_>, number: usize) -> Figure {
              what share of all packets they are. An objective is met up to 1 %.",
             escape(&micros(part.slo_us))
         ),
-        legend: causes
-            .map(|cause| (cause_class(cause), cause.to_owned()))
-            .collect(),
+        legend: causes.map(|cause| (cause_class(cause), cause.to_owned())).collect(),
         tall: false,
         body,
     }

@@ -91,10 +91,7 @@ fn absolute<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     )
 }
 
-fn over_cache<'p>(
-    shown: impl Iterator<Item = Shown<'p>>,
-    figure: fn(f64, f64) -> f64,
-) -> Vec<Line<'p>> {
+fn over_cache<'p>(shown: impl Iterator<Item = Shown<'p>>, figure: fn(f64, f64) -> f64) -> Vec<Line<'p>> {
     let lines = shown.filter_map(|(colour, profile, name)| {
         let cache = profile.cache.as_ref()?;
         let values = cache.points.iter().map(|point| point.measured.value);
@@ -132,12 +129,7 @@ fn latency<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
         })
     });
     let lines: Vec<Line<'_>> = lines.collect();
-    let all = || {
-        lines
-            .iter()
-            .flat_map(|line| &line.points)
-            .map(|point| point.0.1)
-    };
+    let all = || lines.iter().flat_map(|line| &line.points).map(|point| point.0.1);
     let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
     let least = all().fold(f64::INFINITY, f64::min);
     if least.is_finite() {
@@ -183,20 +175,12 @@ fn chart(
     top: impl Fn(f64) -> f64,
     tick: impl Fn(f64) -> String,
 ) -> Figure {
-    let all = || {
-        lines
-            .iter()
-            .flat_map(|line| &line.points)
-            .map(|point| point.0)
-    };
+    let all = || lines.iter().flat_map(|line| &line.points).map(|point| point.0);
     let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
     let most = all().map(|point| point.1).fold(0.0, f64::max);
     if most > 0.0 {
         let widest = all().map(|point| point.0).fold(0.0, f64::max);
-        let (x, y) = (
-            Scale::from_zero(widest, ACROSS),
-            Scale::from_zero(top(most), UP),
-        );
+        let (x, y) = (Scale::from_zero(widest, ACROSS), Scale::from_zero(top(most), UP));
         body = drawn(x, y, across, lines, tick, heading);
     }
     Figure {
@@ -209,14 +193,7 @@ fn chart(
     }
 }
 
-fn drawn(
-    x: Scale,
-    y: Scale,
-    across: &str,
-    lines: &[Line<'_>],
-    tick: impl Fn(f64) -> String,
-    summary: &str,
-) -> String {
+fn drawn(x: Scale, y: Scale, across: &str, lines: &[Line<'_>], tick: impl Fn(f64) -> String, summary: &str) -> String {
     let mut chart = Chart::new(x, y);
     chart.x_axis(7, |value| significant(value, 4), across);
     chart.y_axis(6, tick);
@@ -232,10 +209,7 @@ fn drawn(
 }
 
 fn legend(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
-    lines
-        .iter()
-        .map(|line| (line.colour, line.name.to_owned()))
-        .collect()
+    lines.iter().map(|line| (line.colour, line.name.to_owned())).collect()
 }
 
 /// The highest rates that keep promises.

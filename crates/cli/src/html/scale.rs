@@ -199,17 +199,10 @@ mod tests {
     #[test]
     fn log_axes_show_decades_or_finer() {
         let scale = Scale::log(3.0, 450.0, [0.0, 100.0]);
-        assert_eq!(
-            scale.ticks(8),
-            [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]
-        );
+        assert_eq!(scale.ticks(8), [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]);
         assert_eq!((scale.at(2.0), scale.at(500.0)), (0.0, 100.0));
         let wide = Scale::log(0.4, 2e5, [0.0, 100.0]);
-        let decades: Vec<i32> = wide
-            .ticks(8)
-            .iter()
-            .map(|t| t.log10().round() as i32)
-            .collect();
+        let decades: Vec<i32> = wide.ticks(8).iter().map(|t| t.log10().round() as i32).collect();
         assert_eq!(decades, [0, 1, 2, 3, 4, 5]);
     }
 
@@ -217,19 +210,10 @@ mod tests {
     fn every_nine_takes_the_same_room() {
         let scale = Scale::nines(10_000, [0.0, 4.3]);
         assert_eq!(scale.ticks(9).len(), 6);
-        for (share, place) in [
-            (0.0, 0.0),
-            (0.9, 1.0),
-            (0.99, 2.0),
-            (0.9999, 4.0),
-            (1.0, 4.3),
-        ] {
+        for (share, place) in [(0.0, 0.0), (0.9, 1.0), (0.99, 2.0), (0.9999, 4.0), (1.0, 4.3)] {
             assert!((scale.at(share) - place).abs() < 1e-6, "{share}");
         }
-        assert_eq!(
-            [0.0, 0.5, 0.999].map(percent_tick),
-            ["0 %", "50 %", "99.9 %"]
-        );
+        assert_eq!([0.0, 0.5, 0.999].map(percent_tick), ["0 %", "50 %", "99.9 %"]);
     }
 
     proptest! {

@@ -111,8 +111,7 @@ impl Chart {
         let path = line_path(points.iter().map(|point| point.map(place)));
         let _ = write!(self.body, "<path class=\"line {class}\" d=\"{path}\"/>");
         for (i, point) in points.iter().enumerate() {
-            let there =
-                |i: Option<usize>| i.and_then(|i| points.get(i)).is_some_and(Option::is_some);
+            let there = |i: Option<usize>| i.and_then(|i| points.get(i)).is_some_and(Option::is_some);
             let alone = !there(i.checked_sub(1)) && !there(Some(i + 1));
             if let Some(point) = point
                 && alone
@@ -127,11 +126,7 @@ impl Chart {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return;
         };
-        let line = line_path(
-            points
-                .iter()
-                .map(|&(x, y)| Some((self.x.at(x), self.y.at(y)))),
-        );
+        let line = line_path(points.iter().map(|&(x, y)| Some((self.x.at(x), self.y.at(y)))));
         let _ = write!(
             self.body,
             "<path class=\"area {class}\" d=\"{line}V{bottom}H{}Z\"/>",
@@ -308,13 +303,7 @@ mod tests {
 
     #[test]
     fn paths_break_where_nothing_was_measured() {
-        let points = [
-            Some((1.0, 2.04)),
-            Some((3.25, 4.0)),
-            None,
-            None,
-            Some((5.0, 6.0)),
-        ];
+        let points = [Some((1.0, 2.04)), Some((3.25, 4.0)), None, None, Some((5.0, 6.0))];
         assert_eq!(line_path(points), "M1 2L3.2 4M5 6");
         assert_eq!(line_path([None, None]), "");
     }

@@ -20,16 +20,9 @@ pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
     let promised = percent(report.slo.percentile / 100.0);
     let sentence = match owed {
         0 => "No packet was to be delivered.".to_owned(),
-        _ => format!(
-            "{} of packets within {limit}; {promised} promised.",
-            percent(in_time)
-        ),
+        _ => format!("{} of packets within {limit}; {promised} promised.", percent(in_time)),
     };
-    let interrupted = if report.interrupted {
-        ", interrupted"
-    } else {
-        ""
-    };
+    let interrupted = if report.interrupted { ", interrupted" } else { "" };
     let _ = write!(
         page,
         "<header>\n<p class=\"product\">Tailwater run report</p>\n\
@@ -43,11 +36,7 @@ pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
     );
     let latency = &report.latency_us;
     let late = |us: f64| {
-        if us > report.slo.latency_us {
-            "late"
-        } else {
-            ""
-        }
+        if us > report.slo.latency_us { "late" } else { "" }
     };
     let lost = if packets.lost > 0 { "late" } else { "" };
     let tiles = [
@@ -62,11 +51,7 @@ pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
     ];
     page.push_str("<dl class=\"tiles\">");
     for (name, value, class) in tiles {
-        let class = if class.is_empty() {
-            "tile"
-        } else {
-            "tile late"
-        };
+        let class = if class.is_empty() { "tile" } else { "tile late" };
         let _ = write!(
             page,
             "<div class=\"{class}\"><dt>{name}</dt><dd>{}</dd></div>",
@@ -101,10 +86,7 @@ fn disturbed(report: &RunReport) -> Option<String> {
         thousands(windows.flagged),
     );
     let _ = match good {
-        0 => write!(
-            text,
-            "There is no undisturbed window to judge the chain by."
-        ),
+        0 => write!(text, "There is no undisturbed window to judge the chain by."),
         _ => write!(
             text,
             "The SLO was met in {} of the {} others.",
@@ -168,15 +150,9 @@ pub fn packets(page: &mut String, report: &RunReport) {
         figures.to_vec()
     };
     let mut rows: Rows = vec![
-        (
-            "offered".to_owned(),
-            vec![thousands(packets.offered), String::new()],
-        ),
+        ("offered".to_owned(), vec![thousands(packets.offered), String::new()]),
         ("  delivered".to_owned(), of(packets.delivered)),
-        (
-            "  dropped by the chain".to_owned(),
-            of(packets.dropped_by_nf),
-        ),
+        ("  dropped by the chain".to_owned(), of(packets.dropped_by_nf)),
         ("  lost".to_owned(), of(packets.lost)),
     ];
     if packets.not_matched > 0 {

@@ -4,8 +4,8 @@ use super::page;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, DistributionPoint, FlowReport, LatencyReport, PacketReport,
-    RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
+    ArrivalReport, CoreReport, DistributionPoint, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
+    StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
 const CAUSES: [&str; 9] = [
@@ -145,9 +145,7 @@ fn html(report: &RunReport, spec: &str) -> String {
 /// Names of the elements, or what is wrong with a document of elements that are all closed. (Not a
 /// whole parser: enough for text that has been escaped.)
 pub fn elements(page: &str) -> Result<Vec<String>, String> {
-    let mut rest = page
-        .strip_prefix("<!DOCTYPE html>\n")
-        .ok_or("no document type")?;
+    let mut rest = page.strip_prefix("<!DOCTYPE html>\n").ok_or("no document type")?;
     let (mut open, mut names): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
     while let Some((text, after)) = rest.split_once('<') {
         for reference in text.split('&').skip(1) {
@@ -255,8 +253,7 @@ fn one_packet_is_enough_for_a_page() {
 /// Names come from files and specs of others.
 #[test]
 fn names_cannot_become_markup() {
-    let evil =
-        "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
+    let evil = "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
     let spec = format!("name: {evil}\n</pre>{evil}\u{0}\u{202e}\n");
     let page = html(&example(10, 10, 20, evil), &spec);
     let names = elements(&page).unwrap();

@@ -85,11 +85,7 @@ impl Run {
         let version = env!("CARGO_PKG_VERSION");
         encoder
             .encode_descriptor("chain", "The chain that runs", None, MetricType::Info)?
-            .encode_info(&[
-                ("chain", name.as_str()),
-                ("traffic", traffic),
-                ("version", version),
-            ])?;
+            .encode_info(&[("chain", name.as_str()), ("traffic", traffic), ("version", version)])?;
         let help = "Latency that the objective allows";
         encoder
             .encode_descriptor("slo_latency", help, Some(&Unit::Seconds), MetricType::Gauge)?
@@ -119,8 +115,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
         labelled(&mut family, "outcome", outcome, packets)?;
     }
     let help = "Packets dropped, lost or passed as unusual, by reason";
-    let mut family =
-        encoder.encode_descriptor("packet_reasons", help, None, MetricType::Counter)?;
+    let mut family = encoder.encode_descriptor("packet_reasons", help, None, MetricType::Counter)?;
     for (reason, packets) in &packets.reasons {
         labelled(&mut family, "reason", reason, *packets)?;
     }
@@ -161,19 +156,10 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     let latency = &progress.latency;
     encoder
         .encode_descriptor("latency", help, Some(&Unit::Seconds), MetricType::Histogram)?
-        .encode_histogram::<NoLabelSet>(
-            latency.sum().as_secs_f64(),
-            latency.total(),
-            &buckets(latency),
-            None,
-        )?;
+        .encode_histogram::<NoLabelSet>(latency.sum().as_secs_f64(), latency.total(), &buckets(latency), None)?;
     for (name, help, value) in [
         ("latency_p50", "Median latency so far", progress.p50),
-        (
-            "latency_p99",
-            "99th percentile of latency so far",
-            progress.p99,
-        ),
+        ("latency_p99", "99th percentile of latency so far", progress.p99),
     ] {
         encoder
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
@@ -201,26 +187,14 @@ fn flow_state(state: &StateProgress, encoder: &mut DescriptorEncoder) -> fmt::Re
             .encode_gauge(&value)?;
     }
     for (name, help, value) in [
-        (
-            "state_reads",
-            "Flows that the store was asked for",
-            state.reads,
-        ),
-        (
-            "state_hits",
-            "Flows of which the store had something",
-            state.hits,
-        ),
+        ("state_reads", "Flows that the store was asked for", state.reads),
+        ("state_hits", "Flows of which the store had something", state.hits),
         (
             "state_updates",
             "Changes of flow state written to the store",
             state.updates,
         ),
-        (
-            "state_failures",
-            "Times the store did not answer",
-            state.failures,
-        ),
+        ("state_failures", "Times the store did not answer", state.failures),
     ] {
         count(encoder, name, help, value)?;
     }
@@ -284,10 +258,7 @@ mod tests {
     fn a_page_before_and_after_the_first_figures() {
         let exposition = exposition();
         let page = exposition.text().unwrap();
-        assert!(
-            page.contains("tailwater_slo_latency_seconds 0.0002"),
-            "{page}"
-        );
+        assert!(page.contains("tailwater_slo_latency_seconds 0.0002"), "{page}");
         assert!(page.ends_with("# EOF\n"), "{page}");
         assert!(page.contains(r#"traffic="a \"quoted\"\nname""#), "{page}");
         let mut latency = LatencyHistogram::default();
@@ -347,10 +318,7 @@ mod tests {
             "tailwater_latency_seconds_bucket{le=\"+Inf\"} 6",
             "tailwater_latency_p50_seconds 0.000003",
         ] {
-            assert!(
-                page.lines().any(|found| found == line),
-                "{line} is not in\n{page}"
-            );
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
     }
 }

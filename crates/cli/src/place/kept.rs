@@ -128,17 +128,11 @@ fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
     let failed = |error| unwritable(beside, &error);
     let busy = || {
         let path = path.display();
-        CliError::Input(format!(
-            "--state: {path}: another `tailwater place` is using it"
-        ))
+        CliError::Input(format!("--state: {path}: another `tailwater place` is using it"))
     };
     for _ in 0..TRIALS {
         let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(beside);
+        let file = options.write(true).create(true).truncate(false).open(beside);
         let file = file.map_err(failed)?;
         file.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => busy(),
@@ -146,9 +140,7 @@ fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
         })?;
         // Whoever had it may have renamed or removed it before the lock was ours.
         let mine = file.metadata().map_err(failed)?;
-        if fs::metadata(beside)
-            .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino()))
-        {
+        if fs::metadata(beside).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
             return Ok(file);
         }
     }

@@ -173,11 +173,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs, before: &Pending) -> Result<Optima
 impl Optimal {
     fn propose(&mut self, proposal: Proposal, args: &PlaceArgs, before: &Pending) {
         match proposal {
-            Proposal::Worth {
-                plan,
-                migration,
-                saved,
-            } => {
+            Proposal::Worth { plan, migration, saved } => {
                 self.saved = saved;
                 self.proposed = true;
                 self.applied = args.apply;

@@ -77,9 +77,7 @@ fn inside(folder: &Path, node: &Located<'_>) -> Result<Vec<PathBuf>, SpecError> 
             files.push(entry.path());
         }
         if files.len() > MAX_FILES {
-            let message = format!(
-                "expected at most {MAX_FILES} files *{ENDING} in folder {shown}, found more"
-            );
+            let message = format!("expected at most {MAX_FILES} files *{ENDING} in folder {shown}, found more");
             return Err(node.error(message));
         }
     }
@@ -114,9 +112,7 @@ impl Profiles for ProfileFiles {
 
     fn files(&mut self, node: &Located<'_>) -> Result<(), SpecError> {
         for node in node.list("files or folders of profiles", MAX_FILES)? {
-            let path = self
-                .folder
-                .join(node.string("a file or folder of profiles")?);
+            let path = self.folder.join(node.string("a file or folder of profiles")?);
             match fs::metadata(&path) {
                 Err(error) => {
                     let path = path.display();
@@ -156,8 +152,7 @@ impl Profiles for ProfileFiles {
             let (found, notice) = self.on(&machine, name, node, &left)?;
             notices.extend(notice);
             let key = &found.profile.key;
-            let rising = Rising::of(&found.profile)
-                .map_err(|error| node.error(format!("{}: {error}", found.file)))?;
+            let rising = Rising::of(&found.profile).map_err(|error| node.error(format!("{}: {error}", found.file)))?;
             if asked.is_some_and(|asked| asked != rising.percentile) || rising.percentile >= 100.0 {
                 let asked = asked.map_or("below 100".to_owned(), |asked| asked.to_string());
                 let (is, file) = (rising.percentile, &found.file);
@@ -166,8 +161,8 @@ impl Profiles for ProfileFiles {
                      for the percentile of the chain's spec"
                 )));
             }
-            let curves = curves(machine, cores, &rising)
-                .map_err(|error| node.error(format!("{}: {error}", found.file)))?;
+            let curves =
+                curves(machine, cores, &rising).map_err(|error| node.error(format!("{}: {error}", found.file)))?;
             let first = chain.get_or_insert_with(|| Chain {
                 name: name.to_owned(),
                 configuration: Some(key.configuration.clone()),
@@ -195,16 +190,10 @@ impl Profiles for ProfileFiles {
 
 impl ProfileFiles {
     /// Profiles of a chain with the configuration and the traffic that are asked for, on whatever machine.
-    fn fitting(
-        &self,
-        name: &str,
-        node: &Located<'_>,
-        fields: &Fields<'_>,
-    ) -> Result<Vec<&Found>, SpecError> {
+    fn fitting(&self, name: &str, node: &Located<'_>, fields: &Fields<'_>) -> Result<Vec<&Found>, SpecError> {
         if self.found.is_empty() {
-            return Err(node.error(
-                "expected spec.profiles, a list of files and folders, for a chain with a profile, found none",
-            ));
+            return Err(node
+                .error("expected spec.profiles, a list of files and folders, for a chain with a profile, found none"));
         }
         let chain = fields.optional("chain").map(|node| label(&node));
         let chain = chain.transpose()?.unwrap_or_else(|| name.to_owned());
@@ -297,19 +286,13 @@ impl ProfileFiles {
         let by = |found: &&'f Found| (here.differences(&found.profile.key.machine), *found);
         let mut all: Vec<(Vec<&str>, &Found)> = profiles.iter().map(by).collect();
         all.sort_by_key(|(differ, _)| differ.len());
-        let accepted = |(differ, _): &&(Vec<&str>, &Found)| {
-            differ.iter().all(|f| hardware.may_differ.contains(f))
-        };
+        let accepted = |(differ, _): &&(Vec<&str>, &Found)| differ.iter().all(|f| hardware.may_differ.contains(f));
         let words = |differ: &[&str], found: &Found| {
             let there = &found.profile.key.machine;
             let value = |machine: &Machine, field| machine.value(field).unwrap_or_default();
-            let fields = differ.iter().map(|&field| {
-                format!(
-                    "{field} {} instead of {}",
-                    value(there, field),
-                    value(here, field)
-                )
-            });
+            let fields = differ
+                .iter()
+                .map(|&field| format!("{field} {} instead of {}", value(there, field), value(here, field)));
             fields.collect::<Vec<_>>().join(", ")
         };
         let Some((differ, found)) = all.iter().find(accepted) else {
@@ -384,10 +367,7 @@ fn has_cache(machine: &Machine, kind: &ServerKind, node: &Located<'_>) -> Result
     let given = u64::from(kind.ways) * way;
     let (cache, ways) = (machine.cache_kibibytes, machine.cache_ways);
     let problem = if ways > 0 && u32::from(kind.ways) > ways {
-        format!(
-            "cacheWays of at least the servers' {} ways, found {ways}",
-            kind.ways
-        )
+        format!("cacheWays of at least the servers' {} ways, found {ways}", kind.ways)
     } else if cache > 0 && given > cache.into() {
         format!(
             "cacheKibibytes of at least the servers' {} ways of {way} KiB, {given}, found {cache}",
@@ -417,9 +397,7 @@ fn curves(machine: String, cores: u16, rising: &Rising) -> Result<Curves, CurveE
 /// The different values of profiles, each with a file.
 fn told<'f>(profiles: &[&'f Found], value: fn(&'f Found) -> &'f str) -> String {
     let by: BTreeMap<&str, &str> = profiles.iter().map(|f| (value(f), &*f.file)).collect();
-    let all = by
-        .iter()
-        .map(|(value, file)| format!("\"{value}\" in {file}"));
+    let all = by.iter().map(|(value, file)| format!("\"{value}\" in {file}"));
     all.take(3).collect::<Vec<_>>().join(", ")
 }
 

@@ -75,13 +75,10 @@ pub fn comparison(document: &Document) -> Result<String, CliError> {
         let of_run: Vec<String> = of_run.collect();
         for (chain, report) in run.report.chains.iter().enumerate() {
             let chain = &whole["chains"][chain];
-            let of_chain = OF_CHAIN
-                .iter()
-                .map(|(_, place)| field(chain.pointer(place)));
+            let of_chain = OF_CHAIN.iter().map(|(_, place)| field(chain.pointer(place)));
             // Of reasons, only those are told that occurred.
-            let count = |map: &std::collections::BTreeMap<String, u64>, name| {
-                map.get(name).copied().unwrap_or(0).to_string()
-            };
+            let count =
+                |map: &std::collections::BTreeMap<String, u64>, name| map.get(name).copied().unwrap_or(0).to_string();
             let packets = &report.packets;
             let lost = Loss::ALL.map(|loss| count(&packets.lost_by_reason, loss.name()));
             let late = Cause::ALL.map(|cause| count(&report.late_by_cause, cause.name()));

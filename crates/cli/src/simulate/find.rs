@@ -254,9 +254,8 @@ pub fn find(
     let answers: Vec<Option<i32>> = groups.collect();
     // Whether the answer holds with each seed is tried where it was not.
     let at_answer = |number: usize| answers[number / seeds.len()];
-    let missing = (0..all.len()).filter(|number| {
-        at_answer(*number).is_some_and(|answer| !found[*number].tried.contains_key(&answer))
-    });
+    let missing = (0..all.len())
+        .filter(|number| at_answer(*number).is_some_and(|answer| !found[*number].tried.contains_key(&answer)));
     let missing: Vec<usize> = missing.collect();
     let numbers: Vec<usize> = (0..all.len()).collect();
     parallel::all(
@@ -292,8 +291,7 @@ pub fn find(
             break;
         };
         let values = || group.iter().filter_map(|(_, best, _)| *best);
-        let holding =
-            |(_, _, of_seed): &&(Job, Option<i32>, OfSeed)| of_seed.holds_at_answer == Some(true);
+        let holding = |(_, _, of_seed): &&(Job, Option<i32>, OfSeed)| of_seed.holds_at_answer == Some(true);
         searches.push(Answer {
             policy: job.policy,
             slo_us: job.slo.map(|slo| slo.as_micros_f64()),
@@ -305,11 +303,8 @@ pub fn find(
         });
     }
     let seeds = searches.iter().flat_map(|search| &search.seeds);
-    let unknown = |of_seed: &OfSeed| {
-        !of_seed.complete || of_seed.value.is_some() && of_seed.holds_at_answer.is_none()
-    };
-    let interrupted =
-        stop.load(std::sync::atomic::Ordering::Relaxed) && seeds.into_iter().any(unknown);
+    let unknown = |of_seed: &OfSeed| !of_seed.complete || of_seed.value.is_some() && of_seed.holds_at_answer.is_none();
+    let interrupted = stop.load(std::sync::atomic::Ordering::Relaxed) && seeds.into_iter().any(unknown);
     Ok(Answers {
         rack: spec.name.clone(),
         find,
@@ -322,10 +317,7 @@ pub fn find(
 
 /// The median of what was found, of two the easier; that none holds is easier than all.
 fn median(found: &[Found]) -> Option<i32> {
-    let mut best: Vec<i32> = found
-        .iter()
-        .map(|found| found.best.unwrap_or(i32::MAX))
-        .collect();
+    let mut best: Vec<i32> = found.iter().map(|found| found.best.unwrap_or(i32::MAX)).collect();
     best.sort_unstable();
     let median = best.get(best.len() / 2).copied();
     median.filter(|median| *median != i32::MAX)

@@ -116,9 +116,8 @@ impl Finished {
         let Some((number, line)) = self.lines.get(key) else {
             return Ok(None);
         };
-        let line: Line = serde_json::from_str(line).map_err(|error| {
-            CliError::Input(format!("--resume: {}:{number}: {error}", self.name))
-        })?;
+        let line: Line = serde_json::from_str(line)
+            .map_err(|error| CliError::Input(format!("--resume: {}:{number}: {error}", self.name)))?;
         Ok(Some(line.report))
     }
 

@@ -20,8 +20,8 @@ use tailwater_sim::policies::ORACLE;
 use tailwater_sim::rack::{MOST_CORES, MOST_SERVERS};
 use tailwater_sim::spec::{RackChain, RackSpec};
 use tailwater_sim::{
-    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError,
-    SimReport, oracle_with, simulate_with,
+    BoundedChain, ChainRun, Objective, OracleReport, Rack, RackPolicy, RunOptions, SimError, SimReport, oracle_with,
+    simulate_with,
 };
 
 /// What is asked for. The rest is the same for all.
@@ -120,9 +120,7 @@ impl Identified {
         let wrong = |what: String| CliError::Input(format!("{}: {what}", path.display()));
         // A pipe can be read only once.
         if path.metadata().is_ok_and(|file| !file.is_file()) {
-            return Err(wrong(
-                "expected a capture in a file beside --resume".to_owned(),
-            ));
+            return Err(wrong("expected a capture in a file beside --resume".to_owned()));
         }
         let hash = content(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
         known.insert(path.to_owned(), hash);
@@ -170,11 +168,7 @@ const WHOLE: u64 = 1_000_000;
 
 impl Runner {
     /// For runs of a rack with what the flags say.
-    pub fn new(
-        spec: &RackSpec,
-        args: &SimulateArgs,
-        stop: &Arc<AtomicBool>,
-    ) -> Result<Runner, CliError> {
+    pub fn new(spec: &RackSpec, args: &SimulateArgs, stop: &Arc<AtomicBool>) -> Result<Runner, CliError> {
         let mut spec = spec.clone();
         spec.duration = args.duration.or(spec.duration);
         // Which policies others are compared with makes no difference to one.
@@ -266,18 +260,12 @@ impl Runner {
         }
         let report = self.simulate(job, &spec, sources)?;
         if let Some(report) = &report {
-            finished
-                .runs
-                .add(&keys[usize::from(report.missed)], report)?;
+            finished.runs.add(&keys[usize::from(report.missed)], report)?;
         }
         Ok(report.map(Outcome::Run))
     }
 
-    fn bound(
-        &self,
-        spec: &RackSpec,
-        sources: Vec<Source>,
-    ) -> Result<Option<OracleReport>, CliError> {
+    fn bound(&self, spec: &RackSpec, sources: Vec<Source>) -> Result<Option<OracleReport>, CliError> {
         let Some(packets) = self.packets.get(sources, &self.stop)? else {
             return Ok(None);
         };
@@ -299,12 +287,7 @@ impl Runner {
         Ok((!self.stop.load(Ordering::Relaxed)).then_some(report))
     }
 
-    fn simulate(
-        &self,
-        job: &Job,
-        spec: &RackSpec,
-        sources: Vec<Source>,
-    ) -> Result<Option<SimReport>, CliError> {
+    fn simulate(&self, job: &Job, spec: &RackSpec, sources: Vec<Source>) -> Result<Option<SimReport>, CliError> {
         let Some(packets) = self.packets.get(sources, &self.stop)? else {
             return Ok(None);
         };
@@ -390,6 +373,5 @@ fn policy(chain: &RackChain, name: &str, bytes: f64) -> Result<RackPolicy, CliEr
         packet: Nanos(chain.model().packet_nanos(bytes).round() as u64),
         ingress: chain.ingress,
     };
-    RackPolicy::named(name, &objective)
-        .map_err(|error| CliError::Input(format!("chain \"{}\": {error}", chain.name)))
+    RackPolicy::named(name, &objective).map_err(|error| CliError::Input(format!("chain \"{}\": {error}", chain.name)))
 }

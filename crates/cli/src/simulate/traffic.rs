@@ -258,11 +258,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// The packets of a run's chains; `None` once `stop` is set.
-    pub fn get(
-        &self,
-        sources: Vec<Source>,
-        stop: &AtomicBool,
-    ) -> Result<Option<InUse<'_>>, CliError> {
+    pub fn get(&self, sources: Vec<Source>, stop: &AtomicBool) -> Result<Option<InUse<'_>>, CliError> {
         let keys: Vec<String> = sources.iter().map(Source::key).collect();
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -345,9 +341,7 @@ fn load(source: Source, stop: &AtomicBool) -> Result<Option<Packets>, CliError> 
 }
 
 fn find_packets(held: &[Arc<Set>], key: &str) -> Option<Arc<Packets>> {
-    let chains = held
-        .iter()
-        .flat_map(|set| set.keys.iter().zip(&set.packets));
+    let chains = held.iter().flat_map(|set| set.keys.iter().zip(&set.packets));
     let mut chains = chains.filter(|(other, _)| *other == key);
     chains.next().map(|(_, packets)| Arc::clone(packets))
 }
@@ -397,9 +391,7 @@ mod tests {
     fn equal_packets_are_in_memory_once_and_as_long_as_there_is_room() {
         let (shared, stop) = (Shared::default(), Arc::new(AtomicBool::new(false)));
         let get = |seed| shared.get(sources(seed, &stop), &stop).unwrap().unwrap();
-        let places = |set: &InUse<'_>| -> Vec<*const Packets> {
-            set.iter().map(std::ptr::from_ref).collect()
-        };
+        let places = |set: &InUse<'_>| -> Vec<*const Packets> { set.iter().map(std::ptr::from_ref).collect() };
         let (first, again, other) = (get(1), get(1), get(2));
         assert_eq!(places(&first), places(&again));
         assert_ne!(places(&first)[0], places(&other)[0]);

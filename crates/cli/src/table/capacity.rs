@@ -111,10 +111,7 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
     let Some(details) = &profile.details else {
         return;
     };
-    let cold = format!(
-        "after {} packets of others",
-        thousands(u64::from(details.cold_after))
-    );
+    let cold = format!("after {} packets of others", thousands(u64::from(details.cold_after)));
     table.gap();
     table.figure("costs in detail", "ns", "");
     for (name, cost, words) in [
@@ -123,21 +120,9 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
         ("  batch with a new flow", details.new_batch, ""),
         ("  packet with a backlog", details.ring_packet, ""),
         ("  receiving", details.receive_packet, "of a packet's costs"),
-        (
-            "  own queue",
-            details.queue_packet,
-            "each packet that waits",
-        ),
-        (
-            "  handing over",
-            details.hand_over_packet,
-            "each packet, beside that",
-        ),
-        (
-            "  taking over",
-            details.take_over_packet,
-            "each packet, a helper",
-        ),
+        ("  own queue", details.queue_packet, "each packet that waits"),
+        ("  handing over", details.hand_over_packet, "each packet, beside that"),
+        ("  taking over", details.take_over_packet, "each packet, a helper"),
         ("  finding a packet", details.poll, "a core that waits"),
     ] {
         table.figure(name, &nanos(cost), words);
@@ -153,9 +138,7 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
     if !details.pauses.is_empty() {
         let per_second: f64 = details.pauses.iter().map(|pause| pause.per_second).sum();
         let pauses = details.pauses.iter();
-        let time: f64 = pauses
-            .map(|pause| pause.per_second * pause.nanos as f64)
-            .sum();
+        let time: f64 = pauses.map(|pause| pause.per_second * pause.nanos as f64).sum();
         let words = format!("a second, {:.2} % of the time", time / 1e7);
         table.gap();
         table.figure("pauses", &thousands(per_second as u64), &words);

@@ -94,14 +94,7 @@ impl Row<'_> {
             Row::Bound(chain, bound) => {
                 let duration_s = bound.report.epochs as f64 * 1e-4;
                 let (packets, flows) = (chain.packets, chain.flows);
-                (
-                    &chain.chain,
-                    &chain.traffic,
-                    packets,
-                    flows,
-                    duration_s,
-                    bound.seed,
-                )
+                (&chain.chain, &chain.traffic, packets, flows, duration_s, bound.seed)
             }
         };
         let rate = packets as f64 / duration_s.max(1e-9);

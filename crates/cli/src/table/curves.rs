@@ -6,9 +6,7 @@ use std::path::Path;
 use tailwater_net::Nanos;
 use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
-use tailwater_profile::profiles::{
-    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine,
-};
+use tailwater_profile::profiles::{CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine};
 
 /// The curves as text of at most 90 columns (machines and reasons may be longer).
 /// `because`: why the cache was divided as it was.
@@ -52,11 +50,7 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     ] {
         match rate {
             Some(rate) => table.figure(name, &short(rate), words),
-            None => table.figure(
-                name,
-                "none",
-                &format!("{words}: not even at 5 % of the load"),
-            ),
+            None => table.figure(name, "none", &format!("{words}: not even at 5 % of the load")),
         }
     }
 }
@@ -69,12 +63,7 @@ fn costs(table: &mut Table, costs: &CostProfile, machine: &Machine) {
         let cycles = cycles.map_or(String::new(), |cycles| format!("{cycles:.0} cycles "));
         format!("{cycles}{}{more}", noise(measured))
     };
-    for FunctionCost {
-        function,
-        cost,
-        share,
-    } in &costs.functions
-    {
+    for FunctionCost { function, cost, share } in &costs.functions {
         let reached = match *share < 1.0 {
             true => format!(", {} of packets", percent(*share)),
             false => String::new(),
@@ -128,9 +117,5 @@ fn mebibytes(kibibytes: u64) -> f64 {
 }
 
 fn noise(measured: &Measured) -> String {
-    format!(
-        "(± {:.1} %, {} runs)",
-        measured.relative_noise() * 100.0,
-        measured.runs
-    )
+    format!("(± {:.1} %, {} runs)", measured.relative_noise() * 100.0, measured.runs)
 }

@@ -72,10 +72,7 @@ fn heading(table: &mut Table, document: &Document) {
         table.line("record", &text);
     }
     if document.cut_short {
-        table.line(
-            "",
-            "cut short: the run ended, or was killed, before it was whole",
-        );
+        table.line("", "cut short: the run ended, or was killed, before it was whole");
     }
     let left_out = document.lost.unwrap_or(0).max(missing);
     if left_out > 0 {
@@ -86,10 +83,7 @@ fn heading(table: &mut Table, document: &Document) {
         table.line("", &text);
     }
     if partial > 0 {
-        let text = format!(
-            "{} with too many flows to record all of them",
-            thousands(partial)
-        );
+        let text = format!("{} with too many flows to record all of them", thousands(partial));
         table.line("", &text);
     }
 }
@@ -101,10 +95,7 @@ fn summary(table: &mut Table, summary: &Summary) {
         fixed(summary.decision_max_us)
     );
     table.line("a decision took", &text);
-    let text = format!(
-        "{}, when a decision was made",
-        time(summary.longest_wait_us)
-    );
+    let text = format!("{}, when a decision was made", time(summary.longest_wait_us));
     table.line("longest wait", &text);
     let text = format!(
         "{} with {}, in {}",
@@ -137,11 +128,7 @@ fn summary(table: &mut Table, summary: &Summary) {
         );
         table.line("", &text);
     }
-    let text = format!(
-        "{} times, {}",
-        thousands(summary.boosts),
-        time(summary.boost_us)
-    );
+    let text = format!("{} times, {}", thousands(summary.boosts), time(summary.boost_us));
     table.line("boost mode", &text);
     let text = format!(
         "{} with a flow in the queue that is too much for one core",
@@ -153,10 +140,7 @@ fn summary(table: &mut Table, summary: &Summary) {
             summary.whales_beyond_split,
             "times a flow was too much for any split of the chain",
         ),
-        (
-            summary.out_of_cores,
-            "times there was more than all cores could do",
-        ),
+        (summary.out_of_cores, "times there was more than all cores could do"),
     ] {
         if number > 0 {
             table.line("", &format!("{} {what}", thousands(number)));
@@ -170,10 +154,7 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
         episodes_late,
         ..
     } = explanation.summary;
-    let text = format!(
-        "{} with more to do than one core can in an epoch,",
-        thousands(episodes)
-    );
+    let text = format!("{} with more to do than one core can in an epoch,", thousands(episodes));
     table.line("episodes", &text);
     let text = format!(
         "{} in which packets were late before anybody processed them",
@@ -192,11 +173,7 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
 
 fn episode(table: &mut Table, episode: &Episode) {
     let at = format!("at {} ms", fixed(episode.start_us / 1e3));
-    let end = if episode.over {
-        ""
-    } else {
-        ", not over at the end"
-    };
+    let end = if episode.over { "" } else { ", not over at the end" };
     let late = if episode.late { ": late" } else { "" };
     let text = format!(
         "core {}, for {}, waits up to {}{late}{end}",
@@ -235,10 +212,7 @@ fn episode(table: &mut Table, episode: &Episode) {
     }
     if episode.most_helpers > 0 {
         let helpers = count(u64::from(episode.most_helpers), "helper");
-        done.push(format!(
-            "{helpers} at work, {} recruited",
-            thousands(episode.recruited)
-        ));
+        done.push(format!("{helpers} at work, {} recruited", thousands(episode.recruited)));
     }
     if episode.relieved > 0 {
         let held = count(episode.most_held.into(), "packet");
@@ -247,10 +221,7 @@ fn episode(table: &mut Table, episode: &Episode) {
     }
     if let Some(first) = episode.first_boost_us {
         let boost = time(episode.boost_us);
-        done.push(format!(
-            "boost mode for {boost}, first after {}",
-            time(first)
-        ));
+        done.push(format!("boost mode for {boost}, first after {}", time(first)));
     }
     if episode.whales_beyond_split > 0 {
         done.push("told of a whale that no split helps".to_owned());
@@ -296,10 +267,7 @@ fn replay(table: &mut Table, replayed: &Replayed) {
     table.line("", &text);
     for (number, what) in [
         (outcome.not_due, "times it would not have been asked yet"),
-        (
-            outcome.partial,
-            "queues were not recorded whole, so not compared",
-        ),
+        (outcome.partial, "queues were not recorded whole, so not compared"),
         (outcome.missing, "decisions are missing in between"),
     ] {
         if number > 0 {
@@ -316,10 +284,7 @@ fn replay(table: &mut Table, replayed: &Replayed) {
             count(u64::from(difference.flows), "flow")
         );
         table.line(&at, &text);
-        for (name, outline) in [
-            ("recorded", &difference.recorded),
-            ("replayed", &difference.replayed),
-        ] {
+        for (name, outline) in [("recorded", &difference.recorded), ("replayed", &difference.replayed)] {
             table.line("", &format!("{name}: {}", outline_of(outline)));
             if let Some(notice) = outline.notice {
                 let packets = count(u64::from(outline.notice_packets), "packet");
@@ -340,10 +305,7 @@ fn outline_of(outline: &Outline) -> String {
         ));
     }
     if outline.released > 0 {
-        done.push(format!(
-            "{} let go",
-            count(u64::from(outline.released), "helper")
-        ));
+        done.push(format!("{} let go", count(u64::from(outline.released), "helper")));
     }
     if outline.relieved > 0 {
         let helpers = count(u64::from(outline.relieved), "helper");

@@ -57,9 +57,7 @@ fn value(find: Find, value: f64) -> String {
 }
 
 fn row(text: &mut String, answers: &Answers, search: &Answer) {
-    let text_of = |found: Option<f64>| {
-        found.map_or_else(|| "none".to_owned(), |found| value(answers.find, found))
-    };
+    let text_of = |found: Option<f64>| found.map_or_else(|| "none".to_owned(), |found| value(answers.find, found));
     let range = match (search.hardest, search.easiest) {
         (Some(hardest), Some(easiest)) if hardest != easiest => {
             format!("{} - {}", text_of(Some(hardest)), text_of(Some(easiest)))

@@ -3,15 +3,14 @@
 use super::{capacity, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, ArrivalTimes, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport,
-    PortReport, QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
+    ArrivalReport, ArrivalTimes, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport, PortReport,
+    QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
-    CapacityProfile, DetailedCosts, Pause, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
-    Wake,
+    CapacityProfile, DetailedCosts, Pause, RateFrontier, ServiceCosts, SplitPoint, SplitProfile, Wake,
 };
 use tailwater_policy::core::Load;
 
@@ -33,11 +32,7 @@ fn example() -> RunReport {
         dropped_by_nf: 900,
         lost: 100,
         not_matched: 0,
-        reasons: [
-            ("edge/denied".to_owned(), 900),
-            ("nic-ring-full".to_owned(), 100),
-        ]
-        .into(),
+        reasons: [("edge/denied".to_owned(), 900), ("nic-ring-full".to_owned(), 100)].into(),
     };
     RunReport {
         chain: "acl-nat".to_owned(),
@@ -114,12 +109,7 @@ fn bytes_out_are_told_as_a_part_of_bytes_in() {
     let text = report(&saving);
     let line = |name: &str| {
         let mut lines = text.lines().filter(|line| line.contains(name));
-        lines
-            .next()
-            .unwrap()
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        lines.next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert_eq!(
         line("a/encoded-bytes-out"),
@@ -379,18 +369,10 @@ pauses                         1,900  a second, 0.84 % of the time
     (profile.splits, profile.costs) = (SplitProfile::new(), None);
     profile.details = None;
     let found = capacity(&profile, file);
-    for part in [
-        "1,352  1\n",
-        "1  499\n",
-        "(12 of ",
-        "rates in time       none",
-    ] {
+    for part in ["1,352  1\n", "1  499\n", "(12 of ", "rates in time       none"] {
         assert!(found.contains(part), "{part} is not in\n{found}");
     }
-    assert!(
-        !found.contains("costs") && !found.contains("two cores"),
-        "{found}"
-    );
+    assert!(!found.contains("costs") && !found.contains("two cores"), "{found}");
 }
 
 #[test]
@@ -403,10 +385,7 @@ fn large_figures_keep_the_columns() {
     big.traffic = "file\nname".to_owned();
     (big.throughput_mpps, big.throughput_gbps) = (1234.5, 12345.6);
     let found = report(&big);
-    assert!(
-        found.lines().all(|line| line.chars().count() <= 90),
-        "{found}"
-    );
+    assert!(found.lines().all(|line| line.chars().count() <= 90), "{found}");
     assert!(found.contains("file\\nname"), "{found}");
 }
 

@@ -10,15 +10,12 @@ use tailwater_net::protocol;
 
 /// Whether the packet is to be sent to a backend.
 fn is_balanced(headers: &Headers) -> bool {
-    matches!(headers.key.protocol(), protocol::TCP | protocol::UDP)
-        && headers.fragment == Fragment::Whole
+    matches!(headers.key.protocol(), protocol::TCP | protocol::UDP) && headers.fragment == Fragment::Whole
 }
 
 /// Whether the packet is to be refused: to a backend, but with IPv6 extension headers.
 fn is_refused(headers: &Headers) -> bool {
-    is_balanced(headers)
-        && !headers.key.is_v4()
-        && headers.transport_offset != headers.network_offset + 40
+    is_balanced(headers) && !headers.key.is_v4() && headers.transport_offset != headers.network_offset + 40
 }
 
 /// Compares every packet that leaves with what came: a backend as destination, the same for all packets of

@@ -100,9 +100,7 @@ pub fn tunnel_ip_forward(folder: &Folder, name: &str, routes: Option<&Path>) -> 
         .iter()
         .map(|&(name, address)| format!("{{name: {name}, mac: \"{}\"}}", mac(address)))
         .collect();
-    let file = routes.map_or(String::new(), |file| {
-        format!("routesFile: \"{}\", ", file.display())
-    });
+    let file = routes.map_or(String::new(), |file| format!("routesFile: \"{}\", ", file.display()));
     let functions = format!(
         "[{{tunnel: {{rules: [{{match: {{destination: 128.0.0.0/1}}, \
          push: {{vlan: 200, priority: 5, tpid: 0x88a8}}}}, {{push: {{vlan: 100}}}}]}}}}, \

@@ -13,8 +13,7 @@ const TELLING: usize = 16;
 
 /// Whether the payload is to be encrypted: whole TCP and UDP packets.
 fn is_encrypted(headers: &Headers) -> bool {
-    matches!(headers.key.protocol(), protocol::TCP | protocol::UDP)
-        && headers.fragment == Fragment::Whole
+    matches!(headers.key.protocol(), protocol::TCP | protocol::UDP) && headers.fragment == Fragment::Whole
 }
 
 /// Whether the packet is to be refused: a UDP length that is not the IP packet's.
@@ -56,15 +55,9 @@ pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, usize) {
         let is_udp = old.key.protocol() == protocol::UDP;
         let longer = if is_udp { TRAILER } else { 0 };
         assert_eq!(after.len(), before.len() + longer, "{told}");
-        let (payload, end) = (
-            usize::from(old.payload_offset),
-            usize::from(old.end) + longer,
-        );
+        let (payload, end) = (usize::from(old.payload_offset), usize::from(old.end) + longer);
         // Length and checksum of IP, then of UDP, or the checksum of TCP.
-        let (ip, transport) = (
-            usize::from(old.network_offset),
-            usize::from(old.transport_offset),
-        );
+        let (ip, transport) = (usize::from(old.network_offset), usize::from(old.transport_offset));
         let (may_change, checksum) = match (old.key.is_v4(), is_udp) {
             (true, true) => (vec![2, 3, 10, 11], 4..8),
             (false, true) => (vec![4, 5], 4..8),
@@ -86,9 +79,7 @@ pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, usize) {
     if secret.is_empty() {
         return (0, 0);
     }
-    let (again, decrypted) = replay
-        .of(&out)
-        .send(&replay.chains.decrypt, "decrypted.pcap");
+    let (again, decrypted) = replay.of(&out).send(&replay.chains.decrypt, "decrypted.pcap");
     assert_eq!(decrypted.ip.len(), expected.len(), "{name}");
     for (i, (&before, after)) in expected.iter().zip(&decrypted.ip).enumerate() {
         assert_eq!(before, after, "{name}: IP packet {i} decrypted");

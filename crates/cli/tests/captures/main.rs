@@ -21,8 +21,7 @@ use tailwater_net::parse::{Network, parse};
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 /// What tshark calls a frame with a wrong checksum.
-const BAD: &str =
-    "ip.checksum.status == Bad || tcp.checksum.status == Bad || udp.checksum.status == Bad";
+const BAD: &str = "ip.checksum.status == Bad || tcp.checksum.status == Bad || udp.checksum.status == Bad";
 
 /// ClassBench rules in the access list.
 const RULES: usize = 1500;
@@ -57,11 +56,7 @@ fn rules(data: &Path) -> String {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let rules: Vec<String> = text(&output.stdout)
-        .lines()
-        .take(RULES)
-        .map(str::to_owned)
-        .collect();
+    let rules: Vec<String> = text(&output.stdout).lines().take(RULES).map(str::to_owned).collect();
     assert_eq!(rules.len(), RULES);
     rules.join("\n")
 }
@@ -73,8 +68,7 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
             found.extend(captures(&path));
-        } else if (name.contains(".pcap") || name.ends_with(".cap")) && !name.ends_with(".tar.zst")
-        {
+        } else if (name.contains(".pcap") || name.ends_with(".cap")) && !name.ends_with(".tar.zst") {
             found.push(path);
         }
     }
@@ -93,12 +87,7 @@ fn read(path: &Path) -> Option<(u64, usize)> {
 }
 
 /// Runs a capture through a chain. `None` if it is refused for a known reason.
-fn run_capture(
-    chain: &Path,
-    capture: &Path,
-    rate: &str,
-    more: &[&str],
-) -> Option<serde_json::Value> {
+fn run_capture(chain: &Path, capture: &Path, rate: &str, more: &[&str]) -> Option<serde_json::Value> {
     let output = tailwater()
         .args(["run", "--output", "json", "--traffic"])
         .args([capture, chain])
@@ -110,15 +99,9 @@ fn run_capture(
     let told = format!("{}: {stderr}", capture.display());
     assert!(!stderr.contains("panicked"), "{told}");
     if output.status.code() == Some(2) {
-        let errors: Vec<&str> = stderr
-            .lines()
-            .filter(|line| line.starts_with("error: "))
-            .collect();
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
         assert_eq!((errors.len(), stderr.lines().count()), (1, 1), "{told}");
-        assert!(
-            KNOWN.iter().any(|(known, _)| stderr.contains(known)),
-            "{told}"
-        );
+        assert!(KNOWN.iter().any(|(known, _)| stderr.contains(known)), "{told}");
         eprintln!("{told}");
         return None;
     }
@@ -244,14 +227,9 @@ impl<'a> Replay<'a> {
         let report = self.run(chain, &["--capture-out", out.to_str().unwrap()])?;
         let delivered = count(&report, "delivered");
         // A capture of nothing is not one that can be read.
-        let sent = if delivered > 0 {
-            frames(&out)
-        } else {
-            Vec::new()
-        };
+        let sent = if delivered > 0 { frames(&out) } else { Vec::new() };
         assert_eq!(sent.len() as u64, delivered, "{}", self.name());
-        let is_ip =
-            |frame: &Vec<u8>| parse(frame).is_ok_and(|headers| headers.network != Network::NotIp);
+        let is_ip = |frame: &Vec<u8>| parse(frame).is_ok_and(|headers| headers.network != Network::NotIp);
         let (ip, mut other): (Vec<_>, Vec<_>) = sent.into_iter().partition(is_ip);
         other.sort();
         Some((out, Sent { ip, other }))
@@ -259,18 +237,13 @@ impl<'a> Replay<'a> {
 
     /// Runs a capture that is not refused; gives the file of what left, and that.
     fn send(&self, chain: &Path, name: &str) -> (PathBuf, Sent) {
-        self.try_send(chain, name)
-            .expect("what ran once runs again")
+        self.try_send(chain, name).expect("what ran once runs again")
     }
 }
 
 /// Runs all captures through ACL and NAT, where no checksum may become wrong that was not before, and `job` on
 /// those that are not refused. Gives how many were run, and how many refused.
-fn run_all(
-    data: &Path,
-    captures: &[PathBuf],
-    job: impl Fn(&Replay<'_>, u64) + Sync,
-) -> (usize, usize) {
+fn run_all(data: &Path, captures: &[PathBuf], job: impl Fn(&Replay<'_>, u64) + Sync) -> (usize, usize) {
     let folder = Folder::new();
     let chains = Chains::new(&folder, data);
     let counts = Mutex::new((0, 0));
@@ -375,11 +348,7 @@ fn the_corpus_of_applications_runs_through_all_chains() {
         }
     });
     eprintln!("{run} captures run, {refused} refused");
-    assert!(
-        refused * 20 < run,
-        "{refused} of {} refused",
-        captures.len()
-    );
+    assert!(refused * 20 < run, "{refused} of {} refused", captures.len());
 }
 
 #[test]
@@ -390,9 +359,7 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         return;
     }
     let (_alone, folder) = (alone(), Folder::new());
-    let Chains {
-        forward, acl_nat, ..
-    } = Chains::new(&folder, &data);
+    let Chains { forward, acl_nat, .. } = Chains::new(&folder, &data);
     for name in [
         "ndpi_reddit.pcap.zst",
         "ndpi_operavpn.pcapng.zst",
@@ -405,22 +372,13 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         let before = folder.path("before.pcap");
         let after = folder.path("after.pcap");
         let run = |chain: &Path, out: &Path| {
-            run_capture(
-                chain,
-                &capture,
-                RATES[0],
-                &["--capture-out", out.to_str().unwrap()],
-            )
-            .unwrap()
+            run_capture(chain, &capture, RATES[0], &["--capture-out", out.to_str().unwrap()]).unwrap()
         };
         run(&forward, &before);
         let report = run(&acl_nat, &after);
         assert!(count(&report, "delivered") > 0, "{name}: {report}");
         let (before, after) = (tshark_frames(&before, BAD), tshark_frames(&after, BAD));
         eprintln!("{name}: {before} bad checksums before, {after} after");
-        assert!(
-            after <= before,
-            "{name}: {before} bad checksums before, {after} after"
-        );
+        assert!(after <= before, "{name}: {before} bad checksums before, {after} after");
     }
 }

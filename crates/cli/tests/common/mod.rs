@@ -127,18 +127,13 @@ pub fn assert_refused(output: &Output, expected: &str) {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.starts_with("error: "), "{stderr}");
-    assert!(
-        stderr.contains(expected),
-        "{expected} is not there: {stderr}"
-    );
+    assert!(stderr.contains(expected), "{expected} is not there: {stderr}");
     assert!(output.stdout.is_empty());
 }
 
 /// As Ctrl-C does. Returns what the program has printed when it has ended.
 pub fn interrupt(child: Child) -> Output {
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     child.wait_with_output().unwrap()
 }
@@ -213,8 +208,7 @@ pub fn frames(path: &Path) -> Vec<Vec<u8>> {
 pub fn wrong_checksums<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
     let wrong = |frame: &&Vec<u8>| {
         parse(frame).is_ok_and(|headers| {
-            verify_network(frame, &headers) == Checksum::Wrong
-                || verify_transport(frame, &headers) == Checksum::Wrong
+            verify_network(frame, &headers) == Checksum::Wrong || verify_transport(frame, &headers) == Checksum::Wrong
         })
     };
     frames.into_iter().filter(wrong).count()
@@ -228,20 +222,8 @@ pub fn tshark_is_there() -> bool {
 /// Frames of a capture that a display filter of tshark's lets pass, with all checksums checked.
 pub fn tshark_frames(capture: &Path, filter: &str) -> u64 {
     let output = Command::new("tshark")
-        .args([
-            "-o",
-            "ip.check_checksum:TRUE",
-            "-o",
-            "tcp.check_checksum:TRUE",
-        ])
-        .args([
-            "-o",
-            "udp.check_checksum:TRUE",
-            "-T",
-            "fields",
-            "-e",
-            "frame.number",
-        ])
+        .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
+        .args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-e", "frame.number"])
         .args(["-Y", filter, "-r"])
         .arg(capture)
         .output()
@@ -304,10 +286,7 @@ pub fn fields(document: &serde_json::Value, maps: &[&str]) -> BTreeSet<String> {
         let dot = if path.is_empty() { "" } else { "." };
         match value {
             serde_json::Value::Object(map) if !maps.contains(&&*path) => {
-                open.extend(
-                    map.iter()
-                        .map(|(name, value)| (format!("{path}{dot}{name}"), value)),
-                );
+                open.extend(map.iter().map(|(name, value)| (format!("{path}{dot}{name}"), value)));
             }
             serde_json::Value::Array(list) => {
                 open.extend(list.iter().map(|value| (format!("{path}[]"), value)));
@@ -335,14 +314,7 @@ pub fn documented(page: &str, heading: &str) -> BTreeSet<String> {
 pub fn libtailwater_nf() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_tailwater")).parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--offline",
-        "--quiet",
-        "--locked",
-        "-p",
-        "tailwater-sdk-c",
-    ]);
+    cargo.args(["build", "--offline", "--quiet", "--locked", "-p", "tailwater-sdk-c"]);
     if folder.ends_with("release") {
         cargo.arg("--release");
     }

@@ -85,9 +85,7 @@ fn sweep() {
         if let (true, Some(pid), Some(since)) = (ours, pid, since)
             && started(pid) != Some(since)
         {
-            sh(&format!(
-                "ip netns pids {name} | xargs -r kill -9; ip netns del {name}"
-            ));
+            sh(&format!("ip netns pids {name} | xargs -r kill -9; ip netns del {name}"));
         }
     }
 }
@@ -106,10 +104,7 @@ impl Hosts {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let names = ["a", "b", "middle"].map(|name| format!("{}-{number}-{name}", *PREFIX));
         let names = names.to_vec();
-        let hosts = Hosts {
-            names,
-            _alone: alone,
-        };
+        let hosts = Hosts { names, _alone: alone };
         for (name, quiet) in hosts.names.iter().zip([!ipv6, !ipv6, true]) {
             hosts.add_namespace(name, quiet);
         }
@@ -119,18 +114,11 @@ impl Hosts {
                 "ip link add eth0 netns {name} type veth peer name port{host} netns {middle}"
             ));
             hosts.must(&format!("ip netns exec {name} ethtool -K eth0 tx off"));
-            hosts.must(&format!(
-                "ip netns exec {middle} ethtool -K port{host} tx off"
-            ));
-            hosts.must(&format!(
-                "ip -n {name} addr add {}/24 dev eth0",
-                HOSTS[host]
-            ));
+            hosts.must(&format!("ip netns exec {middle} ethtool -K port{host} tx off"));
+            hosts.must(&format!("ip -n {name} addr add {}/24 dev eth0", HOSTS[host]));
             if ipv6 {
                 let address = HOSTS_V6[host];
-                hosts.must(&format!(
-                    "ip -n {name} addr add {address}/64 dev eth0 nodad"
-                ));
+                hosts.must(&format!("ip -n {name} addr add {address}/64 dev eth0 nodad"));
             }
             hosts.must(&format!("ip -n {name} link set dev eth0 up"));
             hosts.must(&format!("ip -n {middle} link set dev port{host} up"));
@@ -220,9 +208,7 @@ impl Hosts {
                 "ip link add {inside} netns {name} type veth peer name {outside} netns {middle}"
             ));
             for (namespace, interface) in [(&name, inside), (&middle, outside)] {
-                self.must(&format!(
-                    "ip netns exec {namespace} ethtool -K {interface} tx off"
-                ));
+                self.must(&format!("ip netns exec {namespace} ethtool -K {interface} tx off"));
                 self.must(&format!("ip -n {namespace} link set dev {interface} up"));
             }
         }
@@ -241,9 +227,7 @@ impl Hosts {
         ));
         self.must(&format!("ip -n {middle} link set port1 netns {name}"));
         for (namespace, interface) in [(&middle, "link0"), (&name, "link1"), (&name, "port1")] {
-            self.must(&format!(
-                "ip netns exec {namespace} ethtool -K {interface} tx off"
-            ));
+            self.must(&format!("ip netns exec {namespace} ethtool -K {interface} tx off"));
             self.must(&format!("ip -n {namespace} link set dev {interface} up"));
         }
         self.names.len() - 1
@@ -284,17 +268,12 @@ impl Hosts {
     /// Starts a chain between host 0 and a link, and another one between the link and host 1, once the middle is
     /// [cut](Self::cut_middle) there, and waits until both receive.
     pub fn run_pair(&self, driver: &str, far: usize, chains: [&Path; 2]) -> [Program; 2] {
-        let ends = [
-            (2, chains[0], ["port0", "link0"]),
-            (far, chains[1], ["link1", "port1"]),
-        ];
+        let ends = [(2, chains[0], ["port0", "link0"]), (far, chains[1], ["link1", "port1"])];
         let mut programs = ends.map(|(host, chain, ports)| {
             let ports = [0, 1].map(|port| format!("{driver}{port},iface={}", ports[port]));
             self.run_on(host, chain, &[&ports[0], &ports[1]], &[])
         });
-        let ports = ends
-            .iter()
-            .flat_map(|(host, _, ports)| ports.map(|port| (*host, port)));
+        let ports = ends.iter().flat_map(|(host, _, ports)| ports.map(|port| (*host, port)));
         let ports: Vec<(usize, &str)> = ports.collect();
         wait_for(|| {
             programs.iter_mut().for_each(Program::assert_runs);
@@ -325,9 +304,7 @@ impl Hosts {
     /// Starts a program on a host, or in the middle.
     pub fn start(&self, host: usize, line: &[&str]) -> Program {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.names[host]])
-            .args(line);
+        command.args(["netns", "exec", &self.names[host]]).args(line);
         Program::start(&mut command)
     }
 
@@ -338,11 +315,7 @@ impl Hosts {
     }
 
     /// Runs something in a thread that is on a host.
-    pub fn within<T: Send + 'static>(
-        &self,
-        host: usize,
-        task: impl FnOnce() -> T + Send + 'static,
-    ) -> JoinHandle<T> {
+    pub fn within<T: Send + 'static>(&self, host: usize, task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
         thread::spawn(move || {
             rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
@@ -417,11 +390,7 @@ impl Program {
     pub fn start(command: &mut Command) -> Program {
         let folder = Folder::new();
         let file = |name| File::create(folder.path(name)).unwrap();
-        let child = command
-            .stdout(file("printed"))
-            .stderr(file("said"))
-            .spawn()
-            .unwrap();
+        let child = command.stdout(file("printed")).stderr(file("said")).spawn().unwrap();
         Program { child, folder }
     }
 
@@ -448,11 +417,7 @@ impl Program {
     pub fn assert_refused(mut self, expected: &str) {
         let status = self.ended();
         let [stdout, stderr] = [self.printed(), self.said()].map(String::into_bytes);
-        let output = Output {
-            status,
-            stdout,
-            stderr,
-        };
+        let output = Output { status, stdout, stderr };
         assert_refused(&output, expected);
     }
 

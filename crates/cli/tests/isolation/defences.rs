@@ -16,10 +16,7 @@ fn keys_of_root_s_are_read_by_the_function_that_needs_them() {
     }
     let folder = Folder::new();
     let key = folder.write("key", format!("{}\n", "0123456789abcdef".repeat(4)));
-    let rules = folder.write(
-        "edge.rules",
-        "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n",
-    );
+    let rules = folder.write("edge.rules", "@0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00\n");
     let kept = folder.path("kept");
     std::fs::create_dir(&kept).unwrap();
     for file in [&key, &rules] {
@@ -37,14 +34,7 @@ fn keys_of_root_s_are_read_by_the_function_that_needs_them() {
             .current_dir(&folder.0)
             .args(["-c", "umask 077; exec \"$0\" \"$@\""])
             .arg(env!("CARGO_BIN_EXE_tailwater"))
-            .args([
-                "run",
-                "chain.yaml",
-                "--duration",
-                "50ms",
-                "--output",
-                "json",
-            ])
+            .args(["run", "chain.yaml", "--duration", "50ms", "--output", "json"])
             .args(["--isolation", way])
             .output()
             .unwrap();

@@ -29,18 +29,10 @@ pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
 /// 6,000 packets of twenty flows in 300 ms, and at three times one that goes to this port.
 pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
     let mut packets: Vec<_> = (0..6000u64)
-        .map(|i| {
-            (
-                i * 50_000,
-                udp(client((i % 20) as u8 + 1), 5000, SERVER, 53),
-            )
-        })
+        .map(|i| (i * 50_000, udp(client((i % 20) as u8 + 1), 5000, SERVER, 53)))
         .collect();
     for at in [50, 120, 190] {
-        packets.push((
-            at * 1_000_000 + 1,
-            udp(client(200), at as u16, SERVER, port),
-        ));
+        packets.push((at * 1_000_000 + 1, udp(client(200), at as u16, SERVER, port)));
     }
     packets.sort_by_key(|(time, _)| *time);
     folder.capture(&format!("orders-{port}.pcap"), &packets)
@@ -77,11 +69,7 @@ fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     let failed = restarts(&functions[1]);
     assert!((1..=3).contains(&failed), "{port}: {report}");
     assert_eq!(functions[1]["restarts"][cause], failed, "{port}: {report}");
-    assert_eq!(
-        [restarts(&functions[0]), restarts(&functions[2])],
-        [0, 0],
-        "{report}"
-    );
+    assert_eq!([restarts(&functions[0]), restarts(&functions[2])], [0, 0], "{report}");
     // Every packet is sent, or was lost by the function that failed.
     let lost = reason(&report, "misbehaving/process-failed");
     assert!(lost >= failed, "{port}: {report}");
@@ -105,8 +93,7 @@ fn assert_survived(port: u16, cause: &str, way: &str) -> String {
 /// In every way; what each tells of the ends, with the way.
 fn assert_survived_everywhere(port: u16, cause: &str) -> Vec<(&'static str, String)> {
     let ways = ways().into_iter();
-    ways.map(|way| (way, assert_survived(port, cause, way)))
-        .collect()
+    ways.map(|way| (way, assert_survived(port, cause, way))).collect()
 }
 
 /// One that lies has to find out where to, which the filter and an empty root prevent.

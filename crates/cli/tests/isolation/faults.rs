@@ -82,14 +82,7 @@ fn a_flow_that_begins_costs_no_page_fault() {
             .collect();
         let traffic = folder.capture("many.pcap", &packets);
         let run = tailwater()
-            .args([
-                "run",
-                "--output",
-                "json",
-                "--ring",
-                "1000000",
-                "--isolation",
-            ])
+            .args(["run", "--output", "json", "--ring", "1000000", "--isolation"])
             .args(way.split(' '))
             .arg(&chain)
             .arg("--traffic")
@@ -107,9 +100,7 @@ fn a_flow_that_begins_costs_no_page_fault() {
         signal_if_there(first[1], "-KILL");
         until(|| {
             let attached = attached(run.id()).into_iter();
-            let next: Vec<u32> = attached
-                .filter(|process| !first.contains(process))
-                .collect();
+            let next: Vec<u32> = attached.filter(|process| !first.contains(process)).collect();
             let huge = flows_are_there(*next.first()?)?;
             if !huge {
                 println!("skipped: this kernel has no huge pages for memory files");

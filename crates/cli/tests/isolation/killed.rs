@@ -21,13 +21,8 @@ fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Ve
     let sent = chain.with_extension("sent.pcap");
     let core = available().pop().unwrap().to_string();
     let mut run = tailwater();
-    run.args([
-        "run", "--output", "json", "--ring", "1000000", "--cores", &core,
-    ]);
-    run.arg("--capture-out")
-        .arg(&sent)
-        .arg("--traffic")
-        .arg(traffic);
+    run.args(["run", "--output", "json", "--ring", "1000000", "--cores", &core]);
+    run.arg("--capture-out").arg(&sent).arg("--traffic").arg(traffic);
     run.arg("--isolation").args(process().split(' ')).arg(chain);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let run = run.unwrap();
@@ -76,9 +71,7 @@ fn near() -> String {
 }
 
 fn far() -> String {
-    format!(
-        "{{name: far, ipsec: {{inbound: [{{name: a, spi: 256, {KEY}, destination: 192.0.2.1}}], default: pass}}}}"
-    )
+    format!("{{name: far, ipsec: {{inbound: [{{name: a, spi: 256, {KEY}, destination: 192.0.2.1}}], default: pass}}}}")
 }
 
 /// The sequence number and the initialisation vector of an ESP packet.
@@ -97,8 +90,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let chain = folder.spec("near.yaml", &format!("[{}]", near()), "");
     let (report, sent) = run_killing(&chain, &traffic, &[0]);
     assert!(sent.len() > 1000, "{report}");
-    let (sequences, vectors): (BTreeSet<_>, BTreeSet<_>) =
-        sent.iter().map(|frame| numbers(frame)).unzip();
+    let (sequences, vectors): (BTreeSet<_>, BTreeSet<_>) = sent.iter().map(|frame| numbers(frame)).unzip();
     assert_eq!((sequences.len(), vectors.len()), (sent.len(), sent.len()));
     // All processes went on where those before were killed.
     let (first, last) = (sequences.first().unwrap(), sequences.last().unwrap());
@@ -128,11 +120,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let once: BTreeSet<_> = came.iter().collect();
     assert_eq!(once.len(), came.len(), "{report}");
     let lost = ["near/process-failed", "far/process-failed"].map(|name| reason(&report, name));
-    assert_eq!(
-        came.len() as u64 + lost.iter().sum::<u64>(),
-        20_000,
-        "{report}"
-    );
+    assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), 20_000, "{report}");
 }
 
 /// Who is killed in a branch loses packets of that branch: those of the other one leave as they came, all of them.
@@ -170,9 +158,7 @@ fn connections_outlive_a_firewalls_processes() {
     let folder = Folder::new();
     const CLIENTS: u32 = 40;
     const PACKETS: u32 = 24_000;
-    let (outside, asks) = (Ipv4Addr::new(203, 0, 113, 9), |n: u32| {
-        (n / CLIENTS).is_multiple_of(40)
-    });
+    let (outside, asks) = (Ipv4Addr::new(203, 0, 113, 9), |n: u32| (n / CLIENTS).is_multiple_of(40));
     // A question each now and then, else answers, and what somebody else sends.
     let frame = |n: u32| {
         let inside = client((n % CLIENTS) as u8 + 1);
@@ -188,8 +174,7 @@ fn connections_outlive_a_firewalls_processes() {
     };
     let packets = (0..PACKETS).map(|n| (u64::from(n) * 150_000, frame(n)));
     let traffic = folder.capture("answers.pcap", &packets.collect::<Vec<_>>());
-    let functions =
-        "[{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan]}}]";
+    let functions = "[{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan]}}]";
     let chain = folder.spec("firewall.yaml", functions, "  flows: {capacity: 4096}\n");
     let (report, sent) = run_killing(&chain, &traffic, &[0]);
     assert!(sent.iter().all(|frame| key(frame).source() != outside));
@@ -214,10 +199,7 @@ fn connections_outlive_a_firewalls_processes() {
     let lost = reason(&report, "firewall/process-failed");
     let kills = restarts(&report["isolation"]["functions"][0]);
     assert!(sent.len() > 1000, "{report}");
-    assert!(
-        missing <= lost + 20 * kills,
-        "{missing} are missing: {report}"
-    );
+    assert!(missing <= lost + 20 * kills, "{missing} are missing: {report}");
     let opened = reason(&report, "firewall/opened");
     assert!(opened <= u64::from(CLIENTS) + kills, "{report}");
 }

@@ -35,12 +35,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A run's report and the frames that it sent.
-fn run_isolated(
-    chain: &Path,
-    traffic: &Path,
-    isolation: &str,
-    cores: &str,
-) -> (Value, Vec<Vec<u8>>) {
+fn run_isolated(chain: &Path, traffic: &Path, isolation: &str, cores: &str) -> (Value, Vec<Vec<u8>>) {
     let sent = chain.with_extension("pcap");
     let mut more = vec![
         "--ring",

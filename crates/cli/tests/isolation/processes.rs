@@ -8,17 +8,12 @@ use tailwater_confine::FIRST_USER;
 pub(crate) fn processes_of(parent: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let children = children.unwrap_or_default();
-    let threads = std::fs::read_dir(format!("/proc/{parent}/task"))
-        .into_iter()
-        .flatten();
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten();
     let of_threads = threads
         .flatten()
         .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     let all = of_threads.collect::<Vec<_>>().join(" ") + &children;
-    let mut processes: Vec<u32> = all
-        .split_whitespace()
-        .filter_map(|id| id.parse().ok())
-        .collect();
+    let mut processes: Vec<u32> = all.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     processes.sort_unstable();
     processes.dedup();
     processes
@@ -27,8 +22,7 @@ pub(crate) fn processes_of(parent: u32) -> Vec<u32> {
 pub(crate) fn is_there(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // One that has ended and that nobody has asked about yet is gone, too.
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// A process and all that it started, and they.
@@ -68,16 +62,11 @@ pub(crate) fn places_of(process: u32) -> Vec<PathBuf> {
     let hierarchies = hierarchies.chain(["/sys/fs/cgroup".into()]);
     let groups = hierarchies.map(|path| path.join("tailwater").join(&number));
     let directory = Path::new("/run/tailwater/functions").join(&number);
-    groups
-        .chain([directory])
-        .filter(|path| path.exists())
-        .collect()
+    groups.chain([directory]).filter(|path| path.exists()).collect()
 }
 
 pub(crate) fn signal(process: u32, signal: &str) {
-    let killed = Command::new("kill")
-        .args([signal, &process.to_string()])
-        .status();
+    let killed = Command::new("kill").args([signal, &process.to_string()]).status();
     assert!(killed.unwrap().success());
 }
 

@@ -74,10 +74,7 @@ fn queries(folder: &Folder) -> PathBuf {
         .map(|(i, frame)| (i as u64 * 100_000, frame))
         .collect();
     // What is no IP passes by all functions.
-    packets.push((
-        50_000_001,
-        [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat(),
-    ));
+    packets.push((50_000_001, [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat()));
     packets.sort_by_key(|(time, _)| *time);
     folder.capture("queries.pcap", &packets)
 }
@@ -88,8 +85,8 @@ fn the_examples_are_the_same_as_libraries_and_programs() {
     let folder = Folder::new();
     let traffic = queries(&folder);
     let core = available().pop().unwrap().to_string();
-    let [source, main] = ["rate_limit.c", "main.c"]
-        .map(|file| of_project(&format!("examples/functions/rate-limit/{file}")));
+    let [source, main] =
+        ["rate_limit.c", "main.c"].map(|file| of_project(&format!("examples/functions/rate-limit/{file}")));
     library(&source, &folder.path("rate.so"));
     program(&[&source, &main], &folder.path("rate"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dns-filter");
@@ -159,18 +156,11 @@ fn refused(folder: &Folder, function: &str, way: &str) -> String {
     let chain = folder.spec("chain.yaml", &format!("[{function}]"), "");
     let mut command = tailwater();
     command.args(["run", "--duration", "20ms", "--isolation"]);
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.args(way.split(' ')).arg(chain).output().unwrap();
+    let Output { status, stdout, stderr } = command.args(way.split(' ')).arg(chain).output().unwrap();
     let told = text(&stderr);
     assert_eq!(status.code(), Some(2), "{way}: {function}: {told}");
     assert!(stdout.is_empty());
-    let errors: Vec<&str> = told
-        .lines()
-        .filter(|line| line.starts_with("error: "))
-        .collect();
+    let errors: Vec<&str> = told.lines().filter(|line| line.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 1, "{way}: {told}");
     errors[0].to_owned()
 }
@@ -218,8 +208,7 @@ fn what_is_no_program_is_told_with_its_place() {
         let file = folder.write(&format!("{name}.c"), source);
         program(&[&file, &main], &folder.path(name));
     };
-    let process =
-        "static int process(void *i, struct tw_batch *b) { (void)i; (void)b; return 0; }\n";
+    let process = "static int process(void *i, struct tw_batch *b) { (void)i; (void)b; return 0; }\n";
     function(
         "version",
         &format!(
@@ -228,9 +217,7 @@ fn what_is_no_program_is_told_with_its_place() {
     );
     function(
         "nameless",
-        &format!(
-            "{process}const struct tw_function tailwater_function = {{TW_FUNCTION_HEAD, .process = process}};\n"
-        ),
+        &format!("{process}const struct tw_function tailwater_function = {{TW_FUNCTION_HEAD, .process = process}};\n"),
     );
     function(
         "instanceless",
@@ -240,12 +227,7 @@ fn what_is_no_program_is_told_with_its_place() {
     );
     let limit = of_project("examples/functions/rate-limit/rate_limit.c");
     program(&[&limit, &main], &folder.path("rate"));
-    let file = |name: &str| {
-        format!(
-            "spec.functions[0].program.file: {}",
-            folder.path(name).display()
-        )
-    };
+    let file = |name: &str| format!("spec.functions[0].program.file: {}", folder.path(name).display());
     for way in ways() {
         for (name, expected) in [
             (
@@ -261,10 +243,7 @@ fn what_is_no_program_is_told_with_its_place() {
                 "expected an executable, found a file that may not be executed (chmod +x)",
             ),
             ("folder", "expected an executable, found a folder or device"),
-            (
-                "missing",
-                "cannot be read: No such file or directory (os error 2)",
-            ),
+            ("missing", "cannot be read: No such file or directory (os error 2)"),
             ("broken", ""),
             ("silent", "but it said nothing for 5 s"),
             ("ends", "but it ended with exit code 7"),
@@ -296,8 +275,7 @@ fn what_is_no_program_is_told_with_its_place() {
         // The function's own words, at the field of its own.
         let wrong = "{program: {file: rate, config: {packetsPerSecond: 1, burst: many}}}";
         let told = refused(&folder, wrong, way);
-        let expected =
-            "spec.functions[0].program.config.burst: expected a whole number from 1 to 1000000";
+        let expected = "spec.functions[0].program.config.burst: expected a whole number from 1 to 1000000";
         assert!(told.contains(expected), "{way}: {told}");
     }
     let lost = refused(&folder, "{program: {config: {}}}", TRUSTED);
@@ -355,30 +333,17 @@ fn no_code_of_others_runs_in_the_server() {
             "library" => cc(&[&file_of, define, "-fPIC", "-shared"], &[&source], &code),
             _ => {
                 let library = libtailwater_nf().join("libtailwater_nf.a");
-                cc(
-                    &[&file_of, define, "-pthread"],
-                    &[&source, &main, &library],
-                    &code,
-                );
+                cc(&[&file_of, define, "-pthread"], &[&source, &main, &library], &code);
             }
         }
-        let chain = folder.spec(
-            "chain.yaml",
-            &format!("[{{{kind}: {{file: telltale}}}}]"),
-            "",
-        );
+        let chain = folder.spec("chain.yaml", &format!("[{{{kind}: {{file: telltale}}}}]"), "");
         let traffic = folder.capture("in.pcap", &mixture(10));
         // Which processes told, and what became of `tailwater`, with its number.
         let run = |way: &str| {
             let _ = std::fs::remove_file(&tale);
             let mut command = tailwater();
-            command
-                .args(["run", "--ring", "1000000", "--traffic"])
-                .arg(&traffic);
-            command
-                .args(["--isolation"])
-                .args(way.split(' '))
-                .arg(&chain);
+            command.args(["run", "--ring", "1000000", "--traffic"]).arg(&traffic);
+            command.args(["--isolation"]).args(way.split(' ')).arg(&chain);
             command.stdout(std::process::Stdio::piped());
             command.stderr(std::process::Stdio::piped());
             let child = command.spawn().unwrap();
@@ -399,10 +364,7 @@ fn no_code_of_others_runs_in_the_server() {
         }
         let (id, processes, output) = run(TRUSTED);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        assert!(
-            !processes.is_empty() && !processes.contains(&id),
-            "{processes:?}"
-        );
+        assert!(!processes.is_empty() && !processes.contains(&id), "{processes:?}");
         for way in ways().into_iter().filter(|way| *way != TRUSTED) {
             // Confined, it cannot even tell.
             let (_, processes, output) = run(way);
@@ -413,13 +375,9 @@ fn no_code_of_others_runs_in_the_server() {
         }
         if can_confine() {
             // Without these defences it could.
-            let (id, processes, output) =
-                run("process --isolation-without filter,root,user,limits");
+            let (id, processes, output) = run("process --isolation-without filter,root,user,limits");
             assert!(output.status.success(), "{}", text(&output.stderr));
-            assert!(
-                !processes.is_empty() && !processes.contains(&id),
-                "{processes:?}"
-            );
+            assert!(!processes.is_empty() && !processes.contains(&id), "{processes:?}");
         }
     }
 }

@@ -38,11 +38,7 @@ fn built(folder: &Folder) -> [String; 2] {
     let library = target.join("debug/libtailwater_nf.a");
     compile(&[], "quota", &[main, quota, library]);
     ["library", "program"].map(|kind| {
-        let file = if kind == "library" {
-            "quota.so"
-        } else {
-            "quota"
-        };
+        let file = if kind == "library" { "quota.so" } else { "quota" };
         format!("{kind}: {{file: ./{file}, config: {{bytes: 10000}}}}")
     })
 }
@@ -66,18 +62,13 @@ fn what_a_function_in_c_knows_of_flows_goes_from_instance_to_instance() {
     let each = 10_000 / frame(0).len() as u64;
     // Of every flow three quarters of what it may send.
     let (flows, packets) = (20, each * 3 / 4);
-    let traffic: Vec<_> = (0..flows * packets)
-        .map(|i| (i * 100_000, frame(i % flows)))
-        .collect();
+    let traffic: Vec<_> = (0..flows * packets).map(|i| (i * 100_000, frame(i % flows))).collect();
     let traffic = folder.capture("in.pcap", &traffic);
     for (i, (first, first_way)) in ways.into_iter().enumerate() {
         let (second, second_way) = ways[(i + 1) % ways.len()];
         server.command(&["flushall"]);
         let mut left = flows * each;
-        for (run, (function, way)) in [(first, first_way), (second, second_way)]
-            .into_iter()
-            .enumerate()
-        {
+        for (run, (function, way)) in [(first, first_way), (second, second_way)].into_iter().enumerate() {
             let state = format!(
                 "  state: {{redis: {{socket: {}}}, wait: 10s, packets: 32768}}\n",
                 server.socket().display()
@@ -88,23 +79,11 @@ fn what_a_function_in_c_knows_of_flows_goes_from_instance_to_instance() {
             let passed = left.min(flows * packets);
             left -= passed;
             assert_eq!(sent.len() as u64, passed, "{what}");
-            assert_eq!(
-                reason(&report, "quota/over-quota"),
-                flows * packets - passed,
-                "{what}"
-            );
-            assert_eq!(
-                reason(&report, "quota/returned-flows"),
-                run as u64 * flows,
-                "{what}"
-            );
+            assert_eq!(reason(&report, "quota/over-quota"), flows * packets - passed, "{what}");
+            assert_eq!(reason(&report, "quota/returned-flows"), run as u64 * flows, "{what}");
             assert_eq!(report["state"]["hits"], run as u64 * flows, "{what}");
         }
         assert_eq!(server.keys(), flows);
-        assert!(
-            server
-                .command(&["--scan"])
-                .contains("tw:test:quota:quota-v1:")
-        );
+        assert!(server.command(&["--scan"]).contains("tw:test:quota:quota-v1:"));
     }
 }

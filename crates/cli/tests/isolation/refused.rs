@@ -15,11 +15,7 @@ use tailwater_dataplane::cores::available;
 fn what_cannot_be_isolated_is_refused() {
     let _alone = alone();
     let folder = Folder::new();
-    let chain = folder.spec(
-        "export.yaml",
-        "[{accounting: {export: {file: flows.csv}}}]",
-        "",
-    );
+    let chain = folder.spec("export.yaml", "[{accounting: {export: {file: flows.csv}}}]", "");
     if let [.., one, other] = available()[..] {
         let cores = format!("{one},{other}");
         let refused = run(&[
@@ -43,10 +39,7 @@ fn what_cannot_be_isolated_is_refused() {
     let [option, all] = ["--isolation-without", "all"];
     assert_refused(&run(&[&"run", &chain, &option, &all]), "is for --isolation");
     let overhead = "--isolation-overhead";
-    assert_refused(
-        &run(&[&"run", &chain, &overhead, &"3"]),
-        "is for --isolation",
-    );
+    assert_refused(&run(&[&"run", &chain, &overhead, &"3"]), "is for --isolation");
     let refused = run(&[&"run", &chain, &"--isolation", &"process", &overhead, &"0"]);
     assert_refused(&refused, "expected percent above 0");
     if ways().contains(&"container") {
@@ -70,17 +63,12 @@ fn what_cannot_be_isolated_is_refused() {
                 false => "--isolation-except mirror",
             },
         ),
-        (
-            "wan-optimizer.yaml",
-            "which they cannot do from processes of their own",
-        ),
+        ("wan-optimizer.yaml", "which they cannot do from processes of their own"),
     ] {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let mut tailwater = tailwater();
         tailwater.args(["run", "--duration", "10ms", "--isolation"]);
-        let refused = tailwater
-            .args(process().split(' '))
-            .arg(examples.join(example));
+        let refused = tailwater.args(process().split(' ')).arg(examples.join(example));
         let refused = refused.output().unwrap();
         let stderr = text(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{stderr}");
@@ -94,11 +82,7 @@ fn what_cannot_be_isolated_is_refused() {
         ("ids.yaml", "ids", "no function is left"),
         ("branches.yaml", "classifier", "as every classifier does"),
         ("acl-nat.yaml", "nat", "nat can be isolated, and is"),
-        (
-            "acl-nat.yaml",
-            "other",
-            "expected a function of the chain, found other",
-        ),
+        ("acl-nat.yaml", "other", "expected a function of the chain, found other"),
     ] {
         let mut tailwater = tailwater();
         tailwater.args(["run", "--duration", "10ms", "--isolation"]);
@@ -110,8 +94,7 @@ fn what_cannot_be_isolated_is_refused() {
         assert!(stderr.contains(told), "{stderr}");
     }
     // Of a row, the function is named that has the state.
-    let branch =
-        "[{name: plain, forward: }, {name: counted, accounting: }, {name: last, accounting: }]";
+    let branch = "[{name: plain, forward: }, {name: counted, accounting: }, {name: last, accounting: }]";
     let uncached = folder.spec(
         "uncached.yaml",
         &format!(
@@ -123,31 +106,14 @@ fn what_cannot_be_isolated_is_refused() {
     let mut tailwater = tailwater();
     tailwater.args(["run", "--duration", "10ms", "--isolation"]);
     let refused = tailwater.args(process().split(' ')).arg(&uncached);
-    assert_refused(
-        &refused.output().unwrap(),
-        "function counted keeps state for each flow",
-    );
+    assert_refused(&refused.output().unwrap(), "function counted keeps state for each flow");
     let except = "--isolation-except";
-    assert_refused(
-        &run(&[&"run", &chain, &except, &"accounting"]),
-        "is for --isolation",
-    );
-    let handed_over = run(&[
-        &"run",
-        &chain,
-        &"--isolation",
-        &"process",
-        &"--auxiliary",
-        &"0",
-    ]);
+    assert_refused(&run(&[&"run", &chain, &except, &"accounting"]), "is for --isolation");
+    let handed_over = run(&[&"run", &chain, &"--isolation", &"process", &"--auxiliary", &"0"]);
     assert_refused(&handed_over, "cannot be used with");
     let alone = run(&[&"function-process", &chain, &"0"]);
     assert_eq!(alone.status.code(), Some(2));
-    assert!(
-        text(&alone.stderr).contains("started by"),
-        "{}",
-        text(&alone.stderr)
-    );
+    assert!(text(&alone.stderr).contains("started by"), "{}", text(&alone.stderr));
 }
 
 #[test]
@@ -162,12 +128,7 @@ fn containers_without_their_runtime_are_refused() {
     let chain = folder.acl_nat();
     // Something else in its place, which this run alone sees.
     let hidden = Command::new("unshare")
-        .args([
-            "-m",
-            "sh",
-            "-c",
-            "mount --bind /dev/null \"$0\" && exec \"$@\"",
-        ])
+        .args(["-m", "sh", "-c", "mount --bind /dev/null \"$0\" && exec \"$@\""])
         .arg(runtime.path())
         .arg(env!("CARGO_BIN_EXE_tailwater"))
         .args(["run", "--isolation", "container"])
@@ -228,8 +189,5 @@ fn who_asks_for_files_to_be_read_again_is_told_that_isolated_functions_do_not() 
     let output = run.wait_with_output().unwrap();
     let told = text(&output.stderr);
     assert!(output.status.success(), "{told}");
-    assert!(
-        told.contains("isolated functions read their files before"),
-        "{told}"
-    );
+    assert!(told.contains("isolated functions read their files before"), "{told}");
 }

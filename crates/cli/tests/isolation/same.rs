@@ -26,11 +26,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         // Libraries have to be built first: below.
-        if !text.contains("kind: Chain")
-            || ["library:", "expression:"]
-                .iter()
-                .any(|it| text.contains(it))
-        {
+        if !text.contains("kind: Chain") || ["library:", "expression:"].iter().any(|it| text.contains(it)) {
             continue;
         }
         // What cannot be isolated, and says so: below.
@@ -54,10 +50,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
             if export.is_some_and(|export| indent(line) > export) {
                 continue;
             }
-            export = line
-                .trim_start()
-                .starts_with("export:")
-                .then(|| indent(line));
+            export = line.trim_start().starts_with("export:").then(|| indent(line));
             match line.trim_start() {
                 _ if export.is_some() => {}
                 latency if latency.starts_with("latency:") => lines += "    latency: 250ms\n",
@@ -105,16 +98,9 @@ fn assert_same(chain: &Path, traffic: &Path, cores: &str, ways: &[&str]) {
 }
 
 /// Runs a chain isolated, and compares that with what another run reported and sent.
-pub(crate) fn assert_as(
-    (one, sent): (&Value, &[Vec<u8>]),
-    chain: &Path,
-    traffic: &Path,
-    (cores, way): (&str, &str),
-) {
+pub(crate) fn assert_as((one, sent): (&Value, &[Vec<u8>]), chain: &Path, traffic: &Path, (cores, way): (&str, &str)) {
     let name = chain.display();
-    let encrypted = ["encrypt", "ipsec"]
-        .iter()
-        .any(|it| name.to_string().contains(it));
+    let encrypted = ["encrypt", "ipsec"].iter().any(|it| name.to_string().contains(it));
     assert!(!sent.is_empty(), "{name}");
     let (other, sent_by_processes) = run_isolated(chain, traffic, way, cores);
     assert_eq!(one["packets"], other["packets"], "{name}: {way}");
@@ -242,12 +228,10 @@ fn and_with_functions_that_stay() {
     let mut ways = vec![process()];
     ways.extend(can_confine().then_some(TRUSTED));
     let told = folder.path("told.csv");
-    let export = format!(
-        "{{name: told, accounting: {{export: {{file: {}}}}}}}",
-        told.display()
-    );
+    let export = format!("{{name: told, accounting: {{export: {{file: {}}}}}}}", told.display());
     let limit = "{name: limit, policer: {limits: [{rate: 1000pps, burst: 2, per: flow}]}}";
-    let of_firewall = "{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan], timeouts: {udp: 5s}}}";
+    let of_firewall =
+        "{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan], timeouts: {udp: 5s}}}";
     for (functions, names) in [
         (
             format!(
@@ -320,9 +304,7 @@ fn and_with_branches() {
     let folder = Folder::new();
     let traffic = connections(&folder);
     let limit = |name: &str, burst: u32| {
-        format!(
-            "{{name: {name}, policer: {{limits: [{{rate: 1pps, burst: {burst}, per: flow}}]}}}}"
-        )
+        format!("{{name: {name}, policer: {{limits: [{{rate: 1pps, burst: {burst}, per: flow}}]}}}}")
     };
     let inner = format!(
         "{{name: inner, classifier: {{rules: [{{to: dns, sourcePorts: 53}}, {{to: send, sourcePorts: 2001-2030}}], directions: each, \
@@ -345,7 +327,8 @@ fn and_with_branches() {
     let watched = "{classifier: {rules: [{to: watched, protocol: udp}], branches: {watched: {functions: [{name: before, accounting: }, \
                    {ids: {mode: drop, rules: ['drop udp any any -> any 53 (msg: \"asks\"; sid: 1;)']}}, \
                    {name: after, accounting: }]}}}}";
-    let of_firewall = "{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan], timeouts: {udp: 5s}}}";
+    let of_firewall =
+        "{firewall: {zones: {lan: {prefixes: [10.0.0.0/8]}}, rules: [allow from lan], timeouts: {udp: 5s}}}";
     let last = "{name: last, accounting: }";
     let core = available().pop().unwrap().to_string();
     let ends = format!("[{{name: first, accounting: }}, {outer}, {last}]");
@@ -373,8 +356,7 @@ fn and_with_branches() {
         assert!(reason(&report, name) > 0, "{name}: {reasons}");
     }
     for name in ["web-limit", "answered"] {
-        let over =
-            ["exceeding", "violating"].map(|color| reason(&report, &format!("{name}/{color}")));
+        let over = ["exceeding", "violating"].map(|color| reason(&report, &format!("{name}/{color}")));
         assert!(over.iter().sum::<u64>() > 0, "{name}: {reasons}");
     }
     // Not only those of a flow: all are in the order in which they came.
@@ -396,13 +378,7 @@ fn and_on_several_cores() {
     let traffic = traffic(&folder);
     for chain in examples(&folder) {
         let name = chain.file_name().unwrap().to_str().unwrap();
-        if [
-            "acl-nat.yaml",
-            "acl-lb-accounting.yaml",
-            "acl-urlfilter-encrypt.yaml",
-        ]
-        .contains(&name)
-        {
+        if ["acl-nat.yaml", "acl-lb-accounting.yaml", "acl-urlfilter-encrypt.yaml"].contains(&name) {
             assert_same(&chain, &traffic, &format!("{one},{other}"), &[process()]);
         }
     }
@@ -440,14 +416,8 @@ fn and_while_buckets_move() {
     // Every 250 ms other 500 flows, of four packets each.
     const PACKETS: u64 = 12_000;
     let packets = (0..PACKETS).map(|i| {
-        let (flow, port) = (
-            i % 500,
-            1024 + (i / 2000) as u16 * 2 + (i % 500 / 250) as u16,
-        );
-        (
-            i * 125_000,
-            udp(client((flow % 250) as u8 + 1), port, SERVER, 53),
-        )
+        let (flow, port) = (i % 500, 1024 + (i / 2000) as u16 * 2 + (i % 500 / 250) as u16);
+        (i * 125_000, udp(client((flow % 250) as u8 + 1), port, SERVER, 53))
     });
     let traffic = folder.capture("flows.pcap", &packets.collect::<Vec<_>>());
     let cores = format!("{one},{other}");

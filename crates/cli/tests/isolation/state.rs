@@ -18,12 +18,7 @@ const FLOWS: u32 = 40;
 /// Packets that come one a millisecond, of all flows in turn, with their numbers in front of the payload.
 fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
     let frame = |n: u32| {
-        let frame = udp(
-            client((n % 20) as u8 + 1),
-            5000 + (n % FLOWS) as u16,
-            SERVER,
-            53,
-        );
+        let frame = udp(client((n % 20) as u8 + 1), 5000 + (n % FLOWS) as u16, SERVER, 53);
         (u64::from(n) * 1_000_000, frame)
     };
     folder.capture(name, &(0..packets).map(frame).collect::<Vec<_>>())
@@ -58,10 +53,7 @@ pub(crate) fn known(server: &RedisServer) -> Known {
     let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
     let mut connection = client.get_connection().unwrap();
     let (mut bindings, mut counts) = (BTreeMap::new(), BTreeMap::new());
-    let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-        .arg("tw:*")
-        .query(&mut connection)
-        .unwrap();
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tw:*").query(&mut connection).unwrap();
     for key in keys {
         let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
         let piece = value[16..].to_vec();
@@ -111,10 +103,7 @@ fn whole(chain: &Path, traffic: &Path, way: &str) -> Value {
 fn wait_for(server: &RedisServer, packets: u64, child: &mut Child) {
     let until = Instant::now() + Duration::from_secs(60);
     while known(server).packets() < packets {
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "the run ended by itself"
-        );
+        assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");
         assert!(Instant::now() < until, "nothing gets into Redis");
         sleep(Duration::from_millis(20));
     }
@@ -189,12 +178,7 @@ fn killed_functions_lose_neither_bindings_nor_counts() {
     let chain = spec(&folder, &server, FUNCTIONS, PATIENT);
     let traffic = traffic(&folder, "in.pcap", 6000);
     let sent = folder.path("sent.pcap");
-    let mut run = start(
-        &chain,
-        &traffic,
-        process(),
-        &["--capture-out", sent.to_str().unwrap()],
-    );
+    let mut run = start(&chain, &traffic, process(), &["--capture-out", sent.to_str().unwrap()]);
     wait_for(&server, 100, &mut run);
     let mut kills = 0;
     while known(&server).packets() < 4500 && run.try_wait().unwrap().is_none() {
@@ -239,10 +223,7 @@ type Trouble = [fn(&mut RedisServer); 2];
 
 const TROUBLES: [Trouble; 3] = [
     [RedisServer::stop, RedisServer::start_again],
-    [
-        |server| server.signal("STOP"),
-        |server| server.signal("CONT"),
-    ],
+    [|server| server.signal("STOP"), |server| server.signal("CONT")],
     [
         |server| drop(server.command(&["config", "set", "maxmemory", "1"])),
         |server| drop(server.command(&["config", "set", "maxmemory", "0"])),

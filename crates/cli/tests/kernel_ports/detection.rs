@@ -55,10 +55,7 @@ fn pages_and_names(driver: &str) {
     }
     name_server(&hosts, HOSTS[1]);
     assert_answers(&hosts, HOSTS, "www.allowed.test");
-    assert_eq!(
-        ask(&hosts, HOSTS, "www.BLOCKED.test", 3),
-        Err(ErrorKind::WouldBlock)
-    );
+    assert_eq!(ask(&hosts, HOSTS, "www.BLOCKED.test", 3), Err(ErrorKind::WouldBlock));
     pages(&hosts, "http", 80, &[("", "a page")]);
     let report = between.stop();
     assert_identity(&report);
@@ -111,11 +108,7 @@ fn detection_drops_by_certificate() {
         hosts.on(0, &format!("curl -sS {trusted} {version} {connect} {url}"))
     };
     let page = get("1.3", 60);
-    assert!(
-        text(&page.stdout).contains("TLSv1.3"),
-        "{}",
-        text(&page.stderr)
-    );
+    assert!(text(&page.stdout).contains("TLSv1.3"), "{}", text(&page.stderr));
     let blocked = get("1.2", 5);
     assert_eq!(blocked.status.code(), Some(28), "{}", text(&blocked.stderr));
     let report = between.stop();

@@ -47,10 +47,8 @@ const BETWEEN: &str = "port: 'net_af_packet2,iface=fn-in', returnPort: 'net_af_p
 fn router(hosts: &mut Hosts, rules: &Path) -> usize {
     let function = hosts.add_function();
     let on = |line: &str| hosts.must_on(function, line);
-    on(
-        "sysctl -q -w net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 \
-        net.ipv4.conf.in0.rp_filter=0 net.ipv4.conf.out0.rp_filter=0",
-    );
+    on("sysctl -q -w net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 \
+        net.ipv4.conf.in0.rp_filter=0 net.ipv4.conf.out0.rp_filter=0");
     on(&format!("ip link set in0 address {ROUTER_MAC}"));
     on(&format!("ip addr add {}/24 dev in0", ROUTER[0]));
     on(&format!("ip addr add {}/24 dev out0", ROUTER[1]));
@@ -79,11 +77,7 @@ fn assert_accounted(report: &serde_json::Value, own_ports: usize) {
     assert_eq!(sum(function, "sent"), sent, "{report}");
     assert_eq!(sum(function, "received"), returned + late + own, "{report}");
     if own_ports > 0 {
-        assert_eq!(
-            sum(entry, "received") + own,
-            count(report, "offered"),
-            "{report}"
-        );
+        assert_eq!(sum(entry, "received") + own, count(report, "offered"), "{report}");
         assert_eq!(sum(entry, "sent"), count(report, "delivered"), "{report}");
     }
 }
@@ -102,10 +96,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     let text = std::fs::read_to_string(chain(&folder, BETWEEN)).unwrap();
     let chain = folder.write(
         "both.yaml",
-        text.replace(
-            &format!("{{forward: {{destinationMac: \"{ROUTER_MAC}\"}}}}, "),
-            "",
-        ),
+        text.replace(&format!("{{forward: {{destinationMac: \"{ROUTER_MAC}\"}}}}, "), ""),
     );
     let mut between = hosts.run(super::PACKET, &chain, &[]);
     // By ARP, the function's own, and echoes with other identifiers.
@@ -123,9 +114,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let server = hosts.within(1, move || {
         let socket = UdpSocket::bind((FAR, 53)).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         ready.send(()).unwrap();
         (0..20).for_each(|_| {
             let mut buffer = [0; 100];
@@ -137,9 +126,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     is_ready.recv().unwrap();
     let client = hosts.within(0, || {
         let socket = UdpSocket::bind(("10.9.0.1", 0)).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         (0..20u8).for_each(|number| {
             let (question, mut answer) = (vec![number; usize::from(number)], [0; 100]);
             socket.send_to(&question, (FAR, 53)).unwrap();
@@ -213,17 +200,9 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
         &format!("ip neigh replace {SERVER} lladdr 02:00:00:00:00:09 dev out0 nud permanent"),
     );
     let packets = 5_000;
-    let (capture, out) = (
-        folder.capture("in.pcap", &mixture(packets)),
-        folder.path("out.pcap"),
-    );
+    let (capture, out) = (folder.capture("in.pcap", &mixture(packets)), folder.path("out.pcap"));
     let chain = chain(&folder, BETWEEN);
-    let mut run = replay(
-        &hosts,
-        &chain,
-        &capture,
-        &["--capture-out", out.to_str().unwrap()],
-    );
+    let mut run = replay(&hosts, &chain, &capture, &["--capture-out", out.to_str().unwrap()]);
     let (report, said) = run.finish();
     assert_eq!(said, "");
     assert_accounted(&report, 0);
@@ -231,11 +210,7 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
     let mail = packets as u64 / 10;
     assert_eq!(count(&report, "offered"), packets as u64, "{report}");
     assert_eq!(reason(&report, "firewall/not-returned"), mail, "{report}");
-    assert_eq!(
-        count(&report, "delivered"),
-        packets as u64 - mail,
-        "{report}"
-    );
+    assert_eq!(count(&report, "delivered"), packets as u64 - mail, "{report}");
     let frames = frames(&out);
     assert_eq!(
         (frames.len() as u64, wrong_checksums(&frames)),
@@ -257,15 +232,11 @@ fn functions_around_the_kernels_firewall_are_isolated() {
     }
     let (mut hosts, folder) = (Hosts::new(false), Folder::new());
     let function = router(&mut hosts, &folder.path("rules.nft"));
-    let neighbour =
-        format!("ip neigh replace {SERVER} lladdr 02:00:00:00:00:09 dev out0 nud permanent");
+    let neighbour = format!("ip neigh replace {SERVER} lladdr 02:00:00:00:00:09 dev out0 nud permanent");
     hosts.must_on(function, &neighbour);
     let (few, many) = (5_000, 30_000);
     let text = std::fs::read_to_string(chain(&folder, BETWEEN)).unwrap();
-    let export = format!(
-        "{{export: {{file: {}}}}}",
-        folder.path("flows.csv").display()
-    );
+    let export = format!("{{export: {{file: {}}}}}", folder.path("flows.csv").display());
     let chain = folder.write("isolated.yaml", text.replace(&export, ""));
     let out = folder.path("out.pcap");
     let run = |isolation: &str, packets: usize| {
@@ -293,24 +264,16 @@ fn functions_around_the_kernels_firewall_are_isolated() {
     let (report, sent) = run("none", few);
     assert_eq!(sent.len(), few - few / 10, "{report}");
     // The namespaces of these hosts hide control groups.
-    let ways = [
-        "process --isolation-without all",
-        "process --isolation-without groups",
-    ];
+    let ways = ["process --isolation-without all", "process --isolation-without groups"];
     for way in ways {
         let (isolated, same) = run(way, few);
         assert_eq!(isolated["packets"], report["packets"], "{way}");
         assert!(sent == same, "{way}: other packets were sent");
         let functions = isolated["isolation"]["functions"].as_array().unwrap();
-        let turns = functions
-            .iter()
-            .map(|it| (&it["name"], it["turns"].as_u64()));
+        let turns = functions.iter().map(|it| (&it["name"], it["turns"].as_u64()));
         let names: Vec<_> = turns.clone().map(|(name, _)| name).collect();
         assert_eq!(names, ["edge", "forward", "accounting"], "{isolated}");
-        assert!(
-            turns.into_iter().all(|(_, turns)| turns > Some(0)),
-            "{isolated}"
-        );
+        assert!(turns.into_iter().all(|(_, turns)| turns > Some(0)), "{isolated}");
     }
     let (report, survived) = run(ways[1], many);
     let lost: u64 = ["edge", "forward", "accounting"]
@@ -356,10 +319,7 @@ impl<'h> Switch<'h> {
 
     fn set(&self, line: &str) {
         let database = self.folder.path("db.sock");
-        let line = format!(
-            "ovs-vsctl --timeout=30 --db=unix:{} {line}",
-            database.display()
-        );
+        let line = format!("ovs-vsctl --timeout=30 --db=unix:{} {line}", database.display());
         self.hosts.must_on(self.host, &line);
     }
 
@@ -367,13 +327,7 @@ impl<'h> Switch<'h> {
     fn start(&self) -> Program {
         let database = format!("unix:{}", self.folder.path("db.sock").display());
         let folder = format!("OVS_RUNDIR={}", self.folder.0.display());
-        let line = [
-            "env",
-            &folder,
-            "ovs-vswitchd",
-            &database,
-            "--unixctl=switch.ctl",
-        ];
+        let line = ["env", &folder, "ovs-vswitchd", &database, "--unixctl=switch.ctl"];
         self.hosts.start(self.host, &line)
     }
 
@@ -442,18 +396,14 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     run.assert_runs();
     hosts.must_on(2, "ip link del fn-out");
     let (report, said) = run.finish();
-    assert!(
-        said.contains("net_af_packet3,iface=fn-out has gone"),
-        "{said}"
-    );
+    assert!(said.contains("net_af_packet3,iface=fn-out has gone"), "{said}");
     assert_identity(&report);
     assert_eq!(
         count(&report, "offered"),
         20_000 + of_function(&report, "own"),
         "{report}"
     );
-    let [sent, returned, missing] =
-        ["sent", "returned", "not_returned"].map(|what| of_function(&report, what));
+    let [sent, returned, missing] = ["sent", "returned", "not_returned"].map(|what| of_function(&report, what));
     assert_eq!(sent, returned + missing, "{report}");
     assert!(returned > 400 && missing > 5_000, "{report}");
     assert_eq!(
@@ -464,9 +414,7 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     let frames = frames(&out);
     let ip: Vec<_> = frames
         .iter()
-        .filter(|frame| {
-            tailwater_net::parse::parse(frame).is_ok_and(|headers| headers.network == Network::V4)
-        })
+        .filter(|frame| tailwater_net::parse::parse(frame).is_ok_and(|headers| headers.network == Network::V4))
         .collect();
     assert!(ip.len() as u64 >= returned, "{} of {returned}", ip.len());
     let changed: Ipv4Addr = "192.0.2.9".parse().unwrap();
@@ -484,16 +432,8 @@ fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
     }
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let socket = folder.path("memif.sock");
-    let memif = |role: &str| {
-        format!(
-            "net_memif0,role={role},socket={},socket-abstract=no",
-            socket.display()
-        )
-    };
-    let chain = chain(
-        &folder,
-        &format!("port: '{}', timeout: 100ms", memif("server")),
-    );
+    let memif = |role: &str| format!("net_memif0,role={role},socket={},socket-abstract=no", socket.display());
+    let chain = chain(&folder, &format!("port: '{}', timeout: 100ms", memif("server")));
     let other = folder.forward();
     let function = || {
         let program = tailwater();
@@ -509,9 +449,7 @@ fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
         ];
         hosts.start(2, &line)
     };
-    let packets: Vec<_> = (0..30_000)
-        .map(|n| (u64::from(n) * 500_000, numbered(n).1))
-        .collect();
+    let packets: Vec<_> = (0..30_000).map(|n| (u64::from(n) * 500_000, numbered(n).1)).collect();
     let capture = folder.capture("in.pcap", &packets);
     let mut run = replay(&hosts, &chain, &capture, &[]);
     wait_for(|| {

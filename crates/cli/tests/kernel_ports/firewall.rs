@@ -76,9 +76,7 @@ fn names(hosts: &Hosts) {
         move || {
             let socket = UdpSocket::bind((HOSTS[0], 0)).unwrap();
             socket.connect((HOSTS[1], 53)).unwrap();
-            socket
-                .set_read_timeout(Some(Duration::from_secs(wait)))
-                .unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(wait))).unwrap();
             let mut answer = [0; 64];
             socket.send(b"name?").unwrap();
             socket.recv(&mut answer).map_err(|error| error.kind())
@@ -124,12 +122,7 @@ fn streams_of_real_stacks_fit_their_windows() {
     streams(&hosts, HOSTS[0], HOSTS[1]);
     let report = between.stop();
     assert_identity(&report);
-    for refused in [
-        "out-of-window",
-        "reset-out-of-window",
-        "tcp-flags",
-        "denied",
-    ] {
+    for refused in ["out-of-window", "reset-out-of-window", "tcp-flags", "denied"] {
         assert_eq!(reason(&report, refused), 0, "{refused}: {report}");
     }
 }

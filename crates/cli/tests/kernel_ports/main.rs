@@ -180,14 +180,8 @@ fn a_link_that_goes_and_comes_back_is_told() {
         let report = between.stop();
         assert_identity(&report);
         let link = |number: usize| &report["ports"][number]["link"];
-        assert_eq!(
-            (&link(0)["up"], &link(0)["changes"]),
-            (&true.into(), &2.into())
-        );
-        assert_eq!(
-            (&link(1)["up"], &link(1)["changes"]),
-            (&true.into(), &0.into())
-        );
+        assert_eq!((&link(0)["up"], &link(0)["changes"]), (&true.into(), &2.into()));
+        assert_eq!((&link(1)["up"], &link(1)["changes"]), (&true.into(), &0.into()));
     }
 }
 
@@ -201,10 +195,7 @@ fn tags_stay_in_the_frames() {
         .map(|i| {
             let flow = FlowKey::v4(client(1), SERVER, protocol::UDP, 1000 + i, 53);
             let frame = FrameBuilder::new(&flow).vlan(VlanTag::customer(100 + i));
-            (
-                u64::from(i) * 1000,
-                frame.payload(b"tagged").to_vec().unwrap(),
-            )
+            (u64::from(i) * 1000, frame.payload(b"tagged").to_vec().unwrap())
         })
         .collect();
     for driver in [PACKET, XDP] {
@@ -237,15 +228,7 @@ fn a_flooded_run_ends_by_a_signal() {
     let capture = folder.capture("in.pcap", &mixture(1000));
     let capture = capture.to_str().unwrap();
     let mut between = hosts.run(PACKET, &folder.acl_nat(), &[]);
-    let flood = [
-        "tcpreplay",
-        "-q",
-        "-K",
-        "-i",
-        "eth0",
-        "--topspeed",
-        "--loop=0",
-    ];
+    let flood = ["tcpreplay", "-q", "-K", "-i", "eth0", "--topspeed", "--loop=0"];
     let mut flood = hosts.start(0, &[&flood[..], &[capture]].concat());
     wait_for(|| hosts.counted(1)[1] > 1000);
     flood.assert_runs();
@@ -433,14 +416,9 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     for report in [&of_client, &of_server] {
         assert_identity(report);
     }
-    let [tap, to_server] =
-        [0, 1].map(|number| ["received", "sent"].map(|what| port(&of_client, number, what)));
-    let [to_client, other_tap] =
-        [0, 1].map(|number| ["received", "sent"].map(|what| port(&of_server, number, what)));
-    assert_eq!(
-        (tap, other_tap),
-        ([sent_0, received_0], [sent_1, received_1])
-    );
+    let [tap, to_server] = [0, 1].map(|number| ["received", "sent"].map(|what| port(&of_client, number, what)));
+    let [to_client, other_tap] = [0, 1].map(|number| ["received", "sent"].map(|what| port(&of_server, number, what)));
+    assert_eq!((tap, other_tap), ([sent_0, received_0], [sent_1, received_1]));
     assert_eq!((to_server[0], to_server[1]), (to_client[1], to_client[0]));
     // The first packets, if they came before the client was ready.
     let lost = count(&of_client, "lost") + count(&of_server, "lost");
@@ -478,11 +456,7 @@ fn without_capabilities_ports_of_the_kernel_are_refused() {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let (program, chain) = (tailwater(), folder.forward());
     let without = ["setpriv", "--bounding-set=-all"];
-    for port in [
-        "net_af_packet0,iface=port0",
-        "net_af_xdp0,iface=port0",
-        "net_tap0",
-    ] {
+    for port in ["net_af_packet0,iface=port0", "net_af_xdp0,iface=port0", "net_tap0"] {
         let program = program.get_program().to_str().unwrap();
         let run = [program, "run", chain.to_str().unwrap(), "--port", port];
         let refused = hosts.start(2, &[&without[..], &run].concat());

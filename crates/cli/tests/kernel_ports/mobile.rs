@@ -42,9 +42,8 @@ fn set_up(hosts: &Hosts) {
 
 /// One end of tunnels over an IP version, with more of its configuration.
 fn chain(folder: &Folder, role: &str, own: &str, more: &str) -> std::path::PathBuf {
-    let functions = format!(
-        "[{{upf: {{role: {role}, addresses: ['{own}'], profiles: {{internet: {{qfi: 9}}}}, {more}}}}}]"
-    );
+    let functions =
+        format!("[{{upf: {{role: {role}, addresses: ['{own}'], profiles: {{internet: {{qfi: 9}}}}, {more}}}}}]");
     folder.spec(&format!("{role}.yaml"), &functions, "")
 }
 
@@ -52,8 +51,7 @@ fn chain(folder: &Folder, role: &str, own: &str, more: &str) -> std::path::PathB
 fn start(hosts: &Hosts, far: usize, folder: &Folder, v6: bool) -> [Program; 2] {
     let [station, core] = ENDS[usize::from(v6)];
     let user = format!("ue {} ue6 2001:db8:60:1::/64", USER[0]);
-    let session =
-        format!("sessions: ['1 {user} teid 0x2001 peer {core} peerTeid 0x1001 profile internet']");
+    let session = format!("sessions: ['1 {user} teid 0x2001 peer {core} peerTeid 0x1001 profile internet']");
     let station = chain(folder, "access", station, &session);
     let socket = folder.path("upf.socket");
     let usage = folder.path("usage.csv");
@@ -94,10 +92,7 @@ fn reason(report: &serde_json::Value, name: &str) -> u64 {
 
 /// Sets up everything over an IP version, does something, and looks at what both ends counted: nothing is lost by them, and
 /// with `all` nothing on the link either, where sockets may overflow.
-fn through_tunnels(
-    (v6, all): (bool, bool),
-    task: impl FnOnce(&Hosts, usize),
-) -> [serde_json::Value; 2] {
+fn through_tunnels((v6, all): (bool, bool), task: impl FnOnce(&Hosts, usize)) -> [serde_json::Value; 2] {
     let (mut hosts, folder) = (Hosts::new(true), Folder::new());
     let far = hosts.cut_middle();
     set_up(&hosts);
@@ -118,13 +113,7 @@ fn through_tunnels(
         assert_identity(report);
         assert_eq!(count(report, "lost"), 0, "{report}");
         assert!(reason(report, "encapsulated") > 10, "{report}");
-        for wrong in [
-            "malformed",
-            "inner-malformed",
-            "unsupported",
-            "wrong-qfi",
-            "no-room",
-        ] {
+        for wrong in ["malformed", "inner-malformed", "unsupported", "wrong-qfi", "no-room"] {
             assert_eq!(reason(report, wrong), 0, "{wrong}: {report}");
         }
     }
@@ -213,17 +202,9 @@ fn too_big(hosts: &Hosts, v6: bool) {
 
 /// Asks the core for an echo, from the server's side.
 fn echo(hosts: &Hosts, own: &'static str) {
-    let via = if own.contains(':') {
-        HOSTS_V6[0]
-    } else {
-        HOSTS[0]
-    };
+    let via = if own.contains(':') { HOSTS_V6[0] } else { HOSTS[0] };
     hosts.must_on(1, &format!("ip route add {own} via {via}"));
-    let from = if own.contains(':') {
-        HOSTS_V6[1]
-    } else {
-        HOSTS[1]
-    };
+    let from = if own.contains(':') { HOSTS_V6[1] } else { HOSTS[1] };
     let ask = move || {
         let socket = UdpSocket::bind((from, 0)).unwrap();
         socket.connect((own, 2152)).unwrap();
@@ -278,11 +259,10 @@ fn a_dissector_reads_what_is_in_tunnels() {
         let files = ["down.pcap", "up.pcap"].map(|name| folder.path(name));
         through_tunnels((v6, true), |hosts, far| {
             // Neither interface shows what its own end sends.
-            let mut recordings =
-                [(2, "link0", &files[0]), (far, "link1", &files[1])].map(|(host, link, file)| {
-                    let file = file.to_str().unwrap();
-                    hosts.start(host, &["dumpcap", "-q", "-P", "-i", link, "-w", file])
-                });
+            let mut recordings = [(2, "link0", &files[0]), (far, "link1", &files[1])].map(|(host, link, file)| {
+                let file = file.to_str().unwrap();
+                hosts.start(host, &["dumpcap", "-q", "-P", "-i", link, "-w", file])
+            });
             wait_for(|| {
                 recordings.iter_mut().all(|recording| {
                     recording.assert_runs();

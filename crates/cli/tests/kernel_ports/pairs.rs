@@ -83,13 +83,7 @@ fn everything_goes(way: &Way) {
         for way in ["encapsulated", "decapsulated"] {
             assert!(reason(&report, way) > 100, "{way}: {report}");
         }
-        for wrong in [
-            "not-authentic",
-            "replayed",
-            "too-old",
-            "not-allowed",
-            "inner-malformed",
-        ] {
+        for wrong in ["not-authentic", "replayed", "too-old", "not-allowed", "inner-malformed"] {
             assert_eq!(reason(&report, wrong), 0, "{wrong}: {report}");
         }
     }

@@ -31,10 +31,7 @@ pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
             bytes => bytes,
         };
         let bytes = sum.as_u64();
-        assert!(
-            bytes.is_some_and(|bytes| bytes > 100_000),
-            "{flags}: {result}"
-        );
+        assert!(bytes.is_some_and(|bytes| bytes > 100_000), "{flags}: {result}");
     }
 }
 
@@ -50,12 +47,7 @@ pub(super) fn question(name: &str) -> Vec<u8> {
 }
 
 /// Asks for a name, from an address of host 0; what comes back, unless nothing does in so many seconds.
-pub(super) fn ask(
-    hosts: &Hosts,
-    [from, to]: [&str; 2],
-    name: &str,
-    seconds: u64,
-) -> Result<Vec<u8>, ErrorKind> {
+pub(super) fn ask(hosts: &Hosts, [from, to]: [&str; 2], name: &str, seconds: u64) -> Result<Vec<u8>, ErrorKind> {
     let question = question(name);
     let [from, to] = [from, to].map(|address| address.parse::<IpAddr>().unwrap());
     let asks = move || {

@@ -100,10 +100,7 @@ pub(super) fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
     );
     assert!(made.status.success(), "{}", text(&made.stderr));
     let line = ["openssl", "s_server", "-www", "-accept", "443"];
-    let server = hosts.start(
-        1,
-        &[&line[..], &["-key", key, "-cert", certificate]].concat(),
-    );
+    let server = hosts.start(1, &[&line[..], &["-key", key, "-cert", certificate]].concat());
     hosts.wait_for_listener(1, 443);
     server
 }
@@ -114,8 +111,7 @@ fn tls(driver: &str) {
     let _server = tls_server(&hosts, &folder);
     let mut between = hosts.run(driver, &filter(&folder), &[]);
     let trusted = format!("--cacert {}", folder.path("certificate.pem").display());
-    let flags =
-        ["1.2", "1.3"].map(|version| format!("{trusted} --tlsv{version} --tls-max {version}"));
+    let flags = ["1.2", "1.3"].map(|version| format!("{trusted} --tlsv{version} --tls-max {version}"));
     let variants = [(&*flags[0], "TLSv1.2"), (&*flags[1], "TLSv1.3")];
     pages(&hosts, "https", 443, &variants);
     let report = between.stop();
@@ -199,9 +195,7 @@ fn translated(driver: &str) {
         for length in 0..40 {
             let socket = UdpSocket::bind((HOSTS[0], 0)).unwrap();
             senders.insert(socket.local_addr().unwrap().port());
-            socket
-                .set_read_timeout(Some(Duration::from_secs(20)))
-                .unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             let query = vec![length as u8; length];
             socket.send_to(&query, (HOSTS[1], 53)).unwrap();
             let mut buffer = [0; 2048];
@@ -223,16 +217,11 @@ fn translated(driver: &str) {
         recording.interrupt();
         let with = |status: &str| {
             let protocols = ["ip", "tcp", "udp"];
-            protocols.map(|protocol| {
-                tshark_frames(capture, &format!("{protocol}.checksum.status == {status}"))
-            })
+            protocols.map(|protocol| tshark_frames(capture, &format!("{protocol}.checksum.status == {status}")))
         };
         assert_eq!(with("Bad"), [0; 3], "{}", capture.display());
         let [ip, tcp, udp] = with("Good");
-        assert!(
-            ip == tcp + udp && tcp > 100 && udp >= 80,
-            "{ip} {tcp} {udp}"
-        );
+        assert!(ip == tcp + udp && tcp > 100 && udp >= 80, "{ip} {tcp} {udp}");
     }
     let report = between.stop();
     assert_identity(&report);

@@ -86,11 +86,7 @@ fn inside(hosts: &Hosts) {
             "sysctl -q -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0",
         );
         for (inside, bits) in INSIDE.iter().zip([32, 128]) {
-            set(
-                hosts,
-                host,
-                &format!("ip addr add {}/{bits} dev lo", inside[host]),
-            );
+            set(hosts, host, &format!("ip addr add {}/{bits} dev lo", inside[host]));
         }
     }
     for (inside, outside) in INSIDE.iter().zip(OUTSIDE) {

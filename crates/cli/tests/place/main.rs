@@ -51,10 +51,7 @@ fn the_examples_are_admitted_and_stay_where_they_are() {
     let state = folder.0.join("state.json");
     let (status, first) = document(&slos, &cluster, &state);
     assert_eq!(status, Some(0), "{first}");
-    assert_eq!(
-        (&first["admitted"], &first["denied"]),
-        (&5.into(), &0.into())
-    );
+    assert_eq!((&first["admitted"], &first["denied"]), (&5.into(), &0.into()));
     assert_eq!(first["slos"][0]["course"], "new");
     let kept = std::fs::read(&state).expect("the state");
     let (status, second) = document(&slos, &cluster, &state);
@@ -77,14 +74,8 @@ fn what_is_denied_has_its_reason_and_what_would_fit() {
     let slos = changed(&folder, "slos.yaml", "12Mpps", "90Mpps");
     let (status, stdout, stderr) = place(&slos, &example("cluster.yaml"), &[]);
     assert_eq!((status, &*stderr), (Some(3), ""));
-    let row = stdout
-        .lines()
-        .find(|line| line.starts_with("border"))
-        .expect("a row");
-    assert!(
-        row.contains("denied    no room: too few servers apart"),
-        "{row}"
-    );
+    let row = stdout.lines().find(|line| line.starts_with("border")).expect("a row");
+    assert!(row.contains("denied    no room: too few servers apart"), "{row}");
     assert!(row.contains("would fit with "), "{row}");
 }
 
@@ -107,9 +98,7 @@ fn what_would_fit_fits_as_it_is_printed() {
         let (_, fits) = row.split_once("would fit with ").expect("what would fit");
         let spec = std::fs::read_to_string(&slos).expect("SLOs");
         let name = row.split(' ').next().expect("a name");
-        let slo = spec
-            .lines()
-            .find(|line| line.contains(&format!("name: {name}, chain")));
+        let slo = spec.lines().find(|line| line.contains(&format!("name: {name}, chain")));
         let slo = slo.expect("the SLO");
         for fit in fits.split(", or ") {
             let (field, value) = match fit.split_once(' ') {
@@ -272,10 +261,7 @@ fn a_state_is_a_file_or_a_link_to_one_and_nothing_else_is_replaced() {
     let (slos, cluster) = (example("slos.yaml"), example("cluster.yaml"));
     let (status, _, stderr) = place(&slos, &cluster, &["--state", "/dev/full"]);
     assert_eq!(status, Some(2));
-    assert!(
-        stderr.contains("expected a file, found /dev/full"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("expected a file, found /dev/full"), "{stderr}");
     let device = std::fs::metadata("/dev/full").expect("a device");
     assert!(device.file_type().is_char_device());
     // Where it is written first there may be an input.
@@ -333,10 +319,7 @@ fn a_cap_is_told_as_the_policers_that_keep_it() {
         tailwater_nf::spec::ChainSpec::parse(&spec, "chain.yaml", Path::new(""))
             .unwrap_or_else(|error| panic!("{error}: {spec}"));
         let rate = policer["limits"][0]["rate"].as_str().expect("a rate");
-        sum += rate
-            .trim_end_matches("pps")
-            .parse::<u64>()
-            .expect("a number");
+        sum += rate.trim_end_matches("pps").parse::<u64>().expect("a number");
     }
     assert_eq!(sum, 13_000_000);
     // Others have none.
@@ -415,14 +398,8 @@ fn many(folder: &Folder) -> (PathBuf, PathBuf) {
     let (chains, _) = spec.split_once("  slos:\n").expect("SLOs");
     let mut text = format!("{chains}  slos:\n");
     for i in 0..60 {
-        let (chain, rate) = [
-            ("stats", "3.3Mpps"),
-            ("lpm", "4.9Mpps"),
-            ("snort", "600kpps"),
-        ][i % 3];
-        text += &format!(
-            "    - {{name: {chain}-{i}, chain: {chain}, throughput: {rate}, latency: 150us}}\n"
-        );
+        let (chain, rate) = [("stats", "3.3Mpps"), ("lpm", "4.9Mpps"), ("snort", "600kpps")][i % 3];
+        text += &format!("    - {{name: {chain}-{i}, chain: {chain}, throughput: {rate}, latency: 150us}}\n");
     }
     let cluster = changed(folder, "cluster.yaml", "count: 4", "count: 40");
     (folder.write("slos.yaml", text), cluster)
@@ -435,11 +412,7 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     let (slos, cluster) = many(&folder);
     let state = folder.0.join("state.json");
     let name = state.to_str().expect("a name in UTF-8");
-    let (status, _, stderr) = place(
-        &slos,
-        &cluster,
-        &["--state", name, "--scheduler", "resq-greedy"],
-    );
+    let (status, _, stderr) = place(&slos, &cluster, &["--state", name, "--scheduler", "resq-greedy"]);
     assert_eq!((status, &*stderr), (Some(0), ""));
     let before = std::fs::read(&state).expect("the state");
     let optimal = |more: &[&str]| {

@@ -18,10 +18,7 @@ fn with(name: &str, from: &str, to: &str) -> (Folder, PathBuf, PathBuf) {
         };
         folder.write(file, text);
     }
-    let (slos, cluster) = (
-        folder.path("measured.yaml"),
-        folder.path("measured-cluster.yaml"),
-    );
+    let (slos, cluster) = (folder.path("measured.yaml"), folder.path("measured-cluster.yaml"));
     (folder, slos, cluster)
 }
 
@@ -106,12 +103,7 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
             "acl-nat.curves.yaml:5:12: spec.version: expected 1, the version that this program reads",
         ),
         // Another machine.
-        (
-            hardware,
-            "megahertz: 2596",
-            "megahertz: 3500",
-            "another machine in ",
-        ),
+        (hardware, "megahertz: 2596", "megahertz: 3500", "another machine in "),
         (
             hardware,
             "megahertz: 2596",
@@ -213,14 +205,8 @@ fn another_machine_is_accepted_where_the_cluster_says_so_and_told() {
     let (_folder, slos, cluster) = with("measured-cluster.yaml", "megahertz: 2596", other);
     let (status, stdout, stderr) = place(&slos, &cluster, &[]);
     assert_eq!(status, Some(0), "{stdout}");
-    assert!(
-        stderr.contains("notice: chain acl-nat on machine epyc"),
-        "{stderr}"
-    );
-    assert!(
-        stderr.contains("megahertz 2596 instead of 3500"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("notice: chain acl-nat on machine epyc"), "{stderr}");
+    assert!(stderr.contains("megahertz 2596 instead of 3500"), "{stderr}");
 }
 
 #[test]
@@ -248,10 +234,7 @@ fn a_chains_spec_says_which_configuration() {
     assert_eq!(status, Some(2));
     let told = format!("with configuration \"{expected}\" (of ");
     assert!(stderr.contains(&told), "{stderr}");
-    assert!(
-        stderr.contains(&format!("found \"{measured}\"")),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("found \"{measured}\"")), "{stderr}");
 }
 
 #[test]

@@ -20,8 +20,7 @@ fn migrating(folder: &Folder) -> PathBuf {
     let mut resize = step("resize", "server-3");
     resize["to"] = 3.into();
     let steps = [step("start", "server-3"), step("drain", "server-0"), resize];
-    kept["spec"]["migration"] =
-        serde_json::json!({"done": 0, "told": 0, "first": 1, "steps": steps});
+    kept["spec"]["migration"] = serde_json::json!({"done": 0, "told": 0, "first": 1, "steps": steps});
     std::fs::write(&state, kept.to_string()).expect("the state");
     state
 }
@@ -46,10 +45,7 @@ fn the_next_run_goes_on_from_what_is_done() {
     let (state, cluster) = (migrating(&folder), example("cluster.yaml"));
     let found = run(&state, &cluster, &[]);
     assert_eq!(found["migration"]["done"], 0);
-    assert_eq!(
-        found["migration"]["steps"].as_array().map(Vec::len),
-        Some(3)
-    );
+    assert_eq!(found["migration"]["steps"].as_array().map(Vec::len), Some(3));
     assert_eq!(servers(&found), ["server-0"]);
     // Twice the same is the same.
     for _ in 0..2 {
@@ -62,19 +58,10 @@ fn the_next_run_goes_on_from_what_is_done() {
     let name = state.to_str().expect("a name in UTF-8");
     let (_, text, _) = place(&example("slos.yaml"), &cluster, &["--state", name]);
     assert!(text.contains("migration: 1 step done, 2 left"), "{text}");
-    assert!(
-        text.contains("   2. drain  lab at server-0/0 (1 way)"),
-        "{text}"
-    );
+    assert!(text.contains("   2. drain  lab at server-0/0 (1 way)"), "{text}");
     for (wrong, expected) in [
-        (
-            "0",
-            "--done: expected one of the steps that are left, 2 to 3, found 0",
-        ),
-        (
-            "4",
-            "--done: expected one of the steps that are left, 2 to 3, found 4",
-        ),
+        ("0", "--done: expected one of the steps that are left, 2 to 3, found 0"),
+        ("4", "--done: expected one of the steps that are left, 2 to 3, found 4"),
     ] {
         let before = std::fs::read(&state).expect("the state");
         let more = ["--state", name, "--done", wrong];
@@ -98,10 +85,7 @@ fn the_next_run_goes_on_from_what_is_done() {
         let more = [&["--state", name], more].concat();
         let (status, _, stderr) = place(&example("slos.yaml"), &cluster, &more);
         assert_eq!(status, Some(2));
-        assert!(
-            stderr.contains("there is no migration in the state"),
-            "{stderr}"
-        );
+        assert!(stderr.contains("there is no migration in the state"), "{stderr}");
     }
 }
 
@@ -132,10 +116,7 @@ fn a_step_of_an_older_list_is_refused_and_none_of_its_numbers_is_used_again() {
     let found = run(&state, &cluster, &["--done", "1"]);
     assert_eq!(found["migration"]["steps"][0]["number"], 4);
     let (_, text, _) = place(&example("slos.yaml"), &cluster, &["--state", name]);
-    assert!(
-        text.contains("   4. drain  lab at server-0/0 (1 way)"),
-        "{text}"
-    );
+    assert!(text.contains("   4. drain  lab at server-0/0 (1 way)"), "{text}");
     let found = run(&state, &cluster, &["--done", "4"]);
     assert_eq!(found["migration"]["done"], 2);
     assert_eq!(servers(&found), ["server-3"]);
@@ -159,10 +140,7 @@ fn an_abandoned_migration_leaves_the_drains_of_what_has_its_successor() {
     let folder = Folder::new();
     let (state, cluster) = (migrating(&folder), example("cluster.yaml"));
     let found = run(&state, &cluster, &["--done", "1", "--abandon"]);
-    assert_eq!(
-        found["migration"]["steps"].as_array().map(Vec::len),
-        Some(1)
-    );
+    assert_eq!(found["migration"]["steps"].as_array().map(Vec::len), Some(1));
     assert_eq!(found["migration"]["steps"][0]["step"], "drain");
     let found = run(&state, &cluster, &["--done", "4"]);
     assert_eq!(servers(&found), ["server-3"]);

@@ -86,15 +86,8 @@ fn commands_at_the_same_time_lose_nothing() {
     let state = folder.path("state.json");
     let run = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
-        command
-            .arg("place")
-            .arg(&slos)
-            .arg("--cluster")
-            .arg(&cluster);
-        command
-            .arg("--state")
-            .arg(&state)
-            .args(["--output", "json"]);
+        command.arg("place").arg(&slos).arg("--cluster").arg(&cluster);
+        command.arg("--state").arg(&state).args(["--output", "json"]);
         let (stdout, stderr) = (std::process::Stdio::piped(), std::process::Stdio::piped());
         let command = command.stdout(stdout).stderr(stderr);
         command.spawn().expect("the program runs")
@@ -105,8 +98,7 @@ fn commands_at_the_same_time_lose_nothing() {
         let output = child.wait_with_output().expect("the program ends");
         match output.status.code() {
             Some(0) => {
-                let found: serde_json::Value =
-                    serde_json::from_slice(&output.stdout).expect("JSON");
+                let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
                 match found["slos"][0]["course"].as_str() {
                     Some("new") => new += 1,
                     _ => kept += 1,

@@ -44,14 +44,9 @@ impl Hierarchies {
             let mut kind = kind.split(' ');
             match (kind.next(), kind.nth(1)) {
                 (Some("cgroup"), Some(options)) => {
-                    let controllers = options
-                        .split(',')
-                        .filter(|name| !matches!(*name, "rw" | "ro"));
+                    let controllers = options.split(',').filter(|name| !matches!(*name, "rw" | "ro"));
                     for controller in controllers {
-                        found
-                            .first
-                            .entry(controller.to_owned())
-                            .or_insert_with(|| path.clone());
+                        found.first.entry(controller.to_owned()).or_insert_with(|| path.clone());
                     }
                 }
                 (Some("cgroup2"), _) => found.second = found.second.or(Some(path)),
@@ -99,10 +94,7 @@ impl Hierarchies {
         }
         let mut directory = root.clone();
         for part in Path::new(name) {
-            write(
-                &directory.join("cgroup.subtree_control"),
-                &format!("+{controller}"),
-            )?;
+            write(&directory.join("cgroup.subtree_control"), &format!("+{controller}"))?;
             directory.push(part);
             make_directory(&directory)?;
         }
@@ -134,11 +126,7 @@ impl Hierarchies {
                 all
             })
             .filter_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())
-            .flat_map(|text| {
-                text.lines()
-                    .filter_map(|line| line.parse().ok())
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
             .collect();
         processes.sort_unstable();
         processes.dedup();
@@ -170,8 +158,7 @@ impl Hierarchies {
             let removed = self.directories(name).iter().all(|directory| {
                 let mut all = below(directory);
                 all.push(directory.clone());
-                all.iter()
-                    .all(|path| gone_is_fine(fs::remove_dir(path)).is_ok())
+                all.iter().all(|path| gone_is_fine(fs::remove_dir(path)).is_ok())
             });
             if removed || Instant::now() > deadline {
                 return;

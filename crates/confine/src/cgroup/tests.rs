@@ -29,12 +29,7 @@ fn version_2_alone() {
 fn both_versions() {
     let found = Hierarchies::parse(HYBRID);
     assert_eq!(found.hybrid(), Some(Path::new("/sys/fs/cgroup/unified")));
-    let at = |controller: &str| {
-        found
-            .first
-            .get(controller)
-            .map(|path| path.to_str().unwrap())
-    };
+    let at = |controller: &str| found.first.get(controller).map(|path| path.to_str().unwrap());
     assert_eq!(at("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct"));
     assert_eq!(at("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct"));
     assert_eq!(at("memory"), Some("/sys/fs/cgroup/memory"));

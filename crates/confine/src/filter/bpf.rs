@@ -27,12 +27,7 @@ pub(super) const X86_64: u32 = 0xc000_003e;
 const X32: u32 = 0x4000_0000;
 
 fn statement(code: u16, k: u32) -> Instruction {
-    Instruction {
-        code,
-        jt: 0,
-        jf: 0,
-        k,
-    }
+    Instruction { code, jt: 0, jf: 0, k }
 }
 
 /// A jump over as many instructions as said.
@@ -56,10 +51,7 @@ pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
         statement(RETURN, KILL),
     ];
     for rule in rules {
-        let mut block = vec![
-            statement(LOAD_WORD, NUMBER),
-            statement(JUMP_EQUAL, rule.call),
-        ];
+        let mut block = vec![statement(LOAD_WORD, NUMBER), statement(JUMP_EQUAL, rule.call)];
         for check in &rule.checks {
             // The machine has 32 bits: the lower half of an argument, then the upper one.
             for (half, shift) in [(0, 0), (4, 32)] {

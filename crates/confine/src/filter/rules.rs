@@ -93,12 +93,7 @@ pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
     // Messages on what the agent gave it, connected sockets: an address of another receiver is refused, and
     // there is no other socket.
     for &given in descriptors {
-        for call in [
-            libc::SYS_recvmsg,
-            libc::SYS_sendmsg,
-            libc::SYS_read,
-            libc::SYS_write,
-        ] {
+        for call in [libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_read, libc::SYS_write] {
             rules.push(rule(call, &[descriptor(0, given)]));
         }
         for call in [libc::SYS_recvfrom, libc::SYS_sendto] {
@@ -132,10 +127,7 @@ pub(super) fn loading() -> Vec<Rule> {
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFD as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFL as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_SETFD as u32)]),
-        rule(
-            libc::SYS_fcntl,
-            &[descriptor(1, libc::F_DUPFD_CLOEXEC as u32)],
-        ),
+        rule(libc::SYS_fcntl, &[descriptor(1, libc::F_DUPFD_CLOEXEC as u32)]),
     ];
     // Asks only, or changes nothing but the thread itself.
     for call in [

@@ -20,11 +20,7 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 
         at += 1;
         let k = instruction.k;
         let mut branch = |taken: bool| {
-            let over = if taken {
-                instruction.jt
-            } else {
-                instruction.jf
-            };
+            let over = if taken { instruction.jt } else { instruction.jf };
             at += over as usize;
         };
         match instruction.code {
@@ -43,11 +39,7 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 
 
 /// Calls that have rules are tried more often than the others, with arguments at the edges of conditions.
 fn call() -> impl Strategy<Value = (u32, [u64; 6])> {
-    let calls: Vec<u32> = Filter::function(&[3, 4])
-        .always
-        .iter()
-        .map(|rule| rule.call)
-        .collect();
+    let calls: Vec<u32> = Filter::function(&[3, 4]).always.iter().map(|rule| rule.call).collect();
     let call = prop_oneof![3 => prop::sample::select(calls), 1 => 0u32..500];
     let argument = prop_oneof![
         4 => 0u64..8,

@@ -21,9 +21,7 @@ impl Drop for Folder {
 
 fn skeleton(folder: &Folder, files: &[PathBuf]) -> Result<Skeleton, Error> {
     let program = std::env::current_exe().unwrap();
-    let root = Root {
-        files: files.to_vec(),
-    };
+    let root = Root { files: files.to_vec() };
     Skeleton::make(&folder.0.join("root"), &program, &root, None)
 }
 

@@ -79,9 +79,7 @@ impl By {
         match (self, outcome) {
             (By::Call(name), Outcome::Stopped(Stopped::Seccomp(call))) => call.to_string() == *name,
             (By::Error(errors), Outcome::Refused(errno)) => errors.contains(errno),
-            (By::GainsNothing, Outcome::Done(user)) => {
-                user.parse().is_ok_and(|user: u32| user >= FIRST_USER)
-            }
+            (By::GainsNothing, Outcome::Done(user)) => user.parse().is_ok_and(|user: u32| user >= FIRST_USER),
             (By::Stop(expected), Outcome::Stopped(stopped)) => expected == stopped,
             _ => false,
         }
@@ -164,21 +162,15 @@ impl Case {
                 Some("there is one core")
             }
             "netlink" if Scene::interface().is_none() => Some("there is no network interface"),
-            "bpf" if !Path::new("/proc/sys/kernel/unprivileged_bpf_disabled").exists() => {
-                Some("the kernel has no bpf")
-            }
-            "perf" if !Path::new("/proc/sys/kernel/perf_event_paranoid").exists() => {
-                Some("the kernel has no perf")
-            }
+            "bpf" if !Path::new("/proc/sys/kernel/unprivileged_bpf_disabled").exists() => Some("the kernel has no bpf"),
+            "perf" if !Path::new("/proc/sys/kernel/perf_event_paranoid").exists() => Some("the kernel has no perf"),
             "userfaultfd" if !Path::new("/proc/sys/vm/unprivileged_userfaultfd").exists() => {
                 Some("the kernel has no userfaultfd")
             }
             "io-uring" if forbidden("/proc/sys/kernel/io_uring_disabled") => {
                 Some("the kernel has no io_uring, or it is switched off")
             }
-            "user-namespace" if !Path::new("/proc/self/ns/user").exists() => {
-                Some("the kernel has no user namespaces")
-            }
+            "user-namespace" if !Path::new("/proc/self/ns/user").exists() => Some("the kernel has no user namespaces"),
             _ => None,
         }
     }
@@ -265,11 +257,7 @@ pub(crate) fn all() -> Vec<Case> {
             .steals(),
         Case::new(
             "read-file",
-            &[
-                (Filter, By::Call("openat")),
-                (Root, NO_SUCH_FILE),
-                (OwnUser, DENIED),
-            ],
+            &[(Filter, By::Call("openat")), (Root, NO_SUCH_FILE), (OwnUser, DENIED)],
         )
         .told(|scene| path(scene, "secret"))
         .steals(),
@@ -284,9 +272,7 @@ pub(crate) fn all() -> Vec<Case> {
             ],
         )
         .told(|scene| path(scene, "written"))
-        .succeeds_if(|scene, _| {
-            fs::read(scene.directory.join("written")).is_ok_and(|it| it == b"x")
-        }),
+        .succeeds_if(|scene, _| fs::read(scene.directory.join("written")).is_ok_and(|it| it == b"x")),
         Case::new(
             "fork",
             &[
@@ -319,10 +305,7 @@ pub(crate) fn all() -> Vec<Case> {
         // Without capabilities, but with a limit that allows it.
         Case::new(
             "priority",
-            &[
-                (Filter, By::Call("sched_setscheduler")),
-                (RealTimeLimit, NOT_PERMITTED),
-            ],
+            &[(Filter, By::Call("sched_setscheduler")), (RealTimeLimit, NOT_PERMITTED)],
         )
         .lent()
         .prepared(|it| it.namespaces.users = false),
@@ -365,10 +348,7 @@ pub(crate) fn all() -> Vec<Case> {
         .steals(),
         Case::new(
             "netlink",
-            &[
-                (Filter, By::Call("socket")),
-                (Network, By::Error(&[libc::ENODEV])),
-            ],
+            &[(Filter, By::Call("socket")), (Network, By::Error(&[libc::ENODEV]))],
         )
         .told(|_| vec![Scene::interface().unwrap()]),
         // In a user namespace of its own it may, in its own view of the file system, which nobody else sees.
@@ -394,10 +374,7 @@ pub(crate) fn all() -> Vec<Case> {
         Case::new("write-code", &[(Filter, By::Call("mmap"))]).succeeds_if(|_, loot| loot == "42"),
         Case::new(
             "inherited",
-            &[
-                (Filter, By::Call("pread64")),
-                (Descriptors, By::Error(&[libc::EBADF])),
-            ],
+            &[(Filter, By::Call("pread64")), (Descriptors, By::Error(&[libc::EBADF]))],
         )
         // Or the secret of another scene, for it inherits all that there are.
         .succeeds_if(|_, loot| loot.starts_with("tailwater-attacks-")),
@@ -414,11 +391,7 @@ pub(crate) fn all() -> Vec<Case> {
         .succeeds_if(|_, user| user == "0"),
         Case::new(
             "shared-memory",
-            &[
-                (Filter, By::Call("shmget")),
-                (Ipc, NO_SUCH_FILE),
-                (OwnUser, DENIED),
-            ],
+            &[(Filter, By::Call("shmget")), (Ipc, NO_SUCH_FILE), (OwnUser, DENIED)],
         )
         .told(|scene| vec![scene.key.to_string()])
         .steals(),

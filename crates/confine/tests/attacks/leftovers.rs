@@ -37,9 +37,7 @@ fn user_of(pid: i32) -> u32 {
 fn processes_of(user: u32) -> Vec<String> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok())
-        .filter(|status| {
-            status.contains(&format!("Uid:\t{user}\t")) && !status.contains("State:\tZ")
-        })
+        .filter(|status| status.contains(&format!("Uid:\t{user}\t")) && !status.contains("State:\tZ"))
         .collect()
 }
 
@@ -146,10 +144,7 @@ fn be_an_agent(kind: &str) -> ! {
         _ => Way::container().unwrap(),
     };
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let child = way.spawn(
-        &Confinement::full(),
-        &hostile("spin").descriptor(theirs.as_fd()),
-    );
+    let child = way.spawn(&Confinement::full(), &hostile("spin").descriptor(theirs.as_fd()));
     std::io::Read::read_exact(&mut ours, &mut [0u8; 1]).unwrap();
     child.seal();
     std::io::Write::write_all(&mut ours, b"g").unwrap();

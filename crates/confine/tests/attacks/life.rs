@@ -25,10 +25,7 @@ fn the_kernel_says_what_was_promised() {
             .split_whitespace()
             .map(|id| id.parse().unwrap())
             .collect();
-        assert!(
-            user.iter().all(|id| *id == user[0] && *id >= FIRST_USER),
-            "{user:?}"
-        );
+        assert!(user.iter().all(|id| *id == user[0] && *id >= FIRST_USER), "{user:?}");
         assert_eq!(status(pid, "Gid"), status(pid, "Uid"));
         assert_eq!(status(pid, "Groups"), "");
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -45,22 +42,15 @@ fn the_kernel_says_what_was_promised() {
             assert_ne!(of(&pid.to_string()), of("self"), "{space} in {way}");
         }
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        let descriptors: BTreeSet<_> = descriptors
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let descriptors: BTreeSet<_> = descriptors.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(descriptors, ["0", "1", "2", "3"].map(Into::into).into());
         let root: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/root"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        let known = [
-            "program", "lib", "lib64", "usr", "etc", "dev", "proc", "sys",
-        ];
+        let known = ["program", "lib", "lib64", "usr", "etc", "dev", "proc", "sys"];
         assert!(root.contains("program"));
-        assert!(
-            root.iter().all(|name| known.contains(&name.as_str())),
-            "{root:?}"
-        );
+        assert!(root.iter().all(|name| known.contains(&name.as_str())), "{root:?}");
     }
 }
 
@@ -104,13 +94,7 @@ fn keeper_of(pid: i32) -> i32 {
         children.any(|child| kept.iter().any(|kept| kept == child))
     });
     let number = keeper.expect("a keeper");
-    number
-        .file_name()
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap()
+    number.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
 /// Whoever starts a program may come before others; nothing of that goes to a program that has yet to load, or to its
@@ -155,10 +139,7 @@ fn sealing_ends_the_loading() {
             attacker.outcome()
         };
         let outcome = attempt("read-file", path, false);
-        assert!(
-            matches!(&outcome, Outcome::Done(text) if text == "rules"),
-            "{outcome}"
-        );
+        assert!(matches!(&outcome, Outcome::Done(text) if text == "rules"), "{outcome}");
         let stopped_at = |outcome: Outcome, name: &str| match outcome {
             Outcome::Stopped(Stopped::Seccomp(call)) => assert_eq!(call.to_string(), name),
             other => panic!("{other}"),
@@ -199,11 +180,7 @@ fn ends_are_told_apart() {
             attacker.child
         };
         let end = begin("nothing").wait();
-        assert_eq!(
-            (end.status, end.stopped),
-            (Status::Exited(0), None),
-            "{way}"
-        );
+        assert_eq!((end.status, end.stopped), (Status::Exited(0), None), "{way}");
         let end = begin("crash").wait();
         assert_eq!(end.status, Status::Signal(libc::SIGSEGV));
         assert_eq!(end.stopped, Some(Stopped::Crash(libc::SIGSEGV)));

@@ -20,11 +20,7 @@ use way::{Way, run, ways};
 /// Tries one attack in all ways; what went against expectation, one line each.
 fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
     let base = case.base();
-    let layers: Vec<&(Layer, By)> = case
-        .layers
-        .iter()
-        .filter(|(layer, _)| way.has(*layer))
-        .collect();
+    let layers: Vec<&(Layer, By)> = case.layers.iter().filter(|(layer, _)| way.has(*layer)).collect();
     let without = |but: Option<Layer>| {
         let mut confinement = base.clone();
         for (layer, _) in &layers {
@@ -48,9 +44,7 @@ fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
             said.insert(format!("{what}: {outcome}"));
         } else {
             let expected = by.map_or("success".to_owned(), |by| format!("{by:?}"));
-            wrong.push(format!(
-                "{name} with {what}: {outcome}, expected {expected}"
-            ));
+            wrong.push(format!("{name} with {what}: {outcome}, expected {expected}"));
         }
     };
 
@@ -60,16 +54,9 @@ fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
     attempt("nothing in its way", None, &without(None));
     // Each alone.
     for (layer, by) in &layers {
-        attempt(
-            &format!("{layer:?} alone"),
-            Some(by),
-            &without(Some(*layer)),
-        );
+        attempt(&format!("{layer:?} alone"), Some(by), &without(Some(*layer)));
     }
-    println!(
-        "{name} in {way}: {}",
-        said.into_iter().collect::<Vec<_>>().join("; ")
-    );
+    println!("{name} in {way}: {}", said.into_iter().collect::<Vec<_>>().join("; "));
 }
 
 #[test]

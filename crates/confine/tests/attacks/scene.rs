@@ -62,24 +62,15 @@ impl Scene {
         BufReader::new(victim.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
-        let numbers: Vec<usize> = line
-            .split_whitespace()
-            .map(|n| n.parse().unwrap())
-            .collect();
+        let numbers: Vec<usize> = line.split_whitespace().map(|n| n.parse().unwrap()).collect();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let unix = UnixListener::bind_addr(&address).unwrap();
-        tell_all(secret.clone(), move || {
-            tcp.accept().map(|(stream, _)| stream)
-        });
-        tell_all(secret.clone(), move || {
-            unix.accept().map(|(stream, _)| stream)
-        });
+        tell_all(secret.clone(), move || tcp.accept().map(|(stream, _)| stream));
+        tell_all(secret.clone(), move || unix.accept().map(|(stream, _)| stream));
         let cores = rustix::thread::sched_getaffinity(None).unwrap();
-        let mut cores = (0..1024)
-            .filter(|core| cores.is_set(*core))
-            .collect::<Vec<_>>();
+        let mut cores = (0..1024).filter(|core| cores.is_set(*core)).collect::<Vec<_>>();
         let core = cores.pop().unwrap();
         Scene {
             _inherited: inherited(&secret),
@@ -100,9 +91,7 @@ impl Scene {
     pub(crate) fn overwritten(&self) -> String {
         let memory = File::open(format!("/proc/{}/mem", self.victim.id())).unwrap();
         let mut bytes = [0u8; SECRET];
-        memory
-            .read_exact_at(&mut bytes, self.addresses.1 as u64)
-            .unwrap();
+        memory.read_exact_at(&mut bytes, self.addresses.1 as u64).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -141,10 +130,7 @@ impl Drop for Scene {
 }
 
 /// Tells the secret to one who connects. The thread ends with it, or with the tests.
-fn tell_all<S: Write>(
-    secret: String,
-    accept: impl FnOnce() -> std::io::Result<S> + Send + 'static,
-) {
+fn tell_all<S: Write>(secret: String, accept: impl FnOnce() -> std::io::Result<S> + Send + 'static) {
     thread::spawn(move || {
         if let Ok(mut stream) = accept() {
             let _ = stream.write_all(secret.as_bytes());

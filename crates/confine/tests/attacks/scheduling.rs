@@ -39,9 +39,7 @@ fn one_turn(attacker: &mut Attacker, core: usize, enforced: bool) -> bool {
 
 fn last_core() -> usize {
     let cores = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..CpuSet::MAX_CPU)
-        .rfind(|core| cores.is_set(*core))
-        .unwrap()
+    (0..CpuSet::MAX_CPU).rfind(|core| cores.is_set(*core)).unwrap()
 }
 
 #[test]
@@ -59,10 +57,7 @@ fn who_never_yields_is_stopped_by_the_enforcer_and_nobody_else() {
         let mut spins = begin("spin");
         assert!(!one_turn(&mut spins, core, true));
         let outcome = spins.outcome();
-        assert!(
-            matches!(outcome, Outcome::Stopped(Stopped::Scheduler)),
-            "{outcome}"
-        );
+        assert!(matches!(outcome, Outcome::Stopped(Stopped::Scheduler)), "{outcome}");
 
         // Without an enforcer it keeps the core, whatever else confines it.
         let mut spins = begin("spin");

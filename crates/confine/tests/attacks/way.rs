@@ -32,9 +32,7 @@ pub(crate) fn missing(way: &Way) -> Option<String> {
     };
     let error = start.err()?;
     let denied = match &error {
-        Error::Clone { error } | Error::Step { error, .. } | Error::File { error, .. } => {
-            is_denied(error)
-        }
+        Error::Clone { error } | Error::Step { error, .. } | Error::File { error, .. } => is_denied(error),
         Error::NoController { .. } => true,
         _ => false,
     };
@@ -129,10 +127,7 @@ pub(crate) fn start(way: &Way, confinement: &Confinement, program: &Program) -> 
     drop(theirs);
     let mut ready = [0u8; 1];
     ours.read_exact(&mut ready).expect("it loads");
-    Attacker {
-        child,
-        socket: ours,
-    }
+    Attacker { child, socket: ours }
 }
 
 impl Attacker {
@@ -198,9 +193,7 @@ pub(crate) fn status(pid: i32, name: &str) -> String {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("{name} in {status}"))
-        .trim()
-        .to_owned()
+    line.unwrap_or_else(|| panic!("{name} in {status}")).trim().to_owned()
 }
 
 /// The policy and the real-time priority of a process: the last fields but some of its `stat` (see proc(5)).
@@ -208,8 +201,5 @@ pub(crate) fn schedule(pid: i32) -> (u32, u32) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     // The state, the third field, is the first of these.
-    (
-        fields[41 - 3].parse().unwrap(),
-        fields[40 - 3].parse().unwrap(),
-    )
+    (fields[41 - 3].parse().unwrap(), fields[40 - 3].parse().unwrap())
 }

@@ -144,10 +144,7 @@ impl Connections {
                 let from = (round as usize + variant) % 2;
                 script.say(from, TcpFlags::ACK, &vec![b'x'; length]);
             }
-            assert!(
-                script.next.iter().all(|next| *next < 65_535),
-                "beyond the window"
-            );
+            assert!(script.next.iter().all(|next| *next < 65_535), "beyond the window");
             script
         });
         Connections::new(flows, scripts.collect(), flows as usize)

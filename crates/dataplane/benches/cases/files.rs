@@ -30,14 +30,9 @@ pub fn rules(thousand: bool) -> Option<PathBuf> {
     command.arg("--zstd").arg("-xOf").arg(archive);
     let output = command.args(["--wildcards", "*.rules"]).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    let used = text
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let used = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let (name, rules): (_, Vec<&str>) = match thousand {
-        true => (
-            "ids-1000.rules",
-            used.step_by(OF_A_THOUSAND).take(1_000).collect(),
-        ),
+        true => ("ids-1000.rules", used.step_by(OF_A_THOUSAND).take(1_000).collect()),
         false => ("ids.rules", used.collect()),
     };
     (!rules.is_empty()).then(|| write(name, &rules.join("\n")))

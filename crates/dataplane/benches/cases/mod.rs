@@ -212,9 +212,10 @@ pub fn spec_text(chain: &str, functions: &str, flows: u32) -> String {
     };
     // Translated flows have a return direction each.
     let capacity = match chain {
-        "acl" | "load-balancer" | "accounting" | "flow-stats" | "counters"
-        | "acl-lb-accounting" | "url-filter" | "count" | "count-c" | "policer-flows"
-        | "synthetic" | "firewall" | "firewall-tcp" | "ids" | "ids-1000" => flows,
+        "acl" | "load-balancer" | "accounting" | "flow-stats" | "counters" | "acl-lb-accounting" | "url-filter"
+        | "count" | "count-c" | "policer-flows" | "synthetic" | "firewall" | "firewall-tcp" | "ids" | "ids-1000" => {
+            flows
+        }
         "new-flows" => 4 * flows,
         _ => 2 * flows,
     };
@@ -243,9 +244,7 @@ fn example(name: &str, flows: u32) -> ChainSpec {
 
 /// Two services, for all addresses, of 16 backends.
 fn load_balancer() -> String {
-    let backends: Vec<String> = (1..=16)
-        .map(|last| format!("{{address: 172.16.0.{last}}}"))
-        .collect();
+    let backends: Vec<String> = (1..=16).map(|last| format!("{{address: 172.16.0.{last}}}")).collect();
     let services = ["tcp", "udp"].map(|protocol| {
         format!(
             "{{address: 0.0.0.0/0, port: any, protocol: {protocol}, backends: [{}]}}",
@@ -295,8 +294,7 @@ fn load(source: &mut dyn PacketSource) -> Trace {
 
 /// What comes before a chain's traffic the first time, if its flows are connections that begin.
 pub fn opening(chain: &str, flows: u32) -> Option<Trace> {
-    matches!(chain, "firewall-tcp" | "ids" | "ids-1000")
-        .then(|| load(&mut Connections::opening(flows)))
+    matches!(chain, "firewall-tcp" | "ids" | "ids-1000").then(|| load(&mut Connections::opening(flows)))
 }
 
 pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
@@ -310,11 +308,7 @@ pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
         _ => {}
     }
     // With as many flows as packets, each packet is a flow's first.
-    let flows = if chain == "new-flows" {
-        packets as u32
-    } else {
-        flows
-    };
+    let flows = if chain == "new-flows" { packets as u32 } else { flows };
     let config = UniformConfig {
         seed: 1,
         flows,
@@ -363,19 +357,14 @@ pub fn run(
         start,
         batch,
     };
-    let this = chain
-        .take()
-        .unwrap_or_else(|| unreachable!("put back below"));
+    let this = chain.take().unwrap_or_else(|| unreachable!("put back below"));
     let (mut senders, receiver) = windows(1, this.reasons().len());
     let worker = Worker::new(queue, this, pool, clock.clone(), config, senders.remove(0));
     let before = clock.now();
     *chain = Some(measured(worker, stop));
     let took = clock.now() - before;
     let mut total = Window::default();
-    while receiver
-        .receive(Duration::ZERO, |window| total.merge(window))
-        .is_ok()
-    {}
+    while receiver.receive(Duration::ZERO, |window| total.merge(window)).is_ok() {}
     (total, took)
 }
 
@@ -459,12 +448,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The figure of several runs: their median.
-pub fn print_runs(
-    name: String,
-    unit: &'static str,
-    mut values: Vec<f64>,
-    table: Option<&'static str>,
-) {
+pub fn print_runs(name: String, unit: &'static str, mut values: Vec<f64>, table: Option<&'static str>) {
     values.sort_by(f64::total_cmp);
     print(&Figure {
         name,
@@ -526,18 +510,10 @@ impl Arguments {
             one_pass: None,
         };
         while let Some(argument) = arguments.next() {
-            let mut value = || {
-                arguments
-                    .next()
-                    .unwrap_or_else(|| panic!("{argument} takes a value"))
-            };
+            let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} takes a value"));
             match argument.as_str() {
                 "--one-pass" => read.one_pass = Some(arguments.by_ref().collect()),
-                "--runs" => {
-                    read.runs = value()
-                        .parse()
-                        .unwrap_or_else(|_| panic!("--runs takes a number"))
-                }
+                "--runs" => read.runs = value().parse().unwrap_or_else(|_| panic!("--runs takes a number")),
                 "--sizes" => read.sizes = value().split(',').map(str::to_owned).collect(),
                 "--flows" => read.flows = value().split(',').map(long).collect(),
                 // Cargo's own.
@@ -547,19 +523,14 @@ impl Arguments {
         }
         for filter in &read.filters {
             let is_known = known.contains(&filter.as_str());
-            assert!(
-                is_known,
-                "no chain {filter}; there are {}",
-                known.join(", ")
-            );
+            assert!(is_known, "no chain {filter}; there are {}", known.join(", "));
         }
         read
     }
 
     /// The chains that are wanted.
     pub fn chains(&self) -> impl Iterator<Item = &'static str> {
-        let wanted =
-            |chain: &&&str| self.filters.is_empty() || self.filters.iter().any(|f| f == **chain);
+        let wanted = |chain: &&&str| self.filters.is_empty() || self.filters.iter().any(|f| f == **chain);
         self.known.iter().filter(wanted).copied()
     }
 }

@@ -11,9 +11,7 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::pin_to;
 use tailwater_dataplane::device::{Receiver, Steering};
 use tailwater_dataplane::port::{PortQueue, round_robin};
-use tailwater_dpdk::{
-    Device, Eal, EalConfig, Frames, Mempool, Peer, Port, PortConfig, RxQueue, TxQueue, forward,
-};
+use tailwater_dpdk::{Device, Eal, EalConfig, Frames, Mempool, Peer, Port, PortConfig, RxQueue, TxQueue, forward};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
@@ -143,9 +141,7 @@ impl Devices {
                 let file = format!("tailwater-{process}-{number}.sock");
                 // A socket is for devices of one role, and known by its path: the other end has another one.
                 let end = |role: &str, number: u32, folder: &str, pool: &Mempool| {
-                    let name = format!(
-                        "net_memif{number},role={role},socket={folder}/{file},socket-abstract=no"
-                    );
+                    let name = format!("net_memif{number},role={role},socket={folder}/{file},socket-abstract=no");
                     open(name, pool)
                 };
                 let (here, pool) = (folder.display().to_string(), pool());
@@ -215,12 +211,7 @@ impl Devices {
 
     /// A worker's queue, its buffers, and what tells the time that the other end took: for `duration`, or for
     /// as many packets. The devices go after the worker.
-    pub fn queue(
-        self,
-        clock: &Clock,
-        start: Nanos,
-        until: Until,
-    ) -> (Box<dyn PortQueue>, BufferPool, Kept) {
+    pub fn queue(self, clock: &Clock, start: Nanos, until: Until) -> (Box<dyn PortQueue>, BufferPool, Kept) {
         let other_end = Arc::new(OtherEnd::default());
         let (left, end) = match until {
             Until::Packets(packets) => (Some(packets), Nanos::MAX),
@@ -242,9 +233,7 @@ impl Devices {
             clock.clone(),
         );
         let steering = or_end(steering);
-        let queue = steering
-            .queues(vec![(vec![receiver], self.tx)], start, end)
-            .remove(0);
+        let queue = steering.queues(vec![(vec![receiver], self.tx)], start, end).remove(0);
         let kept = Kept {
             other_end,
             apart: self.apart,

@@ -118,12 +118,7 @@ impl Turns {
 /// A new file of so many bytes, in memory.
 fn create(path: &Path, bytes: usize) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)?;
+    let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(bytes as u64)?;
     Ok(file)
 }
@@ -141,8 +136,7 @@ pub struct Group {
 impl Group {
     /// Starts so many functions that do so many look-ups.
     pub fn start(kind: Kind, library: &Path, functions: usize, lookups: u32) -> Group {
-        Group::try_start(kind, library, functions, lookups)
-            .unwrap_or_else(|error| panic!("{error}"))
+        Group::try_start(kind, library, functions, lookups).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn try_start(kind: Kind, library: &Path, functions: usize, lookups: u32) -> io::Result<Group> {
@@ -156,11 +150,7 @@ impl Group {
         };
         let turns_file = name("turns".to_owned());
         let mut files = vec![turns_file.clone()];
-        let turns = Turns(Memory::map(
-            &create(&turns_file, TURNS_BYTES)?,
-            TURNS_BYTES,
-            true,
-        )?);
+        let turns = Turns(Memory::map(&create(&turns_file, TURNS_BYTES)?, TURNS_BYTES, true)?);
         let mut packets = Vec::new();
         for k in 0..memories {
             let file = name(format!("packets-{k}"));
@@ -302,8 +292,7 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
     let base = packets.base();
     // SAFETY: so many bytes were mapped, to read and write, and are kept by `packets`, the owner. Any bytes are
     // initialised, and in this process they are reached through this memory's handles alone.
-    let memory =
-        unsafe { BufferMemory::lent(base, MAX_BATCH as u32, [STRIDE, STRIDE], Arc::new(packets))? };
+    let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, [STRIDE, STRIDE], Arc::new(packets))? };
     let named = ("lookups".to_owned(), Box::new(library.instance()) as _);
     // SAFETY: the batches are run in this process's turns only.
     let mut alone = unsafe { Alone::new(named, memory, None) };

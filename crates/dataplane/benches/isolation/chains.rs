@@ -100,9 +100,7 @@ impl Folder {
     /// The file of a chain, whose batches in one process have so many packets.
     fn file(&self, chain: Chain, batch: usize) -> PathBuf {
         let function = |name: &str, lookups: u32| {
-            format!(
-                "{{name: {name}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}"
-            )
+            format!("{{name: {name}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}")
         };
         let (name, functions) = match chain {
             Chain::Lookups { functions, lookups } => {
@@ -111,8 +109,7 @@ impl Folder {
                 (name, all.collect::<Vec<_>>())
             }
             Chain::Branches { lookups, part } => {
-                let [a, b, c, d, behind] =
-                    ["a", "b", "c", "d", "behind"].map(|name| function(name, lookups));
+                let [a, b, c, d, behind] = ["a", "b", "c", "d", "behind"].map(|name| function(name, lookups));
                 let ports = part.ports();
                 let classifier = format!(
                     "classifier: {{rules: [{{to: one, sourcePorts: {ports}}}], default: other, branches: \
@@ -189,12 +186,7 @@ impl Folder {
             })),
         };
         if let (Way::Baseline(kind, _), Chain::Lookups { functions, lookups }) = (way, chain) {
-            let group = Arc::new(Mutex::new(Group::start(
-                kind,
-                &self.library(),
-                functions,
-                lookups,
-            )));
+            let group = Arc::new(Mutex::new(Group::start(kind, &self.library(), functions, lookups)));
             let own = OwnFunction::new("Baseline", move || Box::new(Handed(Arc::clone(&group))));
             spec.functions.truncate(1);
             spec.functions[0].config = FunctionConfig::Own(own);
@@ -235,11 +227,7 @@ impl Drop for Folder {
     }
 }
 
-fn isolation(
-    spec: &ChainSpec,
-    path: &Path,
-    bound: impl FnOnce(&mut BatchBounds),
-) -> IsolationConfig {
+fn isolation(spec: &ChainSpec, path: &Path, bound: impl FnOnce(&mut BatchBounds)) -> IsolationConfig {
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
     let launch = Launch {
         program: program.into(),
@@ -260,9 +248,8 @@ fn trace(bytes: u16, rate_pps: u64) -> Trace {
         packets: 1 << 15,
     };
     let source = Uniform::new(config).map_err(|error| error.to_string());
-    let trace = source.and_then(|mut source| {
-        Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string())
-    });
+    let trace = source
+        .and_then(|mut source| Trace::load(&mut source, &LoadOptions::default()).map_err(|error| error.to_string()));
     trace.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -119,9 +119,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
         "empty",
         "switches",
     ];
-    let units = [
-        "Mpps", "Mpps", "ratio", "ratio", "ratio", "packets", "us", "us",
-    ];
+    let units = ["Mpps", "Mpps", "ratio", "ratio", "ratio", "packets", "us", "us"];
     let mut figures = vec![Figures::default(); names.len()];
     let mut others = BASELINES.map(|_| [(); 3].map(|()| Figures::default()));
     for run in 0..runs {
@@ -149,9 +147,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
             figures.add(figure);
         }
         for (i, (kind, batch)) in BASELINES.into_iter().zip(batches).enumerate() {
-            let other = folder
-                .run(chain, Way::Baseline(kind, batch), 64)
-                .throughput_mpps;
+            let other = folder.run(chain, Way::Baseline(kind, batch), 64).throughput_mpps;
             let library = library.clone();
             let hand_over = thread::spawn(move || baselines::hand_over(kind, &library, functions));
             let hand_over = hand_over.join().unwrap_or_else(|_| panic!("no baseline"));
@@ -179,10 +175,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
 
 /// Rows by branch.
 fn branches(folder: &Folder, (kind, lookups): (&str, u32), runs: usize) {
-    let row = Chain::Lookups {
-        functions: 3,
-        lookups,
-    };
+    let row = Chain::Lookups { functions: 3, lookups };
     let row_batch = best(folder, row, Way::One);
     for part in [Part::Half, Part::Sixteenth] {
         let chain = Chain::Branches { lookups, part };
@@ -219,10 +212,7 @@ fn branches(folder: &Folder, (kind, lookups): (&str, u32), runs: usize) {
 }
 
 fn costs(folder: &Folder, runs: usize) {
-    let light = |functions| Chain::Lookups {
-        functions,
-        lookups: 1,
-    };
+    let light = |functions| Chain::Lookups { functions, lookups: 1 };
     let mut switch = Figures::default();
     let mut futex = Figures::default();
     let mut times = [(); 3].map(|()| Figures::default());
@@ -262,10 +252,9 @@ fn costs(folder: &Folder, runs: usize) {
     for (bytes, figures) in sizes {
         figures.print(&format!("packet/{bytes}B"), "ns");
     }
-    for (figures, (name, unit)) in
-        times
-            .iter()
-            .zip([("attach", "us"), ("start", "ms"), ("start/confined", "ms")])
+    for (figures, (name, unit)) in times
+        .iter()
+        .zip([("attach", "us"), ("start", "ms"), ("start/confined", "ms")])
     {
         figures.print(name, unit);
     }
@@ -283,16 +272,11 @@ fn restarts(folder: &Folder, runs: usize) {
         for function in &processes(&folder.run(light, Way::Confined(BOUND), 64)).functions {
             attach.add(function.attach_us);
         }
-        let ways = [
-            (Way::Isolated(BOUND), &mut free),
-            (Way::Confined(BOUND), &mut held),
-        ];
+        let ways = [(Way::Isolated(BOUND), &mut free), (Way::Confined(BOUND), &mut held)];
         for (way, figures) in ways {
             match restarts::restart(folder, way) {
                 Some(away) => figures.add(away),
-                None => eprintln!(
-                    "{way:?}: the process was not killed as often as it was to be: left out"
-                ),
+                None => eprintln!("{way:?}: the process was not killed as often as it was to be: left out"),
             }
         }
     }
@@ -316,9 +300,7 @@ fn batches(folder: &Folder, runs: usize) {
             chosen.add(report.throughput_mpps);
             size.add(processes(&report).batch as f64);
         }
-        let best = fixed
-            .iter()
-            .max_by(|a, b| a.1.median().total_cmp(&b.1.median()));
+        let best = fixed.iter().max_by(|a, b| a.1.median().total_cmp(&b.1.median()));
         let Some((best_size, best)) = best else {
             return;
         };
@@ -347,9 +329,7 @@ fn try_out(folder: &Folder, [kind, functions, ways]: [&str; 3]) {
     };
     for text in ways.split(',') {
         let (letter, number) = text.split_at(1);
-        let number: f64 = number
-            .parse()
-            .unwrap_or_else(|_| panic!("{text}: expected a number"));
+        let number: f64 = number.parse().unwrap_or_else(|_| panic!("{text}: expected a number"));
         let way = match letter {
             "o" => Way::One(number as usize),
             "f" => Way::Fixed(number as usize),
@@ -378,9 +358,7 @@ fn as_function(arguments: &[String]) -> Option<Result<(), String>> {
     let (first, rest) = arguments.split_first()?;
     let told = |error: &dyn ToString| error.to_string();
     match rest {
-        rest if first == baselines::FUNCTION => {
-            Some(baselines::function(rest).map_err(|error| told(&error)))
-        }
+        rest if first == baselines::FUNCTION => Some(baselines::function(rest).map_err(|error| told(&error))),
         [_, option, file] if first == PROCESS && option == "--library" => {
             Some(run_library(Path::new(file)).map_err(|error| told(&error)))
         }
@@ -405,13 +383,7 @@ fn main() -> ExitCode {
     }
     let behind = |name: &str| {
         let at = arguments.iter().position(|argument| argument == name)?;
-        Some(
-            arguments
-                .get(at + 1..)?
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>(),
-        )
+        Some(arguments.get(at + 1..)?.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let text = |name: &str| behind(name).and_then(|values| values.first().copied());
     let number = |name: &str, otherwise: usize| {

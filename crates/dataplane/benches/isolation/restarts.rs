@@ -82,8 +82,7 @@ fn at_work(folder: &Path) -> Option<Pid> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let process = ids.find(|id| {
-        let read =
-            |what: &str| fs::read_to_string(format!("/proc/{id}/{what}")).unwrap_or_default();
+        let read = |what: &str| fs::read_to_string(format!("/proc/{id}/{what}")).unwrap_or_default();
         let command = read("cmdline");
         command.contains(PROCESS) && command.contains(own) && is_real_time(&read("stat"))
     });

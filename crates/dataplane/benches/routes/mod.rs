@@ -60,9 +60,7 @@ fn full_table() -> Option<String> {
 
 /// Prefixes of the lengths that BGP tables have most of, each once.
 fn generated(count: u32) -> String {
-    const LENGTHS: [u32; 16] = [
-        24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 23, 22, 22, 21, 20, 16,
-    ];
+    const LENGTHS: [u32; 16] = [24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 23, 22, 22, 21, 20, 16];
     let mut text = String::new();
     let mut seen = std::collections::HashSet::new();
     for number in 0.. {
@@ -116,8 +114,7 @@ impl<S: PacketSource, D: Fn(&FlowKey) -> Ipv4Addr> PacketSource for Redirected<S
         let headers = parse(&self.frame).unwrap_or_else(|reason| panic!("{reason:?}"));
         let new = (self.destination)(&headers.key);
         let start = usize::from(headers.network_offset);
-        let mut ip =
-            Ipv4View::new(&mut self.frame[start..]).unwrap_or_else(|reason| panic!("{reason:?}"));
+        let mut ip = Ipv4View::new(&mut self.frame[start..]).unwrap_or_else(|reason| panic!("{reason:?}"));
         let old = ip.destination();
         ip.set_destination(new);
         ip.fill_checksum();

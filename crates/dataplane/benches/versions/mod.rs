@@ -143,8 +143,7 @@ pub fn packets_per_second(case: &str) -> f64 {
 }
 
 fn prefix<T: std::str::FromStr>(text: &str) -> T {
-    text.parse()
-        .unwrap_or_else(|_| panic!("{text} is a prefix"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is a prefix"))
 }
 
 fn read(path: &Path) -> String {
@@ -167,10 +166,7 @@ fn thinned(case: &str, text: &str) -> [String; 2] {
     let stay = |i: usize| i % 10 != 9 || i + 1 == lines.len();
     let fewer = (0..lines.len()).filter(|&i| stay(i)).map(|i| lines[i]);
     let fewer = fewer.collect::<Vec<_>>().join("\n");
-    [
-        put(case, "all.rules", text),
-        put(case, "fewer.rules", &fewer),
-    ]
+    [put(case, "all.rules", text), put(case, "fewer.rules", &fewer)]
 }
 
 /// An access list by these rules, or by most of them.
@@ -188,9 +184,8 @@ fn tunnels(case: &str, number: u32) -> String {
         )
     };
     let outbound = association(number, "source: 192.0.2.1, ");
-    let into = format!(
-        "{{name: into, ipsec: {{mtu: 9000, policies: [{{protect: a{number}}}], outbound: [{outbound}]}}}}"
-    );
+    let into =
+        format!("{{name: into, ipsec: {{mtu: 9000, policies: [{{protect: a{number}}}], outbound: [{outbound}]}}}}");
     match case {
         "ipsec" => format!("[{into}]"),
         _ => {

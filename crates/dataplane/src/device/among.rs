@@ -83,11 +83,7 @@ pub(super) struct Among {
 }
 
 /// Connects so many workers with each other, by rings for so many packets; nothing for one alone.
-pub(super) fn connect(
-    workers: u16,
-    size: usize,
-    history: &Arc<RetaHistory>,
-) -> Vec<Option<Box<Among>>> {
+pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> Vec<Option<Box<Among>>> {
     if workers == 1 {
         return vec![None];
     }
@@ -196,9 +192,7 @@ impl Among {
                     break;
                 };
                 let time = handed.time();
-                let Handed {
-                    packet, rss_hash, ..
-                } = handed;
+                let Handed { packet, rss_hash, .. } = handed;
                 pool.admit(&packet.buffer);
                 batch.receive(packet, time, rss_hash);
                 from.taken += 1;

@@ -60,13 +60,7 @@ impl Fake {
 
 /// A queue of it, what was received last with its stamps, and the clock of a device that stamps.
 #[derive(Debug)]
-struct FakeQueue(
-    Arc<Fake>,
-    usize,
-    Vec<Arrived>,
-    Vec<Option<u64>>,
-    Option<ClockView>,
-);
+struct FakeQueue(Arc<Fake>, usize, Vec<Arrived>, Vec<Option<u64>>, Option<ClockView>);
 
 impl Receiver for FakeQueue {
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize {
@@ -152,11 +146,7 @@ impl Rig {
     }
 
     /// With a device that stamps packets, on a clock of which somebody has learnt.
-    fn stamped(
-        workers: u16,
-        device_queues: usize,
-        learn: &dyn Fn(&Clock) -> Option<Learner>,
-    ) -> Rig {
+    fn stamped(workers: u16, device_queues: usize, learn: &dyn Fn(&Clock) -> Option<Learner>) -> Rig {
         let fake = Fake::new(device_queues);
         let (clock, reta) = (Clock::start(), round_robin(workers));
         let (rss, learner) = (RssHasher::default(), learn(&clock));
@@ -174,10 +164,7 @@ impl Rig {
                 queue,
                 batch: Batch::new(&pool, 32),
                 pool,
-                held: reta
-                    .iter()
-                    .map(|&owner| usize::from(owner) == worker)
-                    .collect(),
+                held: reta.iter().map(|&owner| usize::from(owner) == worker).collect(),
                 kept_back: Vec::new(),
             }
         });
@@ -198,9 +185,7 @@ impl Rig {
     fn turn(&mut self, number: usize) -> bool {
         let worker = &mut self.workers[number];
         let now = self.clock.now();
-        let received = worker
-            .queue
-            .receive(now, &mut worker.pool, &mut worker.batch);
+        let received = worker.queue.receive(now, &mut worker.pool, &mut worker.batch);
         self.offered += received.offered;
         self.lost += received.lost_ring_full;
         for i in 0..worker.batch.len() {
@@ -214,18 +199,14 @@ impl Rig {
         worker.queue.transmit(&mut worker.batch);
         worker.batch.release(&mut worker.pool);
         let before = worker.queue.received_before();
-        let leaves = |moving: &&mut (u16, u16, u16, Nanos)| {
-            usize::from(moving.1) == number && before >= moving.3
-        };
+        let leaves = |moving: &&mut (u16, u16, u16, Nanos)| usize::from(moving.1) == number && before >= moving.3;
         let gone: Vec<_> = self.moving.iter_mut().filter(leaves).map(|m| *m).collect();
         self.moving.retain(|moving| !gone.contains(moving));
         for (bucket, from, to, _) in gone {
             self.workers[usize::from(from)].held[usize::from(bucket)] = false;
             let to = &mut self.workers[usize::from(to)];
             to.held[usize::from(bucket)] = true;
-            let arrived = to
-                .kept_back
-                .extract_if(.., |packet| (*packet % FLOWS) as u16 == bucket);
+            let arrived = to.kept_back.extract_if(.., |packet| (*packet % FLOWS) as u16 == bucket);
             self.processed.extend(arrived);
         }
         received.ended && received.waiting == 0
@@ -246,9 +227,7 @@ impl Rig {
 
     /// Ends the run: every packet is somewhere, and each flow's in order.
     fn finish(mut self, given: u32) {
-        self.workers
-            .iter_mut()
-            .for_each(|worker| worker.queue.stop());
+        self.workers.iter_mut().for_each(|worker| worker.queue.stop());
         let mut turns = 0;
         let mut through = vec![false; self.workers.len()];
         while through.contains(&false) || !self.moving.is_empty() {
@@ -267,11 +246,7 @@ impl Rig {
             *last = Some(*packet);
         }
         for worker in &mut self.workers {
-            self.fake
-                .free
-                .lock()
-                .unwrap()
-                .extend(worker.pool.returned());
+            self.fake.free.lock().unwrap().extend(worker.pool.returned());
             assert_eq!(worker.pool.available(), BUFFERS as usize);
         }
         assert_eq!(self.fake.free.lock().unwrap().len(), BUFFERS as usize);
@@ -373,9 +348,7 @@ fn arrivals_are_when_the_device_was_last_empty() {
     let mut rig = Rig::new(1, 1);
     let worker = &mut rig.workers[0];
     let mut receive = |now: u64| {
-        let received = worker
-            .queue
-            .receive(Nanos(now), &mut worker.pool, &mut worker.batch);
+        let received = worker.queue.receive(Nanos(now), &mut worker.pool, &mut worker.batch);
         let arrival = worker.batch.first().map(|packet| packet.arrival.0);
         let before = worker.queue.received_before();
         worker.queue.transmit(&mut worker.batch);
@@ -395,15 +368,11 @@ fn arrivals_are_when_the_device_was_last_empty() {
     assert_eq!(receive(600), (false, None, 600));
     rig.steering.add_missed(3);
     let worker = &mut rig.workers[0];
-    let received = worker
-        .queue
-        .receive(Nanos(700), &mut worker.pool, &mut worker.batch);
+    let received = worker.queue.receive(Nanos(700), &mut worker.pool, &mut worker.batch);
     assert_eq!((received.offered, received.lost_ring_full), (3, 3));
     assert!(!received.ended);
     rig.steering.end();
-    let received = worker
-        .queue
-        .receive(Nanos(800), &mut worker.pool, &mut worker.batch);
+    let received = worker.queue.receive(Nanos(800), &mut worker.pool, &mut worker.batch);
     assert!(received.ended);
 }
 
@@ -424,14 +393,10 @@ fn arrivals_are_when_the_device_says() {
         let mut rig = Rig::stamped(workers, 1, &|clock| Some(known(clock)));
         let (clock, fake) = (rig.clock.clone(), Arc::clone(&rig.fake));
         let turn = |rig: &mut Rig, worker: usize, now: Nanos| {
-            let Worker {
-                queue, pool, batch, ..
-            } = &mut rig.workers[worker];
+            let Worker { queue, pool, batch, .. } = &mut rig.workers[worker];
             queue.receive(now, pool, batch);
             let number = |i| u32::from_le_bytes(*batch.frame(i).first_chunk().unwrap());
-            let seen: Vec<(u32, Nanos)> = (0..batch.len())
-                .map(|i| (number(i), batch.packet(i).arrival))
-                .collect();
+            let seen: Vec<(u32, Nanos)> = (0..batch.len()).map(|i| (number(i), batch.packet(i).arrival)).collect();
             queue.transmit(batch);
             batch.release(pool);
             seen
@@ -474,9 +439,7 @@ fn arrivals_are_when_the_device_says() {
 #[test]
 fn a_device_whose_clock_is_not_known_has_times_of_software() {
     let mut rig = Rig::stamped(1, 1, &|clock| Some(Learner::new(clock.clone())));
-    let Worker {
-        queue, pool, batch, ..
-    } = &mut rig.workers[0];
+    let Worker { queue, pool, batch, .. } = &mut rig.workers[0];
     queue.receive(Nanos(100), pool, batch);
     assert!(rig.fake.give_at(0, 0, Some(0), Some(150)));
     queue.receive(Nanos(200), pool, batch);

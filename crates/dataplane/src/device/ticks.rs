@@ -65,11 +65,7 @@ impl Reading {
             let before = clock.now();
             let ticks = read()?;
             let after = clock.now();
-            Some(Reading {
-                ticks,
-                before,
-                after,
-            })
+            Some(Reading { ticks, before, after })
         });
         readings.min_by_key(|reading| reading.after - reading.before)
     }
@@ -195,9 +191,7 @@ impl DeviceClock {
     pub fn is_due(&self, now: Nanos) -> bool {
         let last = self.readings.back().map(|last| last.after);
         last.is_none_or(|last| now.saturating_sub(last) >= EVERY)
-            || self
-                .scale()
-                .is_none_or(|scale| now + AHEAD >= scale.until())
+            || self.scale().is_none_or(|scale| now + AHEAD >= scale.until())
     }
 }
 
@@ -285,12 +279,7 @@ impl ClockView {
     /// `earliest`, which is also the time of those without a stamp. Returns whether it did: not while the
     /// clock is not known, and never again once a stamp is of another clock.
     #[inline]
-    pub fn arrivals(
-        &mut self,
-        stamps: &[Option<u64>],
-        [earliest, now]: [Nanos; 2],
-        into: &mut Vec<Nanos>,
-    ) -> bool {
+    pub fn arrivals(&mut self, stamps: &[Option<u64>], [earliest, now]: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
         if self.learnt.version.load(Ordering::Acquire) != self.version {
             self.refresh();
         }

@@ -37,11 +37,7 @@ impl ExternalPorts {
     ///
     /// # Errors
     /// If a port cannot be used, with what to do about it.
-    pub fn find(
-        spec: &ChainSpec,
-        own: &[PortName],
-        huge_pages: HugePages,
-    ) -> Result<ExternalPorts, DpdkError> {
+    pub fn find(spec: &ChainSpec, own: &[PortName], huge_pages: HugePages) -> Result<ExternalPorts, DpdkError> {
         let externals = || spec.externals().map(|(_, external)| external);
         let names = || externals().flat_map(|external| external.ports());
         names().try_for_each(Device::check)?;

@@ -62,14 +62,7 @@ impl Known {
 
     /// What a device counted since the run began; nothing newer if it does not answer.
     fn counted(&mut self, now: Option<PortStats>) -> PortStats {
-        let [
-            received,
-            sent,
-            missed,
-            receive_errors,
-            no_buffer,
-            send_errors,
-        ] = &mut self.counts;
+        let [received, sent, missed, receive_errors, no_buffer, send_errors] = &mut self.counts;
         PortStats {
             received: received.total(now.map(|now| now.received)),
             sent: sent.total(now.map(|now| now.sent)),

@@ -127,9 +127,7 @@ impl Hash {
     #[inline]
     fn bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
-        words
-            .iter()
-            .for_each(|word| self.word(u64::from_ne_bytes(*word)));
+        words.iter().for_each(|word| self.word(u64::from_ne_bytes(*word)));
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         self.word(u64::from_ne_bytes(last));
@@ -168,14 +166,12 @@ mod tests {
     fn kept() -> impl Strategy<Value = Kept> {
         let protocol = prop::sample::select(vec![protocol::TCP, protocol::UDP, protocol::ICMP]);
         let payload = prop::collection::vec(any::<u8>(), 0..300);
-        (protocol, any::<u16>(), any::<u32>(), payload).prop_map(
-            |(protocol, id, sequence, payload)| Kept {
-                protocol,
-                id,
-                sequence,
-                payload,
-            },
-        )
+        (protocol, any::<u16>(), any::<u32>(), payload).prop_map(|(protocol, id, sequence, payload)| Kept {
+            protocol,
+            id,
+            sequence,
+            payload,
+        })
     }
 
     /// A packet with all that functions change drawn from `noise`.
@@ -322,10 +318,7 @@ mod tests {
             );
             let quoted = [port; 28];
             let error = FrameBuilder::new(&key).icmp(v4::UNREACHABLE, code, [0; 4]);
-            of(
-                Changes::default(),
-                &error.payload(&quoted).to_vec().unwrap(),
-            )
+            of(Changes::default(), &error.payload(&quoted).to_vec().unwrap())
         };
         assert_eq!(error(1, 1), error(2, 1));
         assert_ne!(error(1, 1), error(1, 3));

@@ -137,17 +137,12 @@ mod tests {
     impl Naive {
         fn give_up(&mut self, now: Nanos) -> u64 {
             let old = |packet: &Outside| now.0 - packet.sent.0 >= self.timeout.0;
-            let gone: Vec<_> = self
-                .outside
-                .extract_if(.., |(_, packet)| old(packet))
-                .collect();
+            let gone: Vec<_> = self.outside.extract_if(.., |(_, packet)| old(packet)).collect();
             let count = gone.len() as u64;
-            self.given_up
-                .extend(gone.into_iter().map(|(print, _)| (print, now)));
+            self.given_up.extend(gone.into_iter().map(|(print, _)| (print, now)));
             let over = self.given_up.len().saturating_sub(self.most);
             self.given_up.drain(..over);
-            self.given_up
-                .retain(|(_, since)| now.0 - since.0 < 8 * self.timeout.0);
+            self.given_up.retain(|(_, since)| now.0 - since.0 < 8 * self.timeout.0);
             count
         }
 

@@ -233,13 +233,7 @@ impl Station {
     /// Finds out what has come this way: packets that were sent go on as what they were, and the function's own as new
     /// ones, if they have a way to go. The others leave the batch.
     #[inline]
-    pub(super) fn recognise(
-        &mut self,
-        way: Way,
-        goes_back: bool,
-        now: Nanos,
-        batch: &mut Batch,
-    ) -> Came {
+    pub(super) fn recognise(&mut self, way: Way, goes_back: bool, now: Nanos, batch: &mut Batch) -> Came {
         let two_ports = self.attachment.has_two_ports();
         let (matcher, prints, counters) = (&mut self.matcher, &self.prints, &mut self.counters);
         let (rss, own, long) = (&self.rss, self.own, self.long);

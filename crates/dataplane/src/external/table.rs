@@ -86,11 +86,7 @@ impl<T: Copy> Table<T> {
             older: self.newest,
             newer: NONE,
             before: NONE,
-            behind: if first == NONE {
-                self.buckets[bucket]
-            } else {
-                NONE
-            },
+            behind: if first == NONE { self.buckets[bucket] } else { NONE },
             next: NONE,
             last: NONE,
         };

@@ -31,18 +31,12 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// The parts of `spec`, with its external functions' ports.
-    pub(crate) fn new(
-        spec: &ChainSpec,
-        chains: Vec<Chain>,
-        attached: Attached,
-        seed: u64,
-    ) -> (Parts, BufferPool) {
+    pub(crate) fn new(spec: &ChainSpec, chains: Vec<Chain>, attached: Attached, seed: u64) -> (Parts, BufferPool) {
         let slo = spec.slo.budget();
         let functions = spec.externals().zip(attached.attachments);
         let stations = functions.zip(seed..);
-        let stations = stations.map(|((function, attachment), seed)| {
-            Station::new(function, attachment, (spec.rss(), seed), slo)
-        });
+        let stations =
+            stations.map(|((function, attachment), seed)| Station::new(function, attachment, (spec.rss(), seed), slo));
         let parts = Parts {
             lost: chains.iter().map(Chain::lost).collect(),
             chains,
@@ -53,10 +47,7 @@ impl Parts {
 
     /// Every reason for which packets are counted. What is not a function's own is told apart by the external
     /// function in front.
-    pub(crate) fn reasons<'c>(
-        spec: &ChainSpec,
-        mut chains: impl Iterator<Item = &'c Chain>,
-    ) -> Vec<Reason> {
+    pub(crate) fn reasons<'c>(spec: &ChainSpec, mut chains: impl Iterator<Item = &'c Chain>) -> Vec<Reason> {
         let mut reasons = chains.next().map(Chain::reasons).unwrap_or_default();
         let parts = spec.parts();
         let behind = chains.zip(&parts[1..]);
@@ -252,11 +243,7 @@ impl ExternalWorker {
             true => &mut self.entry,
             false => &mut self.back,
         };
-        let Parts {
-            chains,
-            lost,
-            stations,
-        } = &mut self.parts;
+        let Parts { chains, lost, stations } = &mut self.parts;
         let gone = packets - lane.batch.len();
         let lost = since(&chains[part], &mut lost[part]);
         let sent;
@@ -264,8 +251,7 @@ impl ExternalWorker {
             let not_out = station.send(lane, began);
             sent = self.clock.now();
             let gone = gone + not_out as usize;
-            self.meter
-                .note_processed(packets, gone, lost + not_out, [began, sent]);
+            self.meter.note_processed(packets, gone, lost + not_out, [began, sent]);
         } else {
             let mut unsent = 0;
             if self.goes_back {
@@ -375,13 +361,7 @@ mod tests {
             0
         }
 
-        fn receive(
-            &mut self,
-            way: Way,
-            now: Nanos,
-            pool: &mut BufferPool,
-            batch: &mut Batch,
-        ) -> usize {
+        fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
             if way == Way::Backward {
                 return 0;
             }
@@ -400,11 +380,7 @@ mod tests {
         let rss = RssHasher::default();
         let builders = spec.parts().into_iter();
         let chains: Vec<Chain> = builders
-            .map(|part| {
-                ChainBuilder::new(&part, &rss, 1)
-                    .unwrap()
-                    .instance(|_| true)
-            })
+            .map(|part| ChainBuilder::new(&part, &rss, 1).unwrap().instance(|_| true))
             .collect();
         let attached = Attached {
             attachments: vec![Box::new(Mirror(Vec::with_capacity(MAX_BATCH)))],

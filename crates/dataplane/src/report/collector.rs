@@ -1,8 +1,7 @@
 //! What makes a report of the windows that workers measured: they are added up as they come.
 
 use super::{
-    ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport,
-    WindowsReport,
+    ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport, WindowsReport,
 };
 use crate::arrivals::{ArrivalSeries, bin_width};
 use crate::attribution::Cause;
@@ -92,9 +91,7 @@ impl Collector {
         let before = &mut self.reasons[window.worker];
         before.resize(window.reasons.len(), 0);
         let counts = window.reasons.iter().zip(&*before);
-        let reasons: Vec<u64> = counts
-            .map(|(now, before)| now.saturating_sub(*before))
-            .collect();
+        let reasons: Vec<u64> = counts.map(|(now, before)| now.saturating_sub(*before)).collect();
         before.clone_from(&window.reasons);
         self.last[window.worker] = Some(window.index);
         // What comes too late for its own window is counted in the oldest that is still open.
@@ -102,11 +99,7 @@ impl Collector {
         open.sum.merge(window);
         add_reasons(&mut open.reasons, &reasons);
         open.worst_gap_time = open.worst_gap_time.max(window.gap_time);
-        let complete = self
-            .last
-            .iter()
-            .map(|last| last.map_or(0, |last| last + 1))
-            .min();
+        let complete = self.last.iter().map(|last| last.map_or(0, |last| last + 1)).min();
         while let Some(first) = self.open.first_entry()
             && (Some(*first.key()) < complete || self.open.len() > MAX_OPEN)
         {
@@ -132,8 +125,7 @@ impl Collector {
             return;
         }
         let report = self.window_report(index, open);
-        self.timeline
-            .add(index, &open.sum, &open.reasons, report.flagged);
+        self.timeline.add(index, &open.sum, &open.reasons, report.flagged);
         self.count += 1;
         self.flagged += u64::from(report.flagged);
         self.unflagged_met += u64::from(!report.flagged && report.slo_met);
@@ -148,9 +140,7 @@ impl Collector {
         &self,
         index: u64,
         OpenWindow {
-            sum,
-            worst_gap_time,
-            ..
+            sum, worst_gap_time, ..
         }: &OpenWindow,
     ) -> WindowReport {
         let gap_share = worst_gap_time.as_secs_f64() / self.window.as_secs_f64().max(1e-9);
@@ -186,32 +176,12 @@ impl Collector {
             not_matched,
             ..PacketReport::default()
         };
-        let ring = (
-            RING_FULL.to_owned(),
-            Outcome::Lost,
-            self.total.lost_ring_full,
-        );
-        let end = (
-            NOT_DRAINED.to_owned(),
-            Outcome::Lost,
-            self.total.lost_undrained,
-        );
-        let died = (
-            WORKER_DIED.to_owned(),
-            Outcome::Lost,
-            self.total.lost_with_worker,
-        );
+        let ring = (RING_FULL.to_owned(), Outcome::Lost, self.total.lost_ring_full);
+        let end = (NOT_DRAINED.to_owned(), Outcome::Lost, self.total.lost_undrained);
+        let died = (WORKER_DIED.to_owned(), Outcome::Lost, self.total.lost_with_worker);
         let unsent = (NOT_SENT.to_owned(), Outcome::Lost, self.total.lost_unsent);
-        let pieces = (
-            IN_PIECES.to_owned(),
-            Outcome::Lost,
-            self.total.lost_in_pieces,
-        );
-        let damaged = (
-            DAMAGED.to_owned(),
-            Outcome::Dropped,
-            self.total.dropped_damaged,
-        );
+        let pieces = (IN_PIECES.to_owned(), Outcome::Lost, self.total.lost_in_pieces);
+        let damaged = (DAMAGED.to_owned(), Outcome::Dropped, self.total.dropped_damaged);
         let chain = reasons.iter().zip(totals);
         let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
         for (name, outcome, count) in chain
@@ -303,10 +273,7 @@ fn slo_met(window: &Window, percentile: f64) -> bool {
 /// The median of each figure over the windows.
 fn median(list: &[WindowReport]) -> LatencyReport {
     let of = |figure: fn(&LatencyReport) -> f64| {
-        let mut values: Vec<f64> = list
-            .iter()
-            .map(|window| figure(&window.latency_us))
-            .collect();
+        let mut values: Vec<f64> = list.iter().map(|window| figure(&window.latency_us)).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(0.0)
     };

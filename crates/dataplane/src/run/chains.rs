@@ -36,29 +36,18 @@ pub(super) struct Instances {
 impl Makers {
     /// Starts the processes of functions that are isolated. `origin` is when the run's clock began, on the clock of the
     /// world.
-    pub(super) fn new(
-        spec: &ChainSpec,
-        config: &RunConfig,
-        cuts: Cuts,
-        origin: Nanos,
-    ) -> Result<Makers, RunError> {
+    pub(super) fn new(spec: &ChainSpec, config: &RunConfig, cuts: Cuts, origin: Nanos) -> Result<Makers, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
-        let isolation =
-            isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores));
+        let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores));
         let isolation = isolation.transpose()?;
         let rss = spec.rss();
-        let makers = parts
-            .iter()
-            .enumerate()
-            .map(|(number, part)| match &isolation {
-                None => ChainBuilder::with_cuts(part, &rss, config.seed, cuts),
-                Some(isolation) => isolation.builder(number, part, &rss, config.seed),
-            });
+        let makers = parts.iter().enumerate().map(|(number, part)| match &isolation {
+            None => ChainBuilder::with_cuts(part, &rss, config.seed, cuts),
+            Some(isolation) => isolation.builder(number, part, &rss, config.seed),
+        });
         let mut makers = makers.collect::<Result<Vec<_>, _>>()?.into_iter();
-        let mut front = makers
-            .next()
-            .unwrap_or_else(|| unreachable!("a chain has a part"));
+        let mut front = makers.next().unwrap_or_else(|| unreachable!("a chain has a part"));
         front.set_origin(origin);
         Ok(Makers {
             front,
@@ -95,9 +84,7 @@ impl Makers {
         let Some(isolation) = &mut self.isolation else {
             let behind = self.behind.iter_mut();
             return Ok(Instances {
-                chains: queues
-                    .map(|queue| self.front.instance(owns(queue)))
-                    .collect(),
+                chains: queues.map(|queue| self.front.instance(owns(queue))).collect(),
                 behind: behind.map(|maker| maker.instance(|_| true)).collect(),
             });
         };

@@ -20,9 +20,7 @@ pub enum RunError {
     #[error(transparent)]
     Isolation(#[from] IsolationError),
     /// Flows cannot be handed to auxiliary cores and have their functions isolated.
-    #[error(
-        "isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one"
-    )]
+    #[error("isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one")]
     IsolatedAndHandedOver,
     /// A core cannot be used.
     #[error(transparent)]

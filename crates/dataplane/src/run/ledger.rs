@@ -57,16 +57,9 @@ pub(super) struct Ledger<'r> {
 
 impl Ledger<'_> {
     /// Waits for a worker's window or for a while, and tells how the run stands. `true` once all workers have ended.
-    pub(super) fn look(
-        &mut self,
-        port: &dyn Port,
-        news: &News,
-        progress: &mut impl FnMut(&Progress),
-    ) -> bool {
+    pub(super) fn look(&mut self, port: &dyn Port, news: &News, progress: &mut impl FnMut(&Progress)) -> bool {
         let collector = &mut self.collector;
-        let received = self
-            .windows
-            .receive(PROGRESS, |window| collector.add(window));
+        let received = self.windows.receive(PROGRESS, |window| collector.add(window));
         if received.is_err() {
             return true;
         }
@@ -77,9 +70,7 @@ impl Ledger<'_> {
         progress(&Progress {
             elapsed,
             duration: self.duration.filter(|duration| *duration != Nanos::MAX),
-            packets: self
-                .collector
-                .packets(&self.reasons, self.config.not_matched),
+            packets: self.collector.packets(&self.reasons, self.config.not_matched),
             p99: total.latency.percentile(99.0),
             p50: total.latency.percentile(50.0),
             late_by_cause: self.collector.late_by_cause(),
@@ -97,12 +88,7 @@ impl Ledger<'_> {
     ///
     /// # Errors
     /// If a thread died, or not all that was to be written could be; with the report.
-    pub(super) fn close(
-        self,
-        ended: Ended,
-        port: &dyn Port,
-        interrupted: bool,
-    ) -> Result<RunReport, RunError> {
+    pub(super) fn close(self, ended: Ended, port: &dyn Port, interrupted: bool) -> Result<RunReport, RunError> {
         let Ledger {
             spec,
             config,
@@ -138,9 +124,7 @@ impl Ledger<'_> {
         let elapsed = self.clock.now().saturating_sub(self.start);
         let recorded = self.capture.map(CaptureFile::finish).transpose();
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
-            chains
-                .iter()
-                .for_each(|chain| notes.add_times(chain.function_times()));
+            chains.iter().for_each(|chain| notes.add_times(chain.function_times()));
         }
         // Before all flows end.
         let flows = makers.flow_report(&chains);
@@ -209,12 +193,7 @@ impl Ledger<'_> {
 
 /// Ends all flows of the chains, which are parts of one if it is `cut` and else instances of one, and tells what is counted
 /// then, by reason.
-fn finish(
-    chains: Vec<Chain>,
-    cut: bool,
-    reasons: usize,
-    deaths: &mut Vec<(String, String)>,
-) -> Vec<u64> {
+fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(String, String)>) -> Vec<u64> {
     let mut last = vec![0; reasons];
     // Instances of the whole chain count the same reasons, parts of it one after another.
     let mut before = Vec::new();

@@ -94,10 +94,7 @@ pub(super) fn ready<'r>(
             problem: "this run has no ports for it",
         });
     }
-    let Instances {
-        mut chains,
-        mut behind,
-    } = makers.instances(&reta, &pools, attached.as_ref())?;
+    let Instances { mut chains, mut behind } = makers.instances(&reta, &pools, attached.as_ref())?;
     let reasons = match &attached {
         Some(_) => Parts::reasons(spec, chains.iter().chain(&behind)),
         None => chains.first().map(Chain::reasons).unwrap_or_default(),
@@ -126,8 +123,7 @@ pub(super) fn ready<'r>(
     // mapper is not to wait for a long one.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
     let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
-    let connected =
-        server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
+    let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
     let store = kept.as_ref().map(KeptRun::health);
     let mut outfit = Outfit {

@@ -91,8 +91,7 @@ impl Crew {
             let isolated = self.isolated;
             let mut workers = Vec::new();
             for (core, worker) in self.workers {
-                let stopped =
-                    || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
+                let stopped = || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
                 workers.extend(threads.pinned(("worker", core), move || {
                     // As that of the processes with which it takes turns.
                     let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
@@ -110,9 +109,8 @@ impl Crew {
                 }));
             }
             let (server, watch) = (self.server, self.watch);
-            let server = server.and_then(|server| {
-                threads.surviving(SERVER_MAPPER, move || server.run(port, start, &flags.over))
-            });
+            let server = server
+                .and_then(|server| threads.surviving(SERVER_MAPPER, move || server.run(port, start, &flags.over)));
             let watch = threads.surviving(WATCH, move || watch.run(news, &flags.over));
             let error = threads.error;
             while !look(news) {}
@@ -149,10 +147,7 @@ struct Threads<'scope, 'env> {
 }
 
 /// A thread of a worker's, with its name.
-type WorkerThread<'scope> = (
-    String,
-    ScopedJoinHandle<'scope, Result<Finished, CoreError>>,
-);
+type WorkerThread<'scope> = (String, ScopedJoinHandle<'scope, Result<Finished, CoreError>>);
 
 impl<'scope> Threads<'scope, '_> {
     fn start<T: Send + 'scope>(
@@ -199,7 +194,5 @@ impl<'scope> Threads<'scope, '_> {
 /// Wakes the thread, should it sleep until there is something to do, and waits for its end.
 fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.thread().unpark();
-    thread
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

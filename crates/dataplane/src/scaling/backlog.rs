@@ -298,8 +298,7 @@ impl Backlog {
                 }
                 // One that was just placed there has none to wait for.
                 OwnerPlace::Helper(helper)
-                    if flow.held > 0
-                        || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
+                    if flow.held > 0 || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
                 {
                     list.set(aside);
                 }
@@ -481,12 +480,7 @@ impl Backlog {
 
     /// Stages the packets of a batch, of split flows and processed as far as this core does, for the
     /// helpers that go on with them.
-    pub(crate) fn pass_on(
-        &mut self,
-        batch: &mut Batch,
-        store: &PacketStore,
-        helpers: &mut [Helper],
-    ) {
+    pub(crate) fn pass_on(&mut self, batch: &mut Batch, store: &PacketStore, helpers: &mut [Helper]) {
         let Backlog {
             flows,
             queued,
@@ -532,13 +526,7 @@ impl Backlog {
 
     /// A packet came back from a helper.
     #[inline]
-    pub(crate) fn done_by(
-        &mut self,
-        number: u16,
-        helper: &mut Helper,
-        chain: &mut Chain,
-        now: Nanos,
-    ) {
+    pub(crate) fn done_by(&mut self, number: u16, helper: &mut Helper, chain: &mut Chain, now: Nanos) {
         let flow = &mut self.flows[usize::from(number)];
         flow.owner.returned();
         helper.load.packets -= 1;

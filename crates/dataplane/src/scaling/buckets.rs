@@ -363,16 +363,10 @@ impl Buckets {
             ..
         } = self;
         leaving.retain(|order| {
-            let Order {
-                bucket,
-                to,
-                effective,
-            } = *order;
+            let Order { bucket, to, effective } = *order;
             let done = received_before >= effective
                 && dispatch.is_none_or(|dispatch| dispatch.is_free_of(bucket))
-                && kept
-                    .as_ref()
-                    .is_none_or(|kept| kept.is_free_of(chain, bucket))
+                && kept.as_ref().is_none_or(|kept| kept.is_free_of(chain, bucket))
                 && next.iter().all(|parcel| parcel.number() != bucket);
             let Some(Some(to)) = links.to.get_mut(usize::from(to)) else {
                 unreachable!("buckets move between workers of the run");
@@ -407,9 +401,7 @@ impl Buckets {
                 }
                 self.held[usize::from(bucket)] = true;
                 self.holds += 1;
-                let arrived = self
-                    .kept_back
-                    .extract_if(.., |parcel| parcel.number() == bucket);
+                let arrived = self.kept_back.extract_if(.., |parcel| parcel.number() == bucket);
                 self.next.extend(arrived);
                 self.counters.merge(&BucketCounters {
                     moved: 1,

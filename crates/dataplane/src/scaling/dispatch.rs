@@ -263,10 +263,7 @@ impl Dispatch {
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
         let Dispatch {
-            backlog,
-            parts,
-            store,
-            ..
+            backlog, parts, store, ..
         } = self;
         let (room, mut taken) = (batch.room(), 0);
         backlog.take(room, |parcel, from| {
@@ -350,12 +347,7 @@ impl Dispatch {
 
 /// Makes sure that a helper works for dispatcher `number`. Whether it does.
 #[inline]
-fn recruit(
-    number: u32,
-    link: &ToHelper,
-    helper: &mut Helper,
-    counters: &mut ScalingCounters,
-) -> bool {
+fn recruit(number: u32, link: &ToHelper, helper: &mut Helper, counters: &mut ScalingCounters) -> bool {
     if !helper.recruited {
         helper.recruited = link.claim.take(number);
         helper.taken = !helper.recruited;

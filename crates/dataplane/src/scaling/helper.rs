@@ -121,10 +121,7 @@ impl AuxiliaryWorker {
     fn work(&mut self) {
         loop {
             // In this order: what was pushed before a ring was closed is popped.
-            let closed = self
-                .sources
-                .iter()
-                .all(|source| source.link.parcels.is_closed());
+            let closed = self.sources.iter().all(|source| source.link.parcels.is_closed());
             let mut busy = false;
             for i in 0..self.sources.len() {
                 busy |= self.serve(i);
@@ -138,18 +135,12 @@ impl AuxiliaryWorker {
             self.meter.idle();
             let parcels = || self.sources.iter().map(|source| &source.link.parcels);
             // One closed ring is no cause to stay awake: the others may be open for long.
-            let ready =
-                || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
-            self.sources
-                .iter()
-                .for_each(|source| source.link.await_call());
+            let ready = || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
+            self.sources.iter().for_each(|source| source.link.await_call());
             let called = self.sleeper.wait(LONGEST_SLEEP, ready);
             let now = self.clock.now();
             // With several dispatchers, the first call is the one that ended the sleep.
-            let calls = self
-                .sources
-                .iter()
-                .filter_map(|source| source.link.called());
+            let calls = self.sources.iter().filter_map(|source| source.link.called());
             if called && let Some(first) = calls.min() {
                 self.meter.woke(now.saturating_sub(first), now);
             }
@@ -162,11 +153,7 @@ impl AuxiliaryWorker {
         self.meter.die();
         let now = self.clock.now();
         for source in &mut self.sources {
-            let Source {
-                link,
-                batches,
-                parcels,
-            } = source;
+            let Source { link, batches, parcels } = source;
             link.give_up();
             for parcel in parcels.drain(..) {
                 batches[0].take_in(&link.store, parcel);
@@ -183,11 +170,7 @@ impl AuxiliaryWorker {
     /// Processes a batch of one dispatcher's packets, if there are any.
     #[inline]
     fn serve(&mut self, i: usize) -> bool {
-        let Source {
-            link,
-            batches,
-            parcels,
-        } = &mut self.sources[i];
+        let Source { link, batches, parcels } = &mut self.sources[i];
         let waiting = link.parcels.ready(self.most);
         if waiting == 0 {
             return false;
@@ -247,8 +230,7 @@ impl AuxiliaryWorker {
         link.parcels
             .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
         for packet in batch.iter() {
-            self.meter
-                .note_undrained(packet.arrival, packet.rss_hash, now);
+            self.meter.note_undrained(packet.arrival, packet.rss_hash, now);
         }
         link.receipts.push_from(&mut batch.send_back());
         true

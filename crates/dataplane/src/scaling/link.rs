@@ -15,9 +15,9 @@ impl Claim {
     /// Claims the helper for dispatcher `dispatcher`. Whether it is its now.
     pub(crate) fn take(&self, dispatcher: u32) -> bool {
         // Says who may push, not what is in the rings: those have their own ordering.
-        let claimed =
-            self.0
-                .compare_exchange(0, dispatcher + 1, Ordering::Relaxed, Ordering::Relaxed);
+        let claimed = self
+            .0
+            .compare_exchange(0, dispatcher + 1, Ordering::Relaxed, Ordering::Relaxed);
         claimed.is_ok()
     }
 
@@ -99,12 +99,7 @@ impl FromDispatcher {
 
 /// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with a helper.
 /// Neither ring is ever full, since it has room for every buffer.
-pub(crate) fn link(
-    buffers: u32,
-    store: PacketStore,
-    waker: Waker,
-    claim: Claim,
-) -> (ToHelper, FromDispatcher) {
+pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim) -> (ToHelper, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);

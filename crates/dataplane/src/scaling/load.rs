@@ -191,19 +191,14 @@ impl Account {
             let bucket = usize::from(bucket);
             let Count { seen, packets } = std::mem::take(&mut self.counts[bucket]);
             add(&board.packets[bucket], packets);
-            add(
-                &board.flows[bucket],
-                self.flows_of[seen.count_ones() as usize],
-            );
+            add(&board.flows[bucket], self.flows_of[seen.count_ones() as usize]);
         }
         self.count = 0;
         add(&board.received, std::mem::take(&mut self.received));
         add(&board.lost, std::mem::take(&mut self.lost));
         add(&board.busy, std::mem::take(&mut self.busy).0);
         let longest = std::mem::take(&mut self.longest_queue);
-        board
-            .longest_queue
-            .fetch_max(longest as u32, Ordering::Relaxed);
+        board.longest_queue.fetch_max(longest as u32, Ordering::Relaxed);
         self.behind = match std::mem::take(&mut self.was_through) {
             true => 0,
             false => self.behind + 1,

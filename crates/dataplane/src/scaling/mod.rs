@@ -125,17 +125,12 @@ impl fmt::Debug for ScalingConfig {
 }
 
 /// A mapper for each dispatcher, and where they may have the chain cut. None without `config`.
-pub(crate) fn mappers(
-    config: Option<&ScalingConfig>,
-    dispatchers: u16,
-) -> (Vec<Box<dyn CoreMapper>>, Cuts) {
+pub(crate) fn mappers(config: Option<&ScalingConfig>, dispatchers: u16) -> (Vec<Box<dyn CoreMapper>>, Cuts) {
     let Some(config) = config else {
         return (Vec::new(), Cuts::NONE);
     };
     let mappers: Vec<_> = (0..dispatchers).map(|_| (config.mapper)()).collect();
-    let points = mappers
-        .iter()
-        .fold(0, |points, mapper| points | mapper.split_points());
+    let points = mappers.iter().fold(0, |points, mapper| points | mapper.split_points());
     let cuts = match config.auxiliary.is_empty() {
         true => Cuts::NONE,
         false => Cuts::before_last(points),

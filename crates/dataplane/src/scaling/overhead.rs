@@ -37,12 +37,7 @@ impl EpochEnd {
     ///
     /// # Panics
     /// If there is no memory for the packets.
-    pub fn new(
-        packets: usize,
-        flows: u32,
-        helpers: usize,
-        mapper: Box<dyn CoreMapper>,
-    ) -> EpochEnd {
+    pub fn new(packets: usize, flows: u32, helpers: usize, mapper: Box<dyn CoreMapper>) -> EpochEnd {
         let rss = RssHasher::default();
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: epoch}\n\
                     spec: {slo: {latency: 200us}, flows: {lookUp: always}, \
@@ -64,8 +59,7 @@ impl EpochEnd {
             let ends = ((0x0a00_0000 + flow).into(), 0xc633_6401.into());
             let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, 1000, 53);
             let frame = FrameBuilder::new(&key).to_vec().expect("a frame");
-            let hash =
-                tailwater_net::parse::parse(&frame).map(|headers| rss.hash_headers(&headers));
+            let hash = tailwater_net::parse::parse(&frame).map(|headers| rss.hash_headers(&headers));
             (frame, hash.unwrap_or_default())
         });
         EpochEnd {
@@ -93,8 +87,7 @@ impl EpochEnd {
                 next += 1;
             }
             self.chain.look_up(&mut self.batch, now);
-            self.dispatch
-                .distribute(&mut self.batch, &mut self.chain, now);
+            self.dispatch.distribute(&mut self.batch, &mut self.chain, now);
         }
         let began = self.clock.now();
         self.dispatch.decide(&self.chain, now);
@@ -103,8 +96,7 @@ impl EpochEnd {
         let mut moved = self.help(now);
         loop {
             let more = self.dispatch.take(&mut self.batch);
-            self.dispatch
-                .done(&mut self.batch, &mut self.pool, &mut self.chain);
+            self.dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
             for from in 1..self.chain.segments() {
                 self.chain.run_before(from, self.dispatch.part(from), now);
                 self.dispatch.pass_on(from, &mut self.pool, &mut self.chain);

@@ -52,9 +52,7 @@ mod tests;
 pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
 pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
 pub use read::{Decision, Entry, ListedFlow, Problem, ReadError, Reader};
-pub use remapping::{
-    CoreChange, Remapping, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
-};
+pub use remapping::{CoreChange, Remapping, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer};
 pub use replay::{Difference, Differences, Outline, Replay, Replayer};
 pub use server::ServerDecision;
 
@@ -316,11 +314,7 @@ impl ServerMapper for RecordingServer {
     }
 }
 
-fn write_records(
-    mut file: impl Write,
-    receiver: ChunkReceiver<u64>,
-    lost: &AtomicU64,
-) -> io::Result<u64> {
+fn write_records(mut file: impl Write, receiver: ChunkReceiver<u64>, lost: &AtomicU64) -> io::Result<u64> {
     let mut outcome = Ok(());
     let (mut decisions, mut bytes) = (0, Vec::new());
     receiver.for_each(|_, words| {

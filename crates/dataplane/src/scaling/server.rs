@@ -161,11 +161,7 @@ impl Server {
             self.look(last, now);
             last = now;
             // A bucket that is to leave would wait for it, and its packets beyond their bounds.
-            if self
-                .store
-                .as_ref()
-                .is_some_and(|store| !store.is_available())
-            {
+            if self.store.as_ref().is_some_and(|store| !store.is_available()) {
                 continue;
             }
             decisions += 1;

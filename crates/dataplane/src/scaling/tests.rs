@@ -64,8 +64,7 @@ impl NetworkFunction for Meeting {
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
-        self.packets
-            .fetch_add(batch.len() as u32, Ordering::Relaxed);
+        self.packets.fetch_add(batch.len() as u32, Ordering::Relaxed);
         self.batches += 1;
         let meeting = match self.me {
             0 => self.batches - 1,
@@ -90,11 +89,7 @@ impl CoreMapper for Splitting {
     }
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
-        let movable = view
-            .queued
-            .iter()
-            .enumerate()
-            .filter(|(_, flow)| !flow.bound);
+        let movable = view.queued.iter().enumerate().filter(|(_, flow)| !flow.bound);
         plan.splits.extend(movable.map(|(flow, _)| Split {
             flow,
             last_functions: 1,
@@ -176,10 +171,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     };
     while receiver.receive(Duration::ZERO, &mut add).is_ok() {}
     assert_eq!((delivered, splits), (u64::from(PACKETS), 1));
-    assert_eq!(
-        packets.map(|count| count.load(Ordering::Relaxed)),
-        [PACKETS; 2]
-    );
+    assert_eq!(packets.map(|count| count.load(Ordering::Relaxed)), [PACKETS; 2]);
     // Both count each.
     assert_eq!(meetings.met.load(Ordering::Relaxed), 2 * MEETINGS);
 }

@@ -44,9 +44,7 @@ impl Image {
                 let headers = parse(trace.packet(i)).ok();
                 Descriptor {
                     arrival: trace.arrival(i),
-                    rss_hash: headers
-                        .as_ref()
-                        .map_or(0, |headers| rss.hash_headers(headers)),
+                    rss_hash: headers.as_ref().map_or(0, |headers| rss.hash_headers(headers)),
                     line: trace.line(i),
                     length: trace.length(i) as u32,
                     renumbering: headers.as_ref().map_or(Renumbering::NONE, Renumbering::of),

@@ -78,10 +78,7 @@ impl Rig {
         let packets = (0..self.batch.len())
             .map(|i| {
                 let headers = parse(self.batch.frame(i)).unwrap();
-                assert_eq!(
-                    verify_transport(self.batch.frame(i), &headers),
-                    Checksum::Correct
-                );
+                assert_eq!(verify_transport(self.batch.frame(i), &headers), Checksum::Correct);
                 let packet = self.batch.iter().nth(i).unwrap();
                 assert_eq!(packet.rss_hash, RSS.hash_headers(&headers));
                 (headers.key.source_port(), packet.arrival.0)
@@ -120,15 +117,8 @@ fn what_finds_the_ring_full_is_lost_and_the_order_stays() {
         (100, 60, 8)
     );
     let (received, rest) = rig.poll(0, 1001);
-    assert_eq!(
-        (received.offered, received.waiting, received.ended),
-        (0, 0, true)
-    );
-    let ports: Vec<u16> = first
-        .into_iter()
-        .chain(rest)
-        .map(|(port, _)| port)
-        .collect();
+    assert_eq!((received.offered, received.waiting, received.ended), (0, 0, true));
+    let ports: Vec<u16> = first.into_iter().chain(rest).map(|(port, _)| port).collect();
     assert_eq!(ports, (0..40).collect::<Vec<u16>>());
 }
 
@@ -160,11 +150,7 @@ fn every_packet_goes_to_one_queue_under_changing_tables() {
             );
             promised[queue] = rig.queues[queue].received_before().0;
             assert_eq!(received.waiting == 0, promised[queue] > now, "what waits");
-            seen.extend(
-                packets
-                    .into_iter()
-                    .map(|(port, arrival)| (port, arrival, queue)),
-            );
+            seen.extend(packets.into_iter().map(|(port, arrival)| (port, arrival, queue)));
         }
         if step % 5 == 0 {
             let reta: Reta = std::array::from_fn(|b| ((b as u64 + step) % 3) as u16);
@@ -176,22 +162,14 @@ fn every_packet_goes_to_one_queue_under_changing_tables() {
     for queue in 0..3 {
         loop {
             let (received, packets) = rig.poll(queue, end);
-            seen.extend(
-                packets
-                    .into_iter()
-                    .map(|(port, arrival)| (port, arrival, queue)),
-            );
+            seen.extend(packets.into_iter().map(|(port, arrival)| (port, arrival, queue)));
             if received.ended && received.waiting == 0 {
                 break;
             }
         }
     }
     let ports: BTreeSet<u16> = seen.iter().map(|(port, ..)| *port).collect();
-    assert_eq!(
-        (seen.len(), ports.len()),
-        (4000, 4000),
-        "received twice or by nobody"
-    );
+    assert_eq!((seen.len(), ports.len()), (4000, 4000), "received twice or by nobody");
     // Each by the queue that the table in force at its arrival says.
     let rss = RssHasher::default();
     for (port, arrival, queue) in seen {
@@ -256,12 +234,7 @@ fn laps_bring_new_flows_at_the_traces_pace() {
         ..TraceNicConfig::default()
     };
     let mut rig = Rig::new(trace(&[0, 100, 200]), 1, config);
-    let ports: BTreeSet<u16> = rig
-        .poll(0, 100_000)
-        .1
-        .iter()
-        .map(|(port, _)| *port)
-        .collect();
+    let ports: BTreeSet<u16> = rig.poll(0, 100_000).1.iter().map(|(port, _)| *port).collect();
     assert_eq!(ports.len(), 3, "flows that are to stay have changed");
 }
 
@@ -284,10 +257,7 @@ fn after_a_stop_nothing_arrives_and_the_ring_is_drained_or_discarded() {
     let times: Vec<u64> = (0..100).collect();
     let mut rig = Rig::new(trace(&times), 1, TraceNicConfig::default());
     let (received, packets) = rig.poll(0, 49);
-    assert_eq!(
-        (received.offered, packets.len(), received.waiting),
-        (50, 32, 18)
-    );
+    assert_eq!((received.offered, packets.len(), received.waiting), (50, 32, 18));
     rig.queues[0].stop();
     let mut lost = Vec::new();
     rig.queues[0].discard(&mut |arrival, _| lost.push(arrival.0));
@@ -339,10 +309,7 @@ fn saturation_loses_nothing_in_a_small_ring() {
     };
     let mut rig = Rig::new(trace(&[0, 1]), 1, config);
     let (received, packets) = rig.poll(0, 7);
-    assert_eq!(
-        (received.offered, received.lost_ring_full, packets.len()),
-        (8, 0, 8)
-    );
+    assert_eq!((received.offered, received.lost_ring_full, packets.len()), (8, 0, 8));
 }
 
 /// Without pacing packets once flowed before the start, but the time was counted from it.

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::device::{Receiver, Sender, Steering};
-use tailwater_dataplane::port::{
-    Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin,
-};
+use tailwater_dataplane::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
@@ -77,10 +75,7 @@ impl Receiver for Queue {
         let count = most.min(state.queues[*queue].len());
         for _ in 0..count {
             let packet = state.queues[*queue].pop_front().unwrap();
-            let index = state
-                .free
-                .pop()
-                .expect("a buffer for all that workers may hold");
+            let index = state.free.pop().expect("a buffer for all that workers may hold");
             // SAFETY: a buffer of the free ones has no other handle.
             let mut buffer = unsafe { pool.claim(index) };
             let frame = shared.trace.packet(packet);
@@ -143,10 +138,7 @@ impl TraceDevice {
     }
 
     fn opened(&self) -> (&Arc<Shared>, &Steering) {
-        self.shared
-            .as_ref()
-            .zip(self.steering.as_ref())
-            .expect("it is open")
+        self.shared.as_ref().zip(self.steering.as_ref()).expect("it is open")
     }
 }
 

@@ -9,9 +9,7 @@ pub fn function_in_c(test: &str, numbered: bool) -> String {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.so"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/numbered.c");
     let output = Command::new("cc")
-        .args([
-            "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-        ])
+        .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
         .arg(format!("-DNUMBERED={}", if numbered { 255 } else { 0 }))
         .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
         .args(["-o".as_ref(), file.as_os_str(), source.as_ref()])

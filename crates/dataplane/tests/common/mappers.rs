@@ -73,8 +73,7 @@ impl CoreMapper for RandomFlows {
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
-        plan.relieve =
-            random(&mut self.state) & random(&mut self.state) & ((1 << self.helpers) - 1);
+        plan.relieve = random(&mut self.state) & random(&mut self.state) & ((1 << self.helpers) - 1);
         for (i, helper) in view.helpers.iter().enumerate() {
             if helper.load.packets == 0 && !plan.places.contains(&Place::helper(i)) {
                 plan.release |= 1 << i;
@@ -105,9 +104,7 @@ pub fn random_flows(seed: u64, helpers: usize, park: Mode) -> ScalingConfig {
 
 /// As [`random_flows`], of a chain of so many functions, in front of each of which flows are split.
 pub fn random_splits(seed: u64, helpers: usize, park: Mode, functions: usize) -> ScalingConfig {
-    let mapper = move || -> Box<dyn CoreMapper> {
-        Box::new(RandomFlows::new(seed, helpers).splitting(functions))
-    };
+    let mapper = move || -> Box<dyn CoreMapper> { Box::new(RandomFlows::new(seed, helpers).splitting(functions)) };
     helped(Arc::new(mapper), helpers, park)
 }
 
@@ -140,9 +137,7 @@ impl ServerMapper for RandomBuckets {
         let busy = view.cores.iter().map(|core| core.busy).fold(0.0, f64::max);
         self.seen.rate.fetch_max(rate as u64, Ordering::Relaxed);
         self.seen.flows.fetch_max(flows as u64, Ordering::Relaxed);
-        self.seen
-            .busy
-            .fetch_max((busy * 1e6) as u64, Ordering::Relaxed);
+        self.seen.busy.fetch_max((busy * 1e6) as u64, Ordering::Relaxed);
         // From a few buckets to most of them.
         let share = 1 + random(&mut self.state) % 16;
         for (bucket, load) in view.buckets.iter().enumerate() {

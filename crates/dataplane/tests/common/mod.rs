@@ -97,12 +97,7 @@ pub fn run_through(functions: &str, setup: Setup) -> Outcome {
     run_until(functions, setup, &AtomicBool::new(false), |_| {})
 }
 
-pub fn run_until(
-    functions: &str,
-    setup: Setup,
-    stop: &AtomicBool,
-    progress: impl FnMut(&Progress),
-) -> Outcome {
+pub fn run_until(functions: &str, setup: Setup, stop: &AtomicBool, progress: impl FnMut(&Progress)) -> Outcome {
     let folder = Folder::new();
     let records = folder.0.join("flows.csv");
     let functions = format!(
@@ -155,13 +150,7 @@ pub fn run_spec(
     let cores = cores::available();
     let config = RunConfig {
         // From the last on: helpers have the first ones.
-        cores: cores
-            .iter()
-            .rev()
-            .cycle()
-            .take(setup.workers)
-            .copied()
-            .collect(),
+        cores: cores.iter().rev().cycle().take(setup.workers).copied().collect(),
         nic: TraceNicConfig {
             pacing: setup.pacing,
             ring: setup.ring,
@@ -291,10 +280,7 @@ impl Reference {
         }
         let active_flows = report.flows.map(|flows| flows.active);
         if active_flows != self.active_flows {
-            return Some(format!(
-                "flows: {active_flows:?}, not {:?}",
-                self.active_flows
-            ));
+            return Some(format!("flows: {active_flows:?}, not {:?}", self.active_flows));
         }
         let frames = sorted(other.frames);
         if let Some((a, b)) = frames.iter().zip(&self.frames).find(|(a, b)| a != b) {
@@ -303,12 +289,7 @@ impl Reference {
         if frames.len() != self.frames.len() {
             return Some(format!("{} frames of {}", frames.len(), self.frames.len()));
         }
-        if let Some((a, b)) = other
-            .records
-            .iter()
-            .zip(&self.records)
-            .find(|(a, b)| a != b)
-        {
+        if let Some((a, b)) = other.records.iter().zip(&self.records).find(|(a, b)| a != b) {
             return Some(format!("a flow record is {a} instead of {b}"));
         }
         let records = [&other.records, &self.records].map(Vec::len);

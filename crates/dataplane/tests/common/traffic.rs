@@ -38,11 +38,7 @@ impl Default for Traffic {
             seed: 88172645463325252,
             flows: 300,
             packets: PACKETS,
-            spacing: Nanos(if cfg!(debug_assertions) {
-                10_000
-            } else {
-                2_000
-            }),
+            spacing: Nanos(if cfg!(debug_assertions) { 10_000 } else { 2_000 }),
             burst: 128,
             impairments: Impairments::NONE,
             answers: false,
@@ -50,11 +46,7 @@ impl Default for Traffic {
     }
 }
 
-pub const PACKETS: u32 = if cfg!(debug_assertions) {
-    30_000
-} else {
-    250_000
-};
+pub const PACKETS: u32 = if cfg!(debug_assertions) { 30_000 } else { 250_000 };
 
 impl Traffic {
     pub fn trace(self) -> Trace {
@@ -91,10 +83,7 @@ impl Numbered {
 
     fn advance(&mut self) {
         let Traffic {
-            flows,
-            spacing,
-            burst,
-            ..
+            flows, spacing, burst, ..
         } = self.traffic;
         if self.burst.1 == 0 {
             let length = 1 + random(&mut self.state) as u32 % (2 * burst);

@@ -37,8 +37,7 @@ pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         None => {
             let found = format!("{}; but resctrl is not mounted", list(true));
             let why = "chains that share a processor slow each other down";
-            Finding::bad(CHECK, Severity::Missing, found, why)
-                .fixed_by("sudo mount -t resctrl resctrl /sys/fs/resctrl")
+            Finding::bad(CHECK, Severity::Missing, found, why).fixed_by("sudo mount -t resctrl resctrl /sys/fs/resctrl")
         }
     }]
 }
@@ -80,9 +79,8 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         ),
         Some(others) => match others.numbers().first() {
             Some(other) => {
-                let found = format!(
-                    "profile cache has core {other} hold what core {core} is not to have (pirate): {without}"
-                );
+                let found =
+                    format!("profile cache has core {other} hold what core {core} is not to have (pirate): {without}");
                 Finding::good(CHECK, found)
             }
             None => {
@@ -97,15 +95,11 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
 /// The other cores that share a core's last-level cache.
 fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
     let folder = format!("/sys/devices/system/cpu/cpu{core}/cache");
-    let caches = system
-        .list(&folder)
-        .told()?
-        .into_iter()
-        .filter_map(|cache| {
-            let read = |name: &str| system.read(&format!("{folder}/{cache}/{name}")).told();
-            let level: u32 = read("level")?.parse().ok()?;
-            Some((level, read("shared_cpu_list")?))
-        });
+    let caches = system.list(&folder).told()?.into_iter().filter_map(|cache| {
+        let read = |name: &str| system.read(&format!("{folder}/{cache}/{name}")).told();
+        let level: u32 = read("level")?.parse().ok()?;
+        Some((level, read("shared_cpu_list")?))
+    });
     let (_, cores) = caches.max()?;
     Some(CpuList::parse(&cores)?.without(&CpuList::parse(&core.to_string())?))
 }
@@ -125,9 +119,7 @@ fn room(system: &dyn System, at: &str) -> String {
     // With code and data apart both have the same.
     let told = ["L3", "L3CODE"].into_iter().find_map(|resource| {
         let read = |name: &str, radix| {
-            let text = system
-                .read(&format!("{at}/info/{resource}/{name}"))
-                .told()?;
+            let text = system.read(&format!("{at}/info/{resource}/{name}")).told()?;
             u32::from_str_radix(text.trim(), radix).ok()
         };
         let shareable = read("shareable_bits", 16).unwrap_or(0);

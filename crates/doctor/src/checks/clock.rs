@@ -18,10 +18,8 @@ pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             Finding::good(CHECK, format!("{source}, and the counter is steady"))
         }
         (true, _) => {
-            let found =
-                format!("the kernel uses {source}, though the time-stamp counter is steady");
-            let why =
-                "Tailwater reads the counter itself; others pay up to a microsecond a reading";
+            let found = format!("the kernel uses {source}, though the time-stamp counter is steady");
+            let why = "Tailwater reads the counter itself; others pay up to a microsecond a reading";
             Finding::bad(CHECK, Severity::Costs, found, why)
                 .fixed_by(format!("echo tsc | sudo tee {FOLDER}/current_clocksource"))
         }

@@ -25,10 +25,7 @@ pub(super) fn isolated(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let tickless = list(system, &format!("{FOLDER}/nohz_full"));
     let (shared, ticking) = (cores.without(&isolated), cores.without(&tickless));
     let words = format!("isolcpus={cores} nohz_full={cores} rcu_nocbs={cores}");
-    if list(system, &format!("{FOLDER}/online"))
-        .without(&cores)
-        .is_empty()
-    {
+    if list(system, &format!("{FOLDER}/online")).without(&cores).is_empty() {
         let why = "the kernel, interrupts and all other programs are on them, too";
         let found = format!("cores {cores} are all that the machine has");
         return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
@@ -161,9 +158,7 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     let elsewhere = online.without(&cores);
     vec![match elsewhere.is_empty() {
         true => finding,
-        false => finding.fixed_by(format!(
-            "echo {elsewhere} | sudo tee /proc/irq/{irq}/smp_affinity_list"
-        )),
+        false => finding.fixed_by(format!("echo {elsewhere} | sudo tee /proc/irq/{irq}/smp_affinity_list")),
     }]
 }
 
@@ -171,46 +166,24 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
 pub(super) fn siblings(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "smt-siblings";
     let cores = wanted(purpose);
-    let of = |core: &usize| {
-        list(
-            system,
-            &format!("{FOLDER}/cpu{core}/topology/thread_siblings_list"),
-        )
-    };
+    let of = |core: &usize| list(system, &format!("{FOLDER}/cpu{core}/topology/thread_siblings_list"));
     let threads: Vec<CpuList> = cores.numbers().iter().map(of).collect();
     if threads.iter().any(CpuList::is_empty) {
-        return vec![Finding::unknown(
-            CHECK,
-            "the kernel does not tell which there are",
-        )];
+        return vec![Finding::unknown(CHECK, "the kernel does not tell which there are")];
     }
-    if threads
-        .iter()
-        .any(|threads| threads.and(&cores).numbers().len() > 1)
-    {
+    if threads.iter().any(|threads| threads.and(&cores).numbers().len() > 1) {
         let found = format!("some of {cores} are threads of one core");
         let why = "each slows the other down, and a profile measured on one alone is too good";
         return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
     }
-    let all = threads
-        .iter()
-        .flat_map(|threads| threads.numbers().to_vec());
+    let all = threads.iter().flat_map(|threads| threads.numbers().to_vec());
     let others = CpuList::from(all.collect::<Vec<_>>()).without(&cores);
     if others.is_empty() {
-        return vec![Finding::good(
-            CHECK,
-            format!("{cores} share their core with nobody"),
-        )];
+        return vec![Finding::good(CHECK, format!("{cores} share their core with nobody"))];
     }
     let found = format!("{others} share cores with {cores}");
     let why = "what runs there slows packets down by a third or more";
-    let off = others
-        .numbers()
-        .iter()
-        .map(|cpu| format!("{FOLDER}/cpu{cpu}/online"));
+    let off = others.numbers().iter().map(|cpu| format!("{FOLDER}/cpu{cpu}/online"));
     let off = off.collect::<Vec<_>>().join(" ");
-    vec![
-        Finding::bad(CHECK, Severity::Costs, found, why)
-            .fixed_by(format!("echo 0 | sudo tee {off}")),
-    ]
+    vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(format!("echo 0 | sudo tee {off}"))]
 }

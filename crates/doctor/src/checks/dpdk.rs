@@ -27,10 +27,7 @@ fn driver_for(kernel: &str) -> &str {
 pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "dpdk";
     let why = "real ports need it (the trace NIC does not)";
-    let Some(version) = system
-        .run("pkg-config", &["--modversion", "libdpdk"])
-        .told()
-    else {
+    let Some(version) = system.run("pkg-config", &["--modversion", "libdpdk"]).told() else {
         let found = "not found by pkg-config";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL)];
     };
@@ -38,33 +35,19 @@ pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let release = numbers.next().flatten().zip(numbers.next().flatten());
     let [first, last] = RELEASES;
     let mut findings = vec![match release {
-        Some(release) if release >= first && release <= last => {
-            Finding::good(CHECK, format!("release {version}"))
-        }
+        Some(release) if release >= first && release <= last => Finding::good(CHECK, format!("release {version}")),
         _ => {
             let found = format!("release {version}; known are 22.11 to 25.11");
             Finding::bad(CHECK, Severity::Missing, found, why)
         }
     }];
-    let Some(folder) = system
-        .run("pkg-config", &["--variable=libdir", "libdpdk"])
-        .told()
-    else {
+    let Some(folder) = system.run("pkg-config", &["--variable=libdir", "libdpdk"]).told() else {
         return findings;
     };
     // Debian keeps drivers in a folder of their own, named for the interface's version.
     let mut files = system.list(&folder).told().unwrap_or_default();
-    for name in system
-        .list(&format!("{folder}/dpdk"))
-        .told()
-        .unwrap_or_default()
-    {
-        files.extend(
-            system
-                .list(&format!("{folder}/dpdk/{name}"))
-                .told()
-                .unwrap_or_default(),
-        );
+    for name in system.list(&format!("{folder}/dpdk")).told().unwrap_or_default() {
+        files.extend(system.list(&format!("{folder}/dpdk/{name}")).told().unwrap_or_default());
     }
     for Interface { name, driver, .. } in interfaces_of(system) {
         let Some(driver) = driver.as_deref().map(driver_for) else {
@@ -73,8 +56,7 @@ pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         let library = format!("librte_net_{driver}.");
         if !files.iter().any(|file| file.starts_with(&library)) {
             let found = format!("no driver librte_net_{driver} for {name}");
-            let why =
-                "this NIC can be used through net_af_xdp or net_af_packet only, which are slower";
+            let why = "this NIC can be used through net_af_xdp or net_af_packet only, which are slower";
             findings.push(Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL));
         }
     }

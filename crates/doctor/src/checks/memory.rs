@@ -38,10 +38,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     } else if free == 0 {
         let found = format!("all {} MiB are in use", mib(total));
         let why = "a further DPDK port will not start";
-        let more = format!(
-            "sudo sysctl -w vm.nr_hugepages={}",
-            total.saturating_add(wanted)
-        );
+        let more = format!("sudo sysctl -w vm.nr_hugepages={}", total.saturating_add(wanted));
         Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(more)
     } else {
         let found = format!("{} of {} MiB are free", mib(free), mib(total));
@@ -55,9 +52,8 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     if total > 0 && !mounted {
         let why = "DPDK takes huge pages from there";
         findings.push(
-            Finding::bad(CHECK, Severity::Costs, "no hugetlbfs is mounted", why).fixed_by(
-                "sudo mkdir -p /dev/hugepages && sudo mount -t hugetlbfs none /dev/hugepages",
-            ),
+            Finding::bad(CHECK, Severity::Costs, "no hugetlbfs is mounted", why)
+                .fixed_by("sudo mkdir -p /dev/hugepages && sudo mount -t hugetlbfs none /dev/hugepages"),
         );
     }
     findings
@@ -74,8 +70,7 @@ pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         Some("madvise") => Finding::good(CHECK, "given to programs that ask for them"),
         Some("always") => {
             let why = "any program's memory may be moved together while packets wait";
-            Finding::bad(CHECK, Severity::Costs, "given to all programs", why)
-                .fixed_by(set("madvise"))
+            Finding::bad(CHECK, Severity::Costs, "given to all programs", why).fixed_by(set("madvise"))
         }
         _ => {
             let why = "flow tables then cost a TLB miss for nearly each packet";

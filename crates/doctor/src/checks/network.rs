@@ -24,19 +24,13 @@ pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
         let folder = format!("{FOLDER}/{name}");
         let address = system.link(&format!("{folder}/device")).told()?;
         let node = system.read(&format!("{folder}/device/numa_node")).told();
-        let queues = system
-            .list(&format!("{folder}/queues"))
-            .told()
-            .unwrap_or_default();
+        let queues = system.list(&format!("{folder}/queues")).told().unwrap_or_default();
         Some(Interface {
             driver: system.link(&format!("{folder}/device/driver")).told(),
             address: Some(address),
             // -1 if there is but one.
             node: node.and_then(|text| text.parse().ok()),
-            queues: queues
-                .iter()
-                .filter(|queue| queue.starts_with("rx-"))
-                .count(),
+            queues: queues.iter().filter(|queue| queue.starts_with("rx-")).count(),
             name,
         })
     };
@@ -49,12 +43,7 @@ pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     let found = interfaces_of(system);
     if found.is_empty() {
         let why = "chains can run on captures and presets, and on virtual devices";
-        return vec![Finding::bad(
-            CHECK,
-            Severity::Missing,
-            "no interface of a device",
-            why,
-        )];
+        return vec![Finding::bad(CHECK, Severity::Missing, "no interface of a device", why)];
     }
     let mut findings = Vec::new();
     for interface in &found {
@@ -67,10 +56,7 @@ pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
 /// Cores on another NUMA node than the NIC.
 fn far_cores(system: &dyn System, interface: &Interface, purpose: &Purpose) -> Option<Finding> {
     let node = interface.node?;
-    let near = list(
-        system,
-        &format!("/sys/devices/system/node/node{node}/cpulist"),
-    );
+    let near = list(system, &format!("/sys/devices/system/node/node{node}/cpulist"));
     let far = CpuList::from(purpose.cores.clone()).without(&near);
     if near.is_empty() || far.is_empty() {
         return None;
@@ -108,11 +94,8 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
         return Finding::unknown(CHECK, format!("{what}; RSS is told to root only"));
     }
     if system.run("ethtool", &["--version"]) == Answer::Absent {
-        return Finding::unknown(
-            CHECK,
-            format!("{what}; RSS is told by ethtool, which is not here"),
-        )
-        .fixed_by("sudo apt install ethtool");
+        return Finding::unknown(CHECK, format!("{what}; RSS is told by ethtool, which is not here"))
+            .fixed_by("sudo apt install ethtool");
     }
     let found = format!("{what}; no RSS table");
     let why = "Tailwater spreads flows over cores itself, which takes some nanoseconds a packet";
@@ -123,6 +106,5 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
 fn table_entries(text: &str) -> usize {
     let rows = text.lines().filter_map(|line| line.trim().split_once(':'));
     let rows = rows.filter(|(first, _)| first.parse::<usize>().is_ok());
-    rows.map(|(_, queues)| queues.split_whitespace().count())
-        .sum()
+    rows.map(|(_, queues)| queues.split_whitespace().count()).sum()
 }

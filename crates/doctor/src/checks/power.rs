@@ -34,15 +34,8 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }
     let why = "cores are slow when a burst begins, and what was measured does not hold";
     vec![
-        Finding::bad(
-            CHECK,
-            Severity::Costs,
-            format!("governor {}", others.join(", ")),
-            why,
-        )
-        .fixed_by(
-            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        ),
+        Finding::bad(CHECK, Severity::Costs, format!("governor {}", others.join(", ")), why)
+            .fixed_by("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
     ]
 }
 

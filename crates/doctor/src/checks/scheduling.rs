@@ -23,8 +23,7 @@ pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
                 period / 1000
             );
             let why = "a busy helper on an auxiliary core stands still with packets in its hands";
-            Finding::bad(CHECK, Severity::Costs, found, why)
-                .fixed_by("sudo sysctl -w kernel.sched_rt_runtime_us=-1")
+            Finding::bad(CHECK, Severity::Costs, found, why).fixed_by("sudo sysctl -w kernel.sched_rt_runtime_us=-1")
         }
     };
     vec![finding]
@@ -40,22 +39,16 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let limits = system.read("/proc/self/limits").told().unwrap_or_default();
     let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     let nice = capabilities.is_some_and(|bits| bits >> SYS_NICE & 1 != 0);
-    let limit = field(&limits, "Max realtime priority")
-        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    let limit =
+        field(&limits, "Max realtime priority").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
     // With control groups of the first kind a group can be given no real-time at all.
     let groups = system.read("/proc/self/cgroup").told().unwrap_or_default();
     let group = groups.lines().find_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        controllers
-            .split(',')
-            .any(|name| name == "cpu")
-            .then_some(group)
+        controllers.split(',').any(|name| name == "cpu").then_some(group)
     });
     if let Some(group) = group {
-        let path = format!(
-            "/sys/fs/cgroup/cpu{}/cpu.rt_runtime_us",
-            group.trim_end_matches('/')
-        );
+        let path = format!("/sys/fs/cgroup/cpu{}/cpu.rt_runtime_us", group.trim_end_matches('/'));
         if let Answer::Is(text) = system.read(&path)
             && text == "0"
         {
@@ -84,10 +77,7 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     };
     let mut quotas = Vec::new();
     for line in groups.lines() {
-        let Some((controllers, group)) = line
-            .split_once(':')
-            .and_then(|(_, rest)| rest.split_once(':'))
-        else {
+        let Some((controllers, group)) = line.split_once(':').and_then(|(_, rest)| rest.split_once(':')) else {
             continue;
         };
         let group = group.trim_end_matches('/');
@@ -106,19 +96,15 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
             }));
         }
     }
-    let least = quotas
-        .into_iter()
-        .min_by(|a, b| a.cores.total_cmp(&b.cores));
+    let least = quotas.into_iter().min_by(|a, b| a.cores.total_cmp(&b.cores));
     let needed = purpose.cores.len();
     vec![match least {
         None => Finding::good(CHECK, "none"),
-        Some(Quota { cores, .. }) if cores > needed as f64 => Finding::good(
-            CHECK,
-            format!("{cores:.1} cores, of which {needed} are needed"),
-        ),
+        Some(Quota { cores, .. }) if cores > needed as f64 => {
+            Finding::good(CHECK, format!("{cores:.1} cores, of which {needed} are needed"))
+        }
         Some(Quota { cores, group, lift }) => {
-            let found =
-                format!("{cores:.1} cores for the control group {group}, {needed} are needed");
+            let found = format!("{cores:.1} cores for the control group {group}, {needed} are needed");
             let why = "a core that polls for packets is stopped for the rest of each period";
             Finding::bad(CHECK, Severity::Prevents, found, why).fixed_by(lift)
         }

@@ -211,28 +211,12 @@ impl Bench {
             wakes: WAKES,
         };
         let (pause, wakes) = LONG;
-        let long = Case {
-            pause,
-            wakes,
-            ..short
-        };
+        let long = Case { pause, wakes, ..short };
         let spin_first = Mode::SpinThenSleep(Duration::from_millis(1));
         for (figure, case) in [
             ("sleep-ordinary", short),
-            (
-                "sleep-fifo",
-                Case {
-                    fifo: true,
-                    ..short
-                },
-            ),
-            (
-                "sleep-ordinary-busy",
-                Case {
-                    busy: true,
-                    ..short
-                },
-            ),
+            ("sleep-fifo", Case { fifo: true, ..short }),
+            ("sleep-ordinary-busy", Case { busy: true, ..short }),
             (
                 "sleep-fifo-busy",
                 Case {
@@ -410,9 +394,7 @@ fn wake_ups(case: Case) -> Option<WakeUps> {
                 } else if closed {
                     return true;
                 } else {
-                    sleeper.wait(Duration::from_secs(1), || {
-                        !from.is_empty() || from.is_closed()
-                    });
+                    sleeper.wait(Duration::from_secs(1), || !from.is_empty() || from.is_closed());
                 }
             }
         });
@@ -453,10 +435,7 @@ fn wake_ups(case: Case) -> Option<WakeUps> {
 /// The cores that this process may use, the last one first: the first ones serve interrupts.
 fn cores() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU)
-        .rev()
-        .filter(|&core| set.is_set(core))
-        .collect()
+    (0..CpuSet::MAX_CPU).rev().filter(|&core| set.is_set(core)).collect()
 }
 
 /// Pins the calling thread.

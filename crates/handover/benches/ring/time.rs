@@ -23,11 +23,7 @@ impl Ticks {
         while start.elapsed() < SPAN {
             // The fastest is the one that nothing interrupted.
             let measured = cycles_per_tick();
-            cycles = cycles
-                .zip(measured)
-                .map(|(a, b)| a.max(b))
-                .or(cycles)
-                .or(measured);
+            cycles = cycles.zip(measured).map(|(a, b)| a.max(b)).or(cycles).or(measured);
         }
         let (elapsed, last) = (start.elapsed(), ticks());
         Ticks {

@@ -112,8 +112,7 @@ impl World {
     /// Takes down whether a packet was in order.
     fn expect(&self, in_order: bool, parcel: Parcel) {
         assert!(in_order || self.hasty, "out of order: {parcel:?}");
-        self.disordered
-            .fetch_add(u32::from(!in_order), Ordering::Relaxed);
+        self.disordered.fetch_add(u32::from(!in_order), Ordering::Relaxed);
     }
 
     /// The wire, which wants each flow's packets in order.
@@ -192,13 +191,7 @@ impl Dispatcher {
 }
 
 /// A helper's life: until its ring is closed and empty.
-fn help(
-    world: &World,
-    mut from: Consumer<Parcel>,
-    mut back: Producer<Parcel>,
-    mut sleeper: Sleeper,
-    batch: usize,
-) {
+fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, mut sleeper: Sleeper, batch: usize) {
     loop {
         let closed = from.is_closed();
         // What returns must have room, or the dispatcher and we would wait for each other.
@@ -213,9 +206,7 @@ fn help(
             return;
         } else if done == 0 {
             // Its bound is never reached: waking up is the dispatcher's business.
-            sleeper.wait(Duration::from_secs(60), || {
-                !from.is_empty() || from.is_closed()
-            });
+            sleeper.wait(Duration::from_secs(60), || !from.is_empty() || from.is_closed());
         }
     }
 }
@@ -226,9 +217,7 @@ fn help(
 /// If packets are lost, doubled, or (unless hasty) out of order, or a flow's state had two owners.
 pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcome {
     let world = Arc::new(World {
-        flows: (0..setup.flows)
-            .map(|_| [State::new(), State::new()])
-            .collect(),
+        flows: (0..setup.flows).map(|_| [State::new(), State::new()]).collect(),
         hasty: setup.hasty,
         disordered: Oracle::new(0),
     });

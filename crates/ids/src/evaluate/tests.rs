@@ -44,9 +44,7 @@ fn plainly(tests: &[Test], bytes: &[u8], at: i64) -> bool {
                     fits &= place.depth.is_none_or(|depth| end <= at + i64::from(depth));
                 } else {
                     let offset = i64::from(place.offset);
-                    fits &= place
-                        .depth
-                        .is_none_or(|depth| end <= offset + i64::from(depth));
+                    fits &= place.depth.is_none_or(|depth| end <= offset + i64::from(depth));
                 }
                 fits &= !place.at_end || end == length;
                 fits && {
@@ -60,9 +58,7 @@ fn plainly(tests: &[Test], bytes: &[u8], at: i64) -> bool {
             let mut starts = (0..=length).filter(|start| fits(*start));
             match content.negated {
                 true => starts.next().is_none() && plainly(rest, bytes, at),
-                false => {
-                    starts.any(|start| plainly(rest, bytes, start + content.bytes.len() as i64))
-                }
+                false => starts.any(|start| plainly(rest, bytes, start + content.bytes.len() as i64)),
             }
         }
         Test::DataAt {
@@ -158,15 +154,14 @@ fn content() -> impl Strategy<Value = Test> {
 }
 
 fn test() -> impl Strategy<Value = Test> {
-    let number = (1..3u32, -2..3i64, any::<bool>(), any::<bool>()).prop_map(
-        |(bytes, offset, relative, little)| NumberAt {
+    let number =
+        (1..3u32, -2..3i64, any::<bool>(), any::<bool>()).prop_map(|(bytes, offset, relative, little)| NumberAt {
             bytes,
             offset,
             relative,
             little,
             text: None,
-        },
-    );
+        });
     let compare = (
         number.clone(),
         prop_oneof![
@@ -184,20 +179,17 @@ fn test() -> impl Strategy<Value = Test> {
             value,
             negated,
         });
-    let jump =
-        (number, any::<bool>(), -2..3i64).prop_map(|(number, from_start, more)| Test::Jump {
-            number: NumberAt { bytes: 1, ..number },
-            multiplier: 1,
-            align: false,
-            from_start,
-            more,
-        });
-    let data_at = (0..6u32, any::<bool>(), any::<bool>()).prop_map(|(bytes, relative, negated)| {
-        Test::DataAt {
-            bytes,
-            relative,
-            negated,
-        }
+    let jump = (number, any::<bool>(), -2..3i64).prop_map(|(number, from_start, more)| Test::Jump {
+        number: NumberAt { bytes: 1, ..number },
+        multiplier: 1,
+        align: false,
+        from_start,
+        more,
+    });
+    let data_at = (0..6u32, any::<bool>(), any::<bool>()).prop_map(|(bytes, relative, negated)| Test::DataAt {
+        bytes,
+        relative,
+        negated,
     });
     prop_oneof![
         6 => content(),

@@ -38,27 +38,23 @@ impl Inflater {
     /// The bytes without a coding, as far as they are there; `None` if it is not known, or the bytes are not in it.
     pub(crate) fn decode(&mut self, coding: &[u8], bytes: &[u8]) -> Option<&[u8]> {
         let coding = coding.trim_ascii();
-        let deflated =
-            if coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"x-gzip") {
-                behind_gzip_header(bytes)?
-            } else if coding.eq_ignore_ascii_case(b"deflate") {
-                match bytes {
-                    // With zlib's header (RFC 1950) or, as some servers do, without.
-                    [first, second, rest @ ..]
-                        if first & 0x0f == 8
-                            && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0 =>
-                    {
-                        rest
-                    }
-                    _ => bytes,
+        let deflated = if coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"x-gzip") {
+            behind_gzip_header(bytes)?
+        } else if coding.eq_ignore_ascii_case(b"deflate") {
+            match bytes {
+                // With zlib's header (RFC 1950) or, as some servers do, without.
+                [first, second, rest @ ..]
+                    if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0 =>
+                {
+                    rest
                 }
-            } else {
-                return None;
-            };
+                _ => bytes,
+            }
+        } else {
+            return None;
+        };
         self.state.reset(false);
-        let status = self
-            .state
-            .decompress(deflated, &mut self.out, FlushDecompress::None);
+        let status = self.state.decompress(deflated, &mut self.out, FlushDecompress::None);
         let length = self.state.total_out() as usize;
         match status {
             Ok(Status::Ok | Status::StreamEnd | Status::BufError) => Some(&self.out[..length]),

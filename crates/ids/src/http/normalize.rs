@@ -11,9 +11,7 @@ pub(crate) fn split_target(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
         return (None, target);
     };
     let rest = &target[scheme.len()..];
-    let end = rest
-        .iter()
-        .position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
     let (authority, rest) = rest.split_at(end.unwrap_or(rest.len()));
     (Some(authority), rest)
 }

@@ -24,10 +24,7 @@ fn targets_are_normalised() {
     assert_eq!(normal("*"), "*");
     assert_eq!(host_of(b"u:p@h.x:80"), b"h.x");
     assert_eq!(host_of(b"[::1]:80"), b"[::1]");
-    assert_eq!(
-        split_target_of("HTTP://h:1?q"),
-        ("h:1".to_owned(), "?q".to_owned())
-    );
+    assert_eq!(split_target_of("HTTP://h:1?q"), ("h:1".to_owned(), "?q".to_owned()));
 }
 
 fn split_target_of(target: &str) -> (String, String) {
@@ -171,10 +168,7 @@ fn buffers_of_a_request() {
         get(Buffer::HeaderNames),
         "\r\nHost\r\nUser-Agent\r\nCookie\r\nX-Folded\r\nAccept\r\n\r\n"
     );
-    assert!(
-        get(Buffer::Start)
-            .starts_with("GET http://User@WWW.Ex.org:81/a%20b?q=%20 HTTP/1.1\r\nHost: other\r\n")
-    );
+    assert!(get(Buffer::Start).starts_with("GET http://User@WWW.Ex.org:81/a%20b?q=%20 HTTP/1.1\r\nHost: other\r\n"));
     assert!(get(Buffer::RawHeader).contains("User-Agent:  x y \r\n"));
     assert!(unit.get(Buffer::Referer.into()).is_none());
     let dotted = crate::buffer::BufferKey {
@@ -186,9 +180,7 @@ fn buffers_of_a_request() {
 
 #[test]
 fn content_codings_come_off() {
-    let text: Vec<u8> = (0..5000u32)
-        .flat_map(|i| i.to_string().into_bytes())
-        .collect();
+    let text: Vec<u8> = (0..5000u32).flat_map(|i| i.to_string().into_bytes()).collect();
     let mut inflater = body::Inflater::new(8192);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&text).unwrap();
@@ -199,19 +191,14 @@ fn content_codings_come_off() {
     assert!(!half.is_empty() && text.starts_with(half));
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
     zlib.write_all(&text[..100]).unwrap();
-    assert_eq!(
-        inflater.decode(b"deflate", &zlib.finish().unwrap()),
-        Some(&text[..100])
-    );
+    assert_eq!(inflater.decode(b"deflate", &zlib.finish().unwrap()), Some(&text[..100]));
     assert_eq!(inflater.decode(b"br", &gzip), None);
     assert_eq!(inflater.decode(b"gzip", b"no gzip at all"), None);
     // A bomb fills what there is, and no more.
     let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     bomb.write_all(&vec![0; 1 << 20]).unwrap();
     assert_eq!(
-        inflater
-            .decode(b"gzip", &bomb.finish().unwrap())
-            .map(<[u8]>::len),
+        inflater.decode(b"gzip", &bomb.finish().unwrap()).map(<[u8]>::len),
         Some(8192)
     );
 }

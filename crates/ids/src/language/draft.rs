@@ -3,8 +3,7 @@
 use super::Problem;
 use crate::buffer::{Buffer, BufferKey};
 use crate::rule::{
-    About, App, Content, Direction, Flow, FlowBit, Header, PacketTest, Part, Protocol, Rule, Test,
-    Threshold,
+    About, App, Content, Direction, Flow, FlowBit, Header, PacketTest, Part, Protocol, Rule, Test, Threshold,
 };
 
 /// What the options have said so far.
@@ -108,9 +107,7 @@ impl Draft {
         let buffers = self.parts.iter().map(|part| part.buffer.buffer);
         for buffer in buffers.clone() {
             match (app, buffer.app()) {
-                (Some(App::Smtp | App::Smb | App::Ftp), Some(App::Http))
-                    if buffer == Buffer::FileData =>
-                {
+                (Some(App::Smtp | App::Smb | App::Ftp), Some(App::Http)) if buffer == Buffer::FileData => {
                     let name = app.map_or("", App::name);
                     return Err(Problem::unsupported(format!("file.data of {name}")));
                 }
@@ -158,10 +155,7 @@ fn check(test: &Test) -> Result<(), Problem> {
             "a content of {length} bytes has a smaller depth"
         )));
     }
-    if place
-        .within
-        .is_some_and(|within| i64::from(within) < length as i64)
-    {
+    if place.within.is_some_and(|within| i64::from(within) < length as i64) {
         return Err(Problem::wrong(format!(
             "a content of {length} bytes has a smaller within"
         )));

@@ -85,10 +85,7 @@ pub(super) struct Sets {
 impl Sets {
     pub(super) fn new(variables: &Variables) -> Result<Sets, WrongVariable> {
         // Those first that name no others: what is wrong with one is wrong with all that name it.
-        let (naming, plain): (Vec<_>, Vec<_>) = variables
-            .0
-            .iter()
-            .partition(|(_, value)| value.contains('$'));
+        let (naming, plain): (Vec<_>, Vec<_>) = variables.0.iter().partition(|(_, value)| value.contains('$'));
         for (name, value) in plain.into_iter().chain(naming) {
             let ports = list(value, &variables.0, &port, DEPTH);
             // Which it is, its users say.
@@ -215,10 +212,7 @@ fn list<S: Set>(
         return item(text);
     };
     let Some(inside) = inside.strip_suffix(']') else {
-        return Err(format!(
-            "expected a list in brackets, found {}",
-            quoted(text)
-        ));
+        return Err(format!("expected a list in brackets, found {}", quoted(text)));
     };
     let (mut with, mut without) = (None::<S>, S::none());
     for part in parts(inside) {
@@ -312,11 +306,7 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
         let names: Vec<_> = names.collect();
         Problem::Wrong {
             at,
-            message: format!(
-                "expected one of {}, found {}",
-                names.join(", "),
-                quoted(word)
-            ),
+            message: format!("expected one of {}, found {}", names.join(", "), quoted(word)),
             suggestion: nearest(word, names.into_iter()),
         }
     };
@@ -352,22 +342,15 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
         }
     };
     let mut addresses = |(at, word): (usize, &str)| {
-        let set = sets
-            .addresses(word)
-            .map_err(|message| Problem::at(at, message))?;
+        let set = sets.addresses(word).map_err(|message| Problem::at(at, message))?;
         match set.v4.is_none() && set.v6.is_none() {
-            true => Err(Problem::at(
-                at,
-                format!("{} holds no address", quoted(word)),
-            )),
+            true => Err(Problem::at(at, format!("{} holds no address", quoted(word)))),
             false => Ok(set),
         }
     };
     let (source, destination) = (addresses(source)?, addresses(destination)?);
     let mut ports = |(at, word): (usize, &str)| {
-        let set = sets
-            .ports(word)
-            .map_err(|message| Problem::at(at, message))?;
+        let set = sets.ports(word).map_err(|message| Problem::at(at, message))?;
         match set.is_none() {
             true => Err(Problem::at(at, format!("{} holds no port", quoted(word)))),
             false => Ok(set),

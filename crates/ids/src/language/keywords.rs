@@ -7,8 +7,8 @@ use super::{Problem, nearest, quoted};
 use crate::buffer::{Buffer, BufferKey};
 use crate::pattern::{Expression, Flags, NoExpression};
 use crate::rule::{
-    Bit, Comparison, Content, Direction, Field, FlagsMode, FlagsTest, FlowBit, NumberAt,
-    PacketTest, Place, Test, Threshold, ThresholdKind, Track,
+    Bit, Comparison, Content, Direction, Field, FlagsMode, FlagsTest, FlowBit, NumberAt, PacketTest, Place, Test,
+    Threshold, ThresholdKind, Track,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +21,7 @@ const FAR: u64 = 1 << 24;
 pub(super) struct Expressions(HashMap<(String, String), Result<Arc<Expression>, NoExpression>>);
 
 impl Expressions {
-    fn get(
-        &mut self,
-        source: &str,
-        letters: &str,
-        flags: Flags,
-    ) -> Result<Arc<Expression>, NoExpression> {
+    fn get(&mut self, source: &str, letters: &str, flags: Flags) -> Result<Arc<Expression>, NoExpression> {
         let key = (source.to_owned(), letters.to_owned());
         let known = self.0.entry(key);
         known
@@ -154,21 +149,14 @@ const KEYWORDS: [(&str, Read); 51] = [
     ("rawbytes", |draft, _| modified(draft).map(drop)),
     ("dotprefix", |draft, _| match draft.current {
         Some(key) if key.buffer != Buffer::Payload => {
-            draft.current = Some(BufferKey {
-                dotted: true,
-                ..key
-            });
+            draft.current = Some(BufferKey { dotted: true, ..key });
             Ok(())
         }
         _ => Err(Problem::wrong("expected a buffer in front of dotprefix")),
     }),
     ("isdataat", |draft, option| data_at(draft, value(option)?)),
-    ("byte_test", |draft, option| {
-        byte_test(draft, value(option)?)
-    }),
-    ("byte_jump", |draft, option| {
-        byte_jump(draft, value(option)?)
-    }),
+    ("byte_test", |draft, option| byte_test(draft, value(option)?)),
+    ("byte_jump", |draft, option| byte_jump(draft, value(option)?)),
     ("bsize", |draft, option| {
         let (range, negated) = range(value(option)?, u32::MAX.into()).map_err(Problem::wrong)?;
         if negated {
@@ -196,21 +184,15 @@ const KEYWORDS: [(&str, Read); 51] = [
     ("dsize", |draft, option| {
         field(draft, option, Field::PayloadSize, u16::MAX.into())
     }),
-    ("itype", |draft, option| {
-        field(draft, option, Field::IcmpType, 255)
-    }),
-    ("icode", |draft, option| {
-        field(draft, option, Field::IcmpCode, 255)
-    }),
+    ("itype", |draft, option| field(draft, option, Field::IcmpType, 255)),
+    ("icode", |draft, option| field(draft, option, Field::IcmpCode, 255)),
     ("icmp_id", |draft, option| {
         field(draft, option, Field::IcmpId, u16::MAX.into())
     }),
     ("icmp_seq", |draft, option| {
         field(draft, option, Field::IcmpSequence, u16::MAX.into())
     }),
-    ("ttl", |draft, option| {
-        field(draft, option, Field::TimeToLive, 255)
-    }),
+    ("ttl", |draft, option| field(draft, option, Field::TimeToLive, 255)),
     ("id", |draft, option| {
         field(draft, option, Field::Identification, u16::MAX.into())
     }),
@@ -229,29 +211,19 @@ const KEYWORDS: [(&str, Read); 51] = [
     ("tcp.ack", |draft, option| {
         field(draft, option, Field::Acknowledgement, u32::MAX.into())
     }),
-    ("ip_proto", |draft, option| {
-        ip_protocol(draft, value(option)?)
-    }),
+    ("ip_proto", |draft, option| ip_protocol(draft, value(option)?)),
     ("flags", |draft, option| tcp_flags(draft, value(option)?)),
-    ("tcp.flags", |draft, option| {
-        tcp_flags(draft, value(option)?)
-    }),
+    ("tcp.flags", |draft, option| tcp_flags(draft, value(option)?)),
     ("sameip", |draft, _| {
         draft.packet.push(PacketTest::SameAddress);
         Ok(())
     }),
-    ("stream_size", |draft, option| {
-        stream_size(draft, value(option)?)
-    }),
+    ("stream_size", |draft, option| stream_size(draft, value(option)?)),
     // What a content in front of it is looked for in, as old rules say it.
     ("http_uri", |draft, _| moved(draft, Buffer::Uri)),
     ("http_header", |draft, _| moved(draft, Buffer::Header)),
-    ("http_user_agent", |draft, _| {
-        moved(draft, Buffer::UserAgent)
-    }),
-    ("http_client_body", |draft, _| {
-        moved(draft, Buffer::RequestBody)
-    }),
+    ("http_user_agent", |draft, _| moved(draft, Buffer::UserAgent)),
+    ("http_client_body", |draft, _| moved(draft, Buffer::RequestBody)),
 ];
 
 /// Names of buffers that move the content in front of them, beside those above.
@@ -314,9 +286,7 @@ fn keyword(draft: &mut Draft, name: &str, option: &Opt<'_>) -> Result<(), Proble
     let buffers = Buffer::ALL.iter().flat_map(|(_, names)| names.iter());
     let names = KEYWORDS.iter().map(|(name, _)| *name);
     let near = nearest(name, names.chain(buffers.copied()).chain(["pcre"]));
-    let near = near
-        .filter(|near| near != name)
-        .filter(|_| !KNOWN.contains(&name));
+    let near = near.filter(|near| near != name).filter(|_| !KNOWN.contains(&name));
     let near = near.map_or(String::new(), |near| format!(" (did you mean \"{near}\"?)"));
     Err(Problem::unsupported(format!("option {name}{near}")))
 }
@@ -340,10 +310,7 @@ const KNOWN: [&str; 12] = [
 fn value<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     match option.value {
         Some(value) if !value.is_empty() => Ok(value),
-        _ => Err(Problem::wrong(format!(
-            "expected a value for {}",
-            option.name
-        ))),
+        _ => Err(Problem::wrong(format!("expected a value for {}", option.name))),
     }
 }
 
@@ -377,11 +344,7 @@ fn one_of<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, Problem
         let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         Problem::Wrong {
             at: 0,
-            message: format!(
-                "expected one of {}, found {}",
-                names.join(", "),
-                quoted(text)
-            ),
+            message: format!("expected one of {}, found {}", names.join(", "), quoted(text)),
             suggestion: nearest(text, names.into_iter()),
         }
     })
@@ -435,9 +398,7 @@ fn pcre(draft: &mut Draft, option: &Opt<'_>, expressions: &mut Expressions) -> R
     let Some((negated, text)) = quotation(value(option)?) else {
         return Err(Problem::wrong("expected an expression in quotation marks"));
     };
-    let inside = text
-        .strip_prefix('/')
-        .and_then(|text| text.rsplit_once('/'));
+    let inside = text.strip_prefix('/').and_then(|text| text.rsplit_once('/'));
     let Some((source, letters)) = inside else {
         return Err(Problem::wrong("expected an expression between slashes"));
     };
@@ -474,12 +435,10 @@ fn pcre(draft: &mut Draft, option: &Opt<'_>, expressions: &mut Expressions) -> R
             }
         }
     }
-    let expression = expressions
-        .get(source, letters, flags)
-        .map_err(|no| match no {
-            NoExpression::Unsupported(what) => Problem::unsupported(what),
-            NoExpression::Wrong(what) => Problem::wrong(format!("pcre {}: {what}", quoted(source))),
-        })?;
+    let expression = expressions.get(source, letters, flags).map_err(|no| match no {
+        NoExpression::Unsupported(what) => Problem::unsupported(what),
+        NoExpression::Wrong(what) => Problem::wrong(format!("pcre {}: {what}", quoted(source))),
+    })?;
     let test = Test::Pattern {
         expression,
         relative,
@@ -495,18 +454,10 @@ fn pcre(draft: &mut Draft, option: &Opt<'_>, expressions: &mut Expressions) -> R
 fn flow(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     type Set = fn(&mut crate::rule::Flow);
     const WORDS: [(&str, Set); 9] = [
-        ("to_server", |flow| {
-            flow.direction = Some(Direction::ToServer)
-        }),
-        ("from_client", |flow| {
-            flow.direction = Some(Direction::ToServer)
-        }),
-        ("to_client", |flow| {
-            flow.direction = Some(Direction::ToClient)
-        }),
-        ("from_server", |flow| {
-            flow.direction = Some(Direction::ToClient)
-        }),
+        ("to_server", |flow| flow.direction = Some(Direction::ToServer)),
+        ("from_client", |flow| flow.direction = Some(Direction::ToServer)),
+        ("to_client", |flow| flow.direction = Some(Direction::ToClient)),
+        ("from_server", |flow| flow.direction = Some(Direction::ToClient)),
         ("established", |flow| flow.established = Some(true)),
         ("not_established", |flow| flow.established = Some(false)),
         ("stateless", |flow| flow.established = None),
@@ -538,18 +489,11 @@ fn flowbits(draft: &mut Draft, value: &str) -> Result<(), Problem> {
             ("isnotset", Bit::IsNotSet),
         ],
     )?;
-    let names: Vec<String> = names
-        .split('|')
-        .map(|name| name.trim().to_owned())
-        .collect();
-    let wrong = names
-        .iter()
-        .any(|name| name.is_empty() || name.contains([',', ' ']));
+    let names: Vec<String> = names.split('|').map(|name| name.trim().to_owned()).collect();
+    let wrong = names.iter().any(|name| name.is_empty() || name.contains([',', ' ']));
     if wrong || (names.len() > 1 && !matches!(what, Bit::IsSet | Bit::IsNotSet)) {
         let found = quoted(value);
-        return Err(Problem::wrong(format!(
-            "expected the name of a bit, found {found}"
-        )));
+        return Err(Problem::wrong(format!("expected the name of a bit, found {found}")));
     }
     draft.bits.push(FlowBit { what, names });
     Ok(())
@@ -561,9 +505,7 @@ fn threshold(value: &str, filter: bool) -> Result<Threshold, Problem> {
         let mut words = pair.split_whitespace();
         let (Some(key), Some(word), None) = (words.next(), words.next(), words.next()) else {
             let found = quoted(pair);
-            return Err(Problem::wrong(format!(
-                "expected a word and its value, found {found}"
-            )));
+            return Err(Problem::wrong(format!("expected a word and its value, found {found}")));
         };
         match key {
             "type" if !filter => {
@@ -593,11 +535,7 @@ fn threshold(value: &str, filter: bool) -> Result<Threshold, Problem> {
             }
         }
     }
-    let kind = if filter {
-        Some(ThresholdKind::Filter)
-    } else {
-        kind
-    };
+    let kind = if filter { Some(ThresholdKind::Filter) } else { kind };
     match (kind, track, count, seconds) {
         (Some(kind), Some(track), Some(count @ 1..), Some(seconds @ 1..)) => Ok(Threshold {
             kind,
@@ -675,9 +613,7 @@ fn number_at(bytes: &str, offset: &str, option: &str) -> Result<NumberAt, Proble
 fn byte_test(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     let words: Vec<&str> = value.split(',').map(str::trim).collect();
     let [bytes, operator, operand, offset, options @ ..] = &words[..] else {
-        return Err(Problem::wrong(
-            "expected bytes, an operator, a value and an offset",
-        ));
+        return Err(Problem::wrong("expected bytes, an operator, a value and an offset"));
     };
     let (negated, operator) = match operator.strip_prefix('!') {
         Some("") => (true, "="),
@@ -764,11 +700,7 @@ fn byte_jump(draft: &mut Draft, value: &str) -> Result<(), Problem> {
 
 fn field(draft: &mut Draft, option: &Opt<'_>, field: Field, most: u64) -> Result<(), Problem> {
     let (range, negated) = range(value(option)?, most).map_err(Problem::wrong)?;
-    draft.packet.push(PacketTest::Number {
-        field,
-        range,
-        negated,
-    });
+    draft.packet.push(PacketTest::Number { field, range, negated });
     Ok(())
 }
 
@@ -786,9 +718,7 @@ fn ip_protocol(draft: &mut Draft, value: &str) -> Result<(), Problem> {
         ("sctp", 132),
     ];
     let plain = value.trim_start_matches('!').trim();
-    let named = NAMES
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(plain));
+    let named = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(plain));
     let (range, negated) = match named {
         Some((_, number)) => (*number..=*number, value.starts_with('!')),
         None => range(value, 255).map_err(Problem::wrong)?,
@@ -850,9 +780,7 @@ fn stream_size(draft: &mut Draft, value: &str) -> Result<(), Problem> {
             return Err(Problem::unsupported(format!("stream_size: {side}")));
         }
         _ => {
-            return Err(Problem::wrong(
-                "expected client or server in front of stream_size",
-            ));
+            return Err(Problem::wrong("expected client or server in front of stream_size"));
         }
     };
     let number: u64 = within(number, u32::MAX.into()).map_err(Problem::wrong)?;

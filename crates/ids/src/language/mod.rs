@@ -182,10 +182,7 @@ impl Reader {
             }
             let indent = line.len() - line.trim_start().len();
             let outcome = match parsed.rules.len() {
-                MAX_RULES.. => Err((
-                    0,
-                    Problem::wrong(format!("expected at most {MAX_RULES} rules")),
-                )),
+                MAX_RULES.. => Err((0, Problem::wrong(format!("expected at most {MAX_RULES} rules")))),
                 _ => self.rule(rule),
             };
             match outcome {
@@ -232,16 +229,13 @@ impl Reader {
             return Err((0, Problem::at(text.len(), message)));
         };
         let options = options::split(text, open);
-        let sid = options
-            .as_ref()
-            .map_or(0, |options| options::sid(options).unwrap_or(0));
+        let sid = options.as_ref().map_or(0, |options| options::sid(options).unwrap_or(0));
         let header = header::parse(&text[..open], &mut self.sets);
         let rule = options.and_then(|options| {
             // What is wrong is told before what is not supported.
             let draft = keywords::read(&options, &mut self.expressions);
             match (header, draft) {
-                (Err(wrong @ Problem::Wrong { .. }), _)
-                | (_, Err(wrong @ Problem::Wrong { .. })) => Err(wrong),
+                (Err(wrong @ Problem::Wrong { .. }), _) | (_, Err(wrong @ Problem::Wrong { .. })) => Err(wrong),
                 (Err(problem), _) | (_, Err(problem)) => Err(problem),
                 (Ok(header), Ok(draft)) => draft.finish(header, text.len()),
             }

@@ -15,21 +15,14 @@ pub(super) fn whole(text: &str) -> Option<u64> {
 pub(super) fn within<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, String> {
     let number = whole(text.trim()).filter(|number| *number <= most);
     let number = number.and_then(|number| T::try_from(number).ok());
-    number.ok_or_else(|| {
-        format!(
-            "expected a number from 0 to {most}, found {}",
-            super::quoted(text)
-        )
-    })
+    number.ok_or_else(|| format!("expected a number from 0 to {most}, found {}", super::quoted(text)))
 }
 
 /// A signed number within limits either way.
 pub(super) fn signed(text: &str, most: i64) -> Result<i64, String> {
     let text = text.trim();
     let number = match text.strip_prefix('-') {
-        Some(digits) => whole(digits)
-            .and_then(|n| i64::try_from(n).ok())
-            .map(|n| -n),
+        Some(digits) => whole(digits).and_then(|n| i64::try_from(n).ok()).map(|n| -n),
         None => whole(text).and_then(|n| i64::try_from(n).ok()),
     };
     let number = number.filter(|number| (-most..=most).contains(number));

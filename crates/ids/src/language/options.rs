@@ -100,9 +100,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
                         _ => {
                             let Some(value) = char::from(digit).to_digit(16) else {
                                 let found = char::from(digit).escape_debug();
-                                return Err(format!(
-                                    "expected hexadecimal digits between bars, found \"{found}\""
-                                ));
+                                return Err(format!("expected hexadecimal digits between bars, found \"{found}\""));
                             };
                             high = match high {
                                 None => Some(value),

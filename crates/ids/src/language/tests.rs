@@ -12,11 +12,7 @@ fn reader() -> Reader {
 fn rule(options: &str) -> Rule {
     let text = format!("alert tcp any any -> any any ({options} sid:1;)");
     let parsed = reader().read(&text);
-    assert_eq!(
-        (&parsed.mistakes, &parsed.skipped),
-        (&vec![], &vec![]),
-        "{text}"
-    );
+    assert_eq!((&parsed.mistakes, &parsed.skipped), (&vec![], &vec![]), "{text}");
     parsed.rules.into_iter().next().unwrap()
 }
 
@@ -149,11 +145,7 @@ fn what_is_not_supported_is_named_and_counted_by_reason() {
                 alert smtp any any -> any any (file.data; content:\"a\"; sid:5;)\n\
                 alert tcp any any -> any any (xbits:set,a,track ip_src; sid:6; content:\"a\\;)\n";
     let parsed = reader().read(text);
-    let told: Vec<_> = parsed
-        .skipped
-        .iter()
-        .map(|s| (s.sid, s.reason.as_str()))
-        .collect();
+    let told: Vec<_> = parsed.skipped.iter().map(|s| (s.sid, s.reason.as_str())).collect();
     let expected = [
         (1, "option ja3.hash"),
         (2, "option contnt (did you mean \"content\"?)"),
@@ -175,8 +167,7 @@ fn many_mistakes_are_counted() {
 
 #[test]
 fn a_rule_may_go_on_in_the_next_line() {
-    let parsed =
-        reader().read("alert tcp any any -> \\\n any any (content:\"a\"; \\\n sid:5;)\nx\n");
+    let parsed = reader().read("alert tcp any any -> \\\n any any (content:\"a\"; \\\n sid:5;)\nx\n");
     assert_eq!(parsed.rules[0].line, 1);
     assert_eq!(parsed.mistakes[0].line, 4);
 }

@@ -56,9 +56,9 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
             let first = bytes.len().saturating_sub(REACH);
             let cost = |offset: &usize| {
                 let window = &bytes[*offset..offset + Self::SHORTEST];
-                let shared = window.windows(BYTES).map(|gram| {
-                    counts[(mixed::<BYTES>(word(gram)) >> (64 - COUNTS)) as usize].min(1 << 16)
-                });
+                let shared = window
+                    .windows(BYTES)
+                    .map(|gram| counts[(mixed::<BYTES>(word(gram)) >> (64 - COUNTS)) as usize].min(1 << 16));
                 let common: u32 = window.iter().map(|byte| common(*byte)).sum();
                 16 * shared.sum::<u32>() + common
             };
@@ -71,10 +71,7 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
     pub(super) fn new(strings: &Strings, some: impl Iterator<Item = u32>) -> Option<Self> {
         let (mut grams, mut reach) = (Vec::new(), 0);
         for string in some {
-            let (bytes, chosen) = (
-                strings.get(string),
-                strings.chosen[string as usize] as usize,
-            );
+            let (bytes, chosen) = (strings.get(string), strings.chosen[string as usize] as usize);
             reach = reach.max(bytes.len() - chosen);
             for offset in chosen..chosen + STRIDE {
                 let gram = mixed::<BYTES>(word(&bytes[offset..offset + BYTES]));
@@ -150,10 +147,7 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
             }
             true
         };
-        while let Some(block) = text
-            .get(at..)
-            .and_then(<[u8]>::first_chunk::<{ BLOCK + WORD }>)
-        {
+        while let Some(block) = text.get(at..).and_then(<[u8]>::first_chunk::<{ BLOCK + WORD }>) {
             let mut hits = 0u32;
             for i in 0..BLOCK / STRIDE {
                 hits |= u32::from(self.may_be(word(&block[i * STRIDE..][..WORD]))) << i;
@@ -191,10 +185,7 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
 fn word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
         Some(bytes) => u64::from_le_bytes(*bytes),
-        None => bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 

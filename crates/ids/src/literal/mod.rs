@@ -124,9 +124,7 @@ impl Literals {
             true => long,
             false => Grams::<4, 2>::SHORTEST,
         };
-        let of_length = |from: usize, to: usize| {
-            some().filter(move |(_, string)| (from..to).contains(&string.len()))
-        };
+        let of_length = |from: usize, to: usize| some().filter(move |(_, string)| (from..to).contains(&string.len()));
         let numbers = |(number, _)| number;
         Literals {
             long: Grams::new(strings, of_length(long, usize::MAX).map(numbers)),
@@ -138,12 +136,7 @@ impl Literals {
     /// Runs `each` on the strings in a text that end behind its first `from` bytes, perhaps several times. `false` if the
     /// allowance did not last: not all were found then.
     #[inline]
-    pub(crate) fn find(
-        &self,
-        strings: &Strings,
-        (text, from): (&[u8], usize),
-        mut each: impl FnMut(u32),
-    ) -> bool {
+    pub(crate) fn find(&self, strings: &Strings, (text, from): (&[u8], usize), mut each: impl FnMut(u32)) -> bool {
         let mut left = Allowance::for_bytes(text.len() - from.min(text.len()));
         let place = (text, from);
         let long = self.long.as_ref();

@@ -121,10 +121,7 @@ impl Nibbles {
     #[cfg(test)]
     pub(super) fn portable(self) -> Nibbles {
         let instructions = Instructions::Any;
-        Nibbles {
-            instructions,
-            ..self
-        }
+        Nibbles { instructions, ..self }
     }
 
     #[cfg(test)]
@@ -132,10 +129,7 @@ impl Nibbles {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             let instructions = Instructions::Avx2;
-            return Nibbles {
-                instructions,
-                ..self
-            };
+            return Nibbles { instructions, ..self };
         }
         self
     }
@@ -202,12 +196,7 @@ impl Nibbles {
     /// For each of the first bytes, the groups of which a string may begin there. Returns a bit for each byte that has some;
     /// without, there may be nothing else.
     #[inline]
-    fn groups(
-        &self,
-        block: &[u8; WIDEST + BYTES - 1],
-        wanted: usize,
-        groups: &mut [[u8; WIDEST]; 2],
-    ) -> u64 {
+    fn groups(&self, block: &[u8; WIDEST + BYTES - 1], wanted: usize, groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         match self.instructions {
             // SAFETY: the processor was asked whether it has them.
             #[cfg(target_arch = "x86_64")]
@@ -219,19 +208,13 @@ impl Nibbles {
         }
     }
 
-    fn groups_any(
-        &self,
-        block: &[u8; WIDEST + BYTES - 1],
-        wanted: usize,
-        groups: &mut [[u8; WIDEST]; 2],
-    ) -> u64 {
+    fn groups_any(&self, block: &[u8; WIDEST + BYTES - 1], wanted: usize, groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         let mut hits = 0;
         for place in 0..wanted {
             for (half, groups) in groups.iter_mut().enumerate() {
                 let all = self.halves.iter().enumerate().map(|(i, halves)| {
                     let byte = block[place + i];
-                    halves.low[half][usize::from(byte & 15)]
-                        & halves.high[half][usize::from(byte >> 4)]
+                    halves.low[half][usize::from(byte & 15)] & halves.high[half][usize::from(byte >> 4)]
                 });
                 groups[place] = all.fold(u8::MAX, |all, groups| all & groups);
                 hits |= u64::from(groups[place] != 0) << place;
@@ -242,18 +225,11 @@ impl Nibbles {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn groups_avx2(
-        &self,
-        block: &[u8; WIDEST + BYTES - 1],
-        wanted: usize,
-        groups: &mut [[u8; WIDEST]; 2],
-    ) -> u64 {
+    fn groups_avx2(&self, block: &[u8; WIDEST + BYTES - 1], wanted: usize, groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         use std::arch::x86_64::*;
         const WIDTH: usize = 32;
         // SAFETY: 16 bytes are there.
-        let table = |table: &[u8; 16]| unsafe {
-            _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()))
-        };
+        let table = |table: &[u8; 16]| unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
         let nibble = _mm256_set1_epi8(15);
         let halves_used = 1 + usize::from(self.wide);
         let mut hits = 0;
@@ -291,16 +267,10 @@ impl Nibbles {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn groups_avx512(
-        &self,
-        block: &[u8; WIDEST + BYTES - 1],
-        groups: &mut [[u8; WIDEST]; 2],
-    ) -> u64 {
+    fn groups_avx512(&self, block: &[u8; WIDEST + BYTES - 1], groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         use std::arch::x86_64::*;
         // SAFETY: 16 bytes are there.
-        let table = |table: &[u8; 16]| unsafe {
-            _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()))
-        };
+        let table = |table: &[u8; 16]| unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())) };
         let nibble = _mm512_set1_epi8(15);
         let halves_used = 1 + usize::from(self.wide);
         let mut found = [_mm512_set1_epi8(-1); 2];

@@ -9,9 +9,7 @@ fn plain(strings: &[Vec<u8>], text: &[u8], from: usize) -> Vec<u32> {
         places.any(|(at, found)| at + string.len() > from && found == string)
     };
     let all = (0..).zip(strings);
-    all.filter(|(_, string)| is_in(string))
-        .map(|(i, _)| i)
-        .collect()
+    all.filter(|(_, string)| is_in(string)).map(|(i, _)| i).collect()
 }
 
 /// What is found; `None` if the allowance did not last.
@@ -130,14 +128,7 @@ fn words(count: u32) -> Vec<Vec<u8>> {
 fn each_of_thousands_is_found_in_text_that_allows_it() {
     let words = words(3000);
     for literals in ways(&words) {
-        let (
-            _,
-            Literals {
-                long,
-                middle,
-                short,
-            },
-        ) = &literals;
+        let (_, Literals { long, middle, short }) = &literals;
         assert!(long.is_some() && middle.is_some() && short.is_some());
         for (i, word) in words.iter().enumerate().step_by(41) {
             for before in [i % 5, 29 + i % 70] {
@@ -167,10 +158,7 @@ fn text_made_for_it_is_given_up() {
 #[test]
 fn what_ends_in_old_bytes_is_not_found_again() {
     let words = words(3000);
-    let word = words
-        .iter()
-        .find(|word| word.len() == 25)
-        .expect("there is one");
+    let word = words.iter().find(|word| word.len() == 25).expect("there is one");
     let mut text = b"~~~".to_vec();
     text.extend(word);
     text.extend(b"~~~");

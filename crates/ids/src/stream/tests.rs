@@ -92,10 +92,7 @@ fn what_does_not_fit_is_not_taken() {
         assert_eq!(side.insert(&mut window, 2 + 2 * i, b"x").taken, 1);
     }
     assert_eq!(side.insert(&mut window, 60, b"x"), refused);
-    assert_eq!(
-        side.insert(&mut window, 0, &[b'y'; WINDOW + 1]).taken,
-        WINDOW
-    );
+    assert_eq!(side.insert(&mut window, 0, &[b'y'; WINDOW + 1]).taken, WINDOW);
     assert_eq!(side.filled(), WINDOW);
     assert_eq!(&window[..4], b"yyxy");
     side.slide(&mut window, 10);

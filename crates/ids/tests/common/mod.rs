@@ -19,8 +19,7 @@ pub fn test_data() -> Option<PathBuf> {
 /// The files of ET Open, with their names, and the file of classes.
 pub fn et_open() -> Option<(Vec<(String, String)>, String)> {
     let data = test_data()?;
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("et-open-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("et-open-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let unpacked = Command::new("tar")
         .arg("--zstd")
@@ -36,10 +35,7 @@ pub fn et_open() -> Option<(Vec<(String, String)>, String)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder.join("rules"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "rules")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rules"))
         .collect();
     files.sort();
     let read = |path: &PathBuf| {

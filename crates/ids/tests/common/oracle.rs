@@ -70,16 +70,8 @@ impl Oracle {
                 }
             }
             for name in dns_names(&payload, key.destination_port()) {
-                let buffers =
-                    Buffers::from([(Buffer::Payload, payload.clone()), (Buffer::DnsQuery, name)]);
-                self.messages(
-                    rules,
-                    &headers,
-                    direction,
-                    &buffers,
-                    Buffer::DnsQuery,
-                    &mut found,
-                );
+                let buffers = Buffers::from([(Buffer::Payload, payload.clone()), (Buffer::DnsQuery, name)]);
+                self.messages(rules, &headers, direction, &buffers, Buffer::DnsQuery, &mut found);
             }
             return found;
         }
@@ -90,9 +82,7 @@ impl Oracle {
         let sequence = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
         let (syn, ack) = (transport[13] & 2 != 0, transport[13] & 16 != 0);
         let side = &mut self.sides[direction.index()];
-        let first = *side
-            .first
-            .get_or_insert(sequence.wrapping_add(u32::from(syn)));
+        let first = *side.first.get_or_insert(sequence.wrapping_add(u32::from(syn)));
         match (syn, ack) {
             (true, false) => self.handshake[0] = true,
             (true, true) => self.handshake[1] = true,
@@ -112,14 +102,8 @@ impl Oracle {
             .iter()
             .filter(|rule| !has_messages(rule) && !rule.parts.is_empty())
         {
-            let tcp = matches!(
-                rule.header.protocol,
-                Protocol::Tcp | Protocol::TcpPacket | Protocol::Ip
-            );
-            if !tcp
-                || !self.applies(rule, &headers, direction)
-                || !packet_tests(rule, frame, &headers)
-            {
+            let tcp = matches!(rule.header.protocol, Protocol::Tcp | Protocol::TcpPacket | Protocol::Ip);
+            if !tcp || !self.applies(rule, &headers, direction) || !packet_tests(rule, frame, &headers) {
                 continue;
             }
             let of_packet = !rule.packet.is_empty()
@@ -140,14 +124,7 @@ impl Oracle {
         let mut bodies = self.sides[direction.index()].seen[1];
         for (i, message) in messages.iter().enumerate() {
             if i >= heads {
-                self.messages(
-                    rules,
-                    &headers,
-                    direction,
-                    &message.buffers,
-                    Buffer::Method,
-                    &mut found,
-                );
+                self.messages(rules, &headers, direction, &message.buffers, Buffer::Method, &mut found);
                 heads = i + 1;
             }
             if i >= bodies && message.whole {
@@ -185,14 +162,8 @@ impl Oracle {
             })
         };
         for rule in rules.iter().filter(|rule| has_messages(rule)) {
-            let dns = rule
-                .parts
-                .iter()
-                .any(|part| part.buffer.buffer == Buffer::DnsQuery);
-            let tls = rule
-                .parts
-                .iter()
-                .any(|part| part.buffer.buffer.app() == Some(App::Tls));
+            let dns = rule.parts.iter().any(|part| part.buffer.buffer == Buffer::DnsQuery);
+            let tls = rule.parts.iter().any(|part| part.buffer.buffer.app() == Some(App::Tls));
             let here = match kind {
                 Buffer::DnsQuery => dns,
                 Buffer::FileData => !dns && body(rule),
@@ -214,36 +185,28 @@ impl Oracle {
                 && header.destination_ports.contains(key.destination_port())
         };
         rule.flow.direction.is_none_or(|wanted| wanted == direction)
-            && rule
-                .flow
-                .established
-                .is_none_or(|wanted| wanted == established)
+            && rule.flow.established.is_none_or(|wanted| wanted == established)
             && (goes(&headers.key) || rule.header.both_ways && goes(&headers.key.reversed()))
     }
 }
 
 fn has_messages(rule: &Rule) -> bool {
-    rule.parts
-        .iter()
-        .any(|part| part.buffer.buffer != Buffer::Payload)
+    rule.parts.iter().any(|part| part.buffer.buffer != Buffer::Payload)
 }
 
 /// Whether a rule is about where its bytes are from the start or to the end.
 fn anchored(rule: &Rule) -> bool {
-    rule.parts
-        .iter()
-        .flat_map(|part| &part.tests)
-        .any(|test| match test {
-            Test::Content(content) => {
-                let place = &content.place;
-                let relative = place.distance.is_some() || place.within.is_some();
-                !relative && (place.offset > 0 || place.depth.is_some() || place.at_end)
-            }
-            Test::Size(_) => true,
-            Test::DataAt { relative, .. } => !relative,
-            Test::Compare { number, .. } | Test::Jump { number, .. } => !number.relative,
-            Test::Pattern { .. } => false,
-        })
+    rule.parts.iter().flat_map(|part| &part.tests).any(|test| match test {
+        Test::Content(content) => {
+            let place = &content.place;
+            let relative = place.distance.is_some() || place.within.is_some();
+            !relative && (place.offset > 0 || place.depth.is_some() || place.at_end)
+        }
+        Test::Size(_) => true,
+        Test::DataAt { relative, .. } => !relative,
+        Test::Compare { number, .. } | Test::Jump { number, .. } => !number.relative,
+        Test::Pattern { .. } => false,
+    })
 }
 
 fn packet_tests(rule: &Rule, frame: &[u8], headers: &Headers) -> bool {
@@ -287,20 +250,14 @@ pub fn tests(all: &[Test], bytes: &[u8], at: i64) -> bool {
                 let end = start + size;
                 let relative = place.distance.is_some() || place.within.is_some();
                 let distance = i64::from(place.distance.unwrap_or(0));
-                let from = if relative {
-                    at
-                } else {
-                    i64::from(place.offset)
-                };
+                let from = if relative { at } else { i64::from(place.offset) };
                 let there = &bytes[start as usize..end as usize];
                 start >= i64::from(place.offset)
                     && (!relative || start >= at + distance)
                     && place
                         .within
                         .is_none_or(|within| end <= at + distance + i64::from(within))
-                    && place
-                        .depth
-                        .is_none_or(|depth| end <= from + i64::from(depth))
+                    && place.depth.is_none_or(|depth| end <= from + i64::from(depth))
                     && (!place.at_end || end == length)
                     && if content.nocase {
                         there.eq_ignore_ascii_case(&content.bytes)
@@ -378,11 +335,7 @@ fn number_at(number: &NumberAt, bytes: &[u8], at: i64) -> Option<u64> {
     if number.little {
         digits.reverse();
     }
-    Some(
-        digits
-            .iter()
-            .fold(0, |number, byte| number * 256 + u64::from(*byte)),
-    )
+    Some(digits.iter().fold(0, |number, byte| number * 256 + u64::from(*byte)))
 }
 
 fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
@@ -436,11 +389,7 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
                     put(Buffer::RawHost, &host);
                     put(
                         Buffer::Host,
-                        &host
-                            .split(':')
-                            .next()
-                            .unwrap_or_default()
-                            .to_ascii_lowercase(),
+                        &host.split(':').next().unwrap_or_default().to_ascii_lowercase(),
                     );
                 }
                 for (buffer, name) in [
@@ -495,16 +444,10 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
             Buffer::HeaderNames,
             &format!(
                 "\r\n{}\r\n",
-                fields
-                    .iter()
-                    .map(|(name, _)| format!("{name}\r\n"))
-                    .collect::<String>()
+                fields.iter().map(|(name, _)| format!("{name}\r\n")).collect::<String>()
             ),
         );
-        put(
-            Buffer::RawHeader,
-            head.split_once("\r\n").map_or("", |(_, rest)| rest),
-        );
+        put(Buffer::RawHeader, head.split_once("\r\n").map_or("", |(_, rest)| rest));
         // The end of the fields, and of the head.
         if let Some(header) = buffers.get_mut(&Buffer::RawHeader) {
             header.extend(b"\r\n\r\n");
@@ -515,16 +458,13 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
             body.extend(bytes);
             bytes = b"";
             whole = ended;
-        } else if field("transfer-encoding")
-            .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
-        {
+        } else if field("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
             loop {
                 let Some(end) = find(bytes, b"\r\n") else {
                     whole = false;
                     break;
                 };
-                let size =
-                    usize::from_str_radix(&String::from_utf8_lossy(&bytes[..end]), 16).ok()?;
+                let size = usize::from_str_radix(&String::from_utf8_lossy(&bytes[..end]), 16).ok()?;
                 if bytes.len() < end + 2 + size + 2 {
                     whole = false;
                     break;
@@ -657,9 +597,7 @@ pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> 
             && header.destination_ports.contains(key.destination_port())
     };
     let goes = |key: &FlowKey| {
-        header.source.contains(key.source())
-            && header.destination.contains(key.destination())
-            && ports(key)
+        header.source.contains(key.source()) && header.destination.contains(key.destination()) && ports(key)
     };
     // A reset ends what the other end has said, too.
     let either = goes(&key) || goes(&key.reversed());
@@ -685,9 +623,7 @@ pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> 
     }
     if key.protocol() == protocol::UDP {
         let names = dns_names(&payload, key.destination_port()).into_iter();
-        let mut units = names.map(|name| {
-            Buffers::from([(Buffer::Payload, payload.clone()), (Buffer::DnsQuery, name)])
-        });
+        let mut units = names.map(|name| Buffers::from([(Buffer::Payload, payload.clone()), (Buffer::DnsQuery, name)]));
         return Some(units.any(|unit| holds(rule, &unit)));
     }
     // Both directions, put together anew.
@@ -699,8 +635,7 @@ pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> 
             if headers.key != direction || transport.len() < 20 {
                 continue;
             }
-            let sequence =
-                u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
+            let sequence = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
             let syn = transport[13] & 2 != 0;
             let data = headers.payload(frame);
             let first = match start {

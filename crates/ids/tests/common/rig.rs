@@ -18,11 +18,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 /// The rules of a text, which has no mistake.
 pub fn rules(text: &str) -> Vec<Rule> {
     let parsed = Reader::new(&Variables::default()).unwrap().read(text);
-    assert_eq!(
-        (&parsed.mistakes, &parsed.skipped),
-        (&vec![], &vec![]),
-        "{text}"
-    );
+    assert_eq!((&parsed.mistakes, &parsed.skipped), (&vec![], &vec![]), "{text}");
     parsed.rules
 }
 
@@ -73,10 +69,7 @@ impl Rig {
 
     /// Which rules tell of packets, one after the other.
     pub fn packets(&mut self, frames: &[Vec<u8>]) -> Vec<u32> {
-        frames
-            .iter()
-            .flat_map(|frame| self.packet(frame).1)
-            .collect()
+        frames.iter().flat_map(|frame| self.packet(frame).1).collect()
     }
 
     pub fn note(&self, name: &str) -> u64 {
@@ -114,44 +107,24 @@ impl Tcp {
 
     /// From home to the world.
     pub fn outward(port: u16) -> Tcp {
-        Tcp::open(FlowKey::v4(
-            HOME.into(),
-            WORLD.into(),
-            protocol::TCP,
-            40_000,
-            port,
-        ))
+        Tcp::open(FlowKey::v4(HOME.into(), WORLD.into(), protocol::TCP, 40_000, port))
     }
 
     /// From the world to home.
     pub fn inward(port: u16) -> Tcp {
-        Tcp::open(FlowKey::v4(
-            WORLD.into(),
-            HOME.into(),
-            protocol::TCP,
-            40_000,
-            port,
-        ))
+        Tcp::open(FlowKey::v4(WORLD.into(), HOME.into(), protocol::TCP, 40_000, port))
     }
 
     /// A segment at a sequence number of its own.
     pub fn segment(&self, side: usize, sequence: u32, flags: TcpFlags, data: &[u8]) -> Vec<u8> {
-        let key = if side == 0 {
-            self.key
-        } else {
-            self.key.reversed()
-        };
+        let key = if side == 0 { self.key } else { self.key.reversed() };
         let fields = TcpFields {
             sequence,
             acknowledgment: self.next[1 - side],
             flags,
             ..TcpFields::default()
         };
-        FrameBuilder::new(&key)
-            .tcp(fields)
-            .payload(data)
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(&key).tcp(fields).payload(data).to_vec().unwrap()
     }
 
     pub fn send(&mut self, side: usize, flags: TcpFlags, data: &[u8]) {
@@ -186,12 +159,6 @@ impl Tcp {
 
 /// A UDP datagram from home to the world.
 pub fn udp(source: u16, destination: u16, data: &[u8]) -> Vec<u8> {
-    let key = FlowKey::v4(
-        HOME.into(),
-        WORLD.into(),
-        protocol::UDP,
-        source,
-        destination,
-    );
+    let key = FlowKey::v4(HOME.into(), WORLD.into(), protocol::UDP, source, destination);
     FrameBuilder::new(&key).payload(data).to_vec().unwrap()
 }

@@ -17,14 +17,9 @@ pub fn run_function(chain: &Path, place: usize) -> Result<(), ProgramError> {
     run(|configuration| configure(chain, place, configuration))
 }
 
-fn configure(
-    chain: &Path,
-    place: usize,
-    configuration: &Configuration,
-) -> Result<Configured, Refusal> {
+fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Result<Configured, Refusal> {
     // Of the other functions it reads nothing, for it may not.
-    let function =
-        FunctionSpec::read_at(chain, place).map_err(|error| Refusal::of_all(error.to_string()))?;
+    let function = FunctionSpec::read_at(chain, place).map_err(|error| Refusal::of_all(error.to_string()))?;
     let (capacity, expected) = expected(&configuration.config)?;
     if fingerprint(&function) != expected {
         let message = format!("{} has changed since the run began", chain.display());
@@ -70,9 +65,7 @@ fn expected(configuration: &str) -> Result<(usize, &str), Refusal> {
     let parts = inside.and_then(|inside| inside.split_once(", \""));
     parts
         .and_then(|(capacity, fingerprint)| Some((capacity.parse().ok()?, fingerprint)))
-        .ok_or_else(|| {
-            Refusal::of_all("expected the configuration of a function of a chain's spec")
-        })
+        .ok_or_else(|| Refusal::of_all("expected the configuration of a function of a chain's spec"))
 }
 
 /// What tells a function from another one, and from itself after its configuration has changed.

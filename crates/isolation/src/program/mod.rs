@@ -35,9 +35,7 @@ pub struct Configured {
 ///
 /// # Errors
 /// There is no server, or it goes away, or the configuration is refused.
-pub fn run(
-    configure: impl FnOnce(&Configuration) -> Result<Configured, Refusal>,
-) -> Result<(), ProgramError> {
+pub fn run(configure: impl FnOnce(&Configuration) -> Result<Configured, Refusal>) -> Result<(), ProgramError> {
     serve(|configuration| {
         let Configured { function, at_end } = configure(configuration)?;
         Ok((Waiting::new(function), at_end))
@@ -83,11 +81,7 @@ impl Ready for Waiting {
             drop_reasons: reasons
                 .map(|(i, name)| ((*name).to_owned(), function.loses(i as u8)))
                 .collect(),
-            notes: function
-                .notes()
-                .iter()
-                .map(|&name| name.to_owned())
-                .collect(),
+            notes: function.notes().iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
@@ -113,10 +107,7 @@ impl Ready for Waiting {
                 };
                 // As large as it is where each direction of a flow has a place.
                 let directed = memory.len() > undirected.file_bytes();
-                let config = MirrorConfig {
-                    directed,
-                    ..undirected
-                };
+                let config = MirrorConfig { directed, ..undirected };
                 // SAFETY: the server gives these flows to the processes of this function only, and each flow's
                 // packets to one at a time; in this one they are touched in its turn only, of which there is one
                 // thread.
@@ -131,16 +122,13 @@ impl Ready for Waiting {
         // initialised. In this process they are reached through this memory's handles alone; other processes write
         // them in their turns. One that does so in another's can make that one misread a frame, which is bytes: what
         // is read of it is checked when it is read.
-        let memory =
-            unsafe { BufferMemory::lent(base, MAX_BATCH as u32, size, Arc::new(packets))? };
+        let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, size, Arc::new(packets))? };
         let named = (self.function.kind().to_owned(), self.function);
         // SAFETY: the batches are run in this process's turns only.
         let alone = unsafe { Alone::new(named, memory, flows) };
         Ok(match images {
             None => alone,
-            Some((origin, memory)) => {
-                alone.keeping(FlowImages::open(memory, self.piece_bytes)?, origin)
-            }
+            Some((origin, memory)) => alone.keeping(FlowImages::open(memory, self.piece_bytes)?, origin),
         })
     }
 }

@@ -89,9 +89,7 @@ impl Flows {
             FlowsOf::create((function, demands), table, origin.is_some())
         });
         Ok(Flows {
-            functions: functions
-                .collect::<io::Result<_>>()
-                .map_err(IsolationError::Memory)?,
+            functions: functions.collect::<io::Result<_>>().map_err(IsolationError::Memory)?,
             capacity,
             connections,
             origin,
@@ -116,11 +114,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    pub(super) fn create(
-        functions: usize,
-        buffer_bytes: usize,
-        flows: &Flows,
-    ) -> Result<Area, IsolationError> {
+    pub(super) fn create(functions: usize, buffer_bytes: usize, flows: &Flows) -> Result<Area, IsolationError> {
         Area::try_create(functions, buffer_bytes, flows).map_err(IsolationError::Memory)
     }
 
@@ -152,11 +146,7 @@ impl Area {
 
     /// What the process of function `k` may map, in the protocol's order.
     pub(super) fn files(&self, k: usize) -> Vec<&File> {
-        let mut files = vec![
-            &self.board_file,
-            &self.packets_file,
-            &self.slate_files[k][1],
-        ];
+        let mut files = vec![&self.board_file, &self.packets_file, &self.slate_files[k][1]];
         files.extend(k.checked_sub(1).map(|front| &self.slate_files[front][0]));
         let FlowsOf { flows, images, .. } = &self.flows[k];
         files.extend(flows.as_deref());

@@ -254,17 +254,12 @@ impl Group {
     }
 
     /// Attaches the first processes.
-    pub(super) fn attach(
-        &mut self,
-        area: Arc<Area>,
-        patience: Duration,
-    ) -> Result<(), IsolationError> {
+    pub(super) fn attach(&mut self, area: Arc<Area>, patience: Duration) -> Result<(), IsolationError> {
         self.area = Some(area);
         for k in 0..self.seats.len() {
             let seat = &mut self.seats[k];
             let (program, commons, part) = (seat.program.clone(), seat.commons.clone(), self.part);
-            let start =
-                move |over: &_| starter::start((&program, commons.clone()), part, patience, over);
+            let start = move |over: &_| starter::start((&program, commons.clone()), part, patience, over);
             seat.starter = Some(Starter::new(start).map_err(IsolationError::Thread)?);
             if let Some(first) = seat.first.take() {
                 let mut attaching = Attaching::new(first);
@@ -302,11 +297,7 @@ impl Group {
     }
 
     /// Waits at most so long until it has mapped that, and puts it on its core. Whether it has.
-    fn try_attach(
-        &self,
-        Attaching { process, .. }: &mut Attaching,
-        bound: Duration,
-    ) -> Result<bool, IsolationError> {
+    fn try_attach(&self, Attaching { process, .. }: &mut Attaching, bound: Duration) -> Result<bool, IsolationError> {
         let answer = receive_within(&process.socket, bound);
         match answer.map(|(message, _)| FromProgram::decode(&message)) {
             Ok(Ok(FromProgram::Ready)) => {}
@@ -455,8 +446,7 @@ impl Group {
         // who begins none while there is no process.
         let is_read = self.status.busy() == 0;
         let seat = &mut self.seats[k];
-        if seat.process.is_some() || now < seat.not_before || (seat.attaching.is_none() && !is_read)
-        {
+        if seat.process.is_some() || now < seat.not_before || (seat.attaching.is_none() && !is_read) {
             return;
         }
         let (mut attaching, offered, bound) = match seat.attaching.take() {

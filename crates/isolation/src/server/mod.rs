@@ -106,9 +106,7 @@ impl Isolation {
             bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
         };
         let commons = config.programs.iter().map(commons);
-        let commons: Vec<_> = commons
-            .collect::<io::Result<_>>()
-            .map_err(IsolationError::Memory)?;
+        let commons: Vec<_> = commons.collect::<io::Result<_>>().map_err(IsolationError::Memory)?;
         let launch = |part| {
             let programs = config.programs.iter().zip(&commons);
             let launched = programs.map(move |(program, commons)| {
@@ -146,10 +144,7 @@ impl Isolation {
         let seats = groups.first().map_or(&[][..], |group| &group.seats);
         check_apart(seats.iter().map(|seat| {
             let has_state = seat.description.state_bytes > 0;
-            (
-                &*seat.program.function,
-                [seat.program.demands.mixes_flows, has_state],
-            )
+            (&*seat.program.function, [seat.program.demands.mixes_flows, has_state])
         }))?;
         Ok(Isolation {
             config,
@@ -161,10 +156,7 @@ impl Isolation {
     /// Functions like those that workers are [given](Isolation::functions).
     pub fn likenesses(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
-        substitute::all(
-            (seats, self.config.connections),
-            &Arc::new(Mutex::new(None)),
-        )
+        substitute::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
     }
 
     /// Gives all processes their memory, and the real-time priority at which they take turns. Batches are of buffers
@@ -181,21 +173,9 @@ impl Isolation {
         origin: Option<Nanos>,
     ) -> Result<(), IsolationError> {
         let descriptions = self.groups.first().map(Group::descriptions);
-        let demands = self
-            .config
-            .programs
-            .iter()
-            .map(|program| program.demands.clone());
-        let functions: Vec<_> = descriptions
-            .unwrap_or_default()
-            .into_iter()
-            .zip(demands)
-            .collect();
-        let flows = Flows::create(
-            &functions,
-            (flows.unwrap_or(0), self.config.connections),
-            origin,
-        )?;
+        let demands = self.config.programs.iter().map(|program| program.demands.clone());
+        let functions: Vec<_> = descriptions.unwrap_or_default().into_iter().zip(demands).collect();
+        let flows = Flows::create(&functions, (flows.unwrap_or(0), self.config.connections), origin)?;
         for group in &mut self.groups {
             let area = Area::create(group.seats.len(), buffer_bytes, &flows)?;
             group.attach(Arc::new(area), self.config.patience)?;
@@ -216,16 +196,9 @@ impl Isolation {
             let round = Round::new(
                 group,
                 worker as u16,
-                (
-                    self.config.batch,
-                    self.config.followed,
-                    self.config.passed_by,
-                ),
+                (self.config.batch, self.config.followed, self.config.passed_by),
             );
-            substitute::all(
-                (&group.seats, self.config.connections),
-                &Arc::new(Mutex::new(round)),
-            )
+            substitute::all((&group.seats, self.config.connections), &Arc::new(Mutex::new(round)))
         })
     }
 

@@ -93,12 +93,8 @@ impl Program {
     pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
         let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
-        let none = |config: &FunctionConfig| {
-            matches!(
-                config,
-                FunctionConfig::External(_) | FunctionConfig::Classifier(_)
-            )
-        };
+        let none =
+            |config: &FunctionConfig| matches!(config, FunctionConfig::External(_) | FunctionConfig::Classifier(_));
         let functions = functions.filter(|(_, it)| !none(&it.config));
         let programs = functions.map(|(place, function)| {
             let foreign = match &function.config {
@@ -374,9 +370,7 @@ impl Starting {
             }
         };
         match (message, self.configure.take()) {
-            (Ok(FromProgram::Hello { version }), Some((configure, commons)))
-                if version >= VERSION =>
-            {
+            (Ok(FromProgram::Hello { version }), Some((configure, commons))) if version >= VERSION => {
                 let files: Vec<&File> = commons.as_deref().into_iter().collect();
                 let sent = process.socket.send(&configure, &files);
                 sent.map_err(|error| process.silent("take its configuration", error))?;
@@ -407,11 +401,7 @@ impl Starting {
     }
 
     /// As [`wait`](Starting::wait), but gives up soon when the run is over.
-    pub(super) fn wait_unless(
-        mut self,
-        until: Instant,
-        over: &AtomicBool,
-    ) -> Result<Detached, IsolationError> {
+    pub(super) fn wait_unless(mut self, until: Instant, over: &AtomicBool) -> Result<Detached, IsolationError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let left = match self.until_hello() {
@@ -475,11 +465,7 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
 }
 
 /// Starts a program that may load, and no more.
-fn confine(
-    launch: &Launch,
-    confined: &Confined,
-    socket: &Socket,
-) -> io::Result<tailwater_confine::Child> {
+fn confine(launch: &Launch, confined: &Confined, socket: &Socket) -> io::Result<tailwater_confine::Child> {
     let errors = io::stderr();
     let mut program = tailwater_confine::Program::new(&launch.program);
     program.arguments.clone_from(&launch.arguments);

@@ -5,8 +5,7 @@ use super::group::Group;
 use super::order::Order;
 use super::status::{Measured, Status};
 use crate::layout::{
-    ENDED, Ended, FINISHING, Known, MASKS, Masks, OVER, Place, WISHING, Wish, WishKind, all_of,
-    places,
+    ENDED, Ended, FINISHING, Known, MASKS, Masks, OVER, Place, WISHING, Wish, WishKind, all_of, places,
 };
 use crate::program::number_of;
 use rustix::thread::sched_yield;
@@ -219,11 +218,7 @@ impl Round {
             let took = began.elapsed().as_nanos() as f64;
             self.empties += 1.0;
             // The mean of all; one for which the machine was away counts little.
-            let usual = if self.empties > 8.0 {
-                3.0 * self.empty
-            } else {
-                took
-            };
+            let usual = if self.empties > 8.0 { 3.0 * self.empty } else { took };
             self.empty += (took.min(usual) - self.empty) / self.empties;
             self.size.set_empty(Nanos(self.empty as u64));
         }
@@ -373,10 +368,7 @@ impl Round {
                 continue;
             }
             if failed {
-                break Some(Failed {
-                    function: k,
-                    turns: k,
-                });
+                break Some(Failed { function: k, turns: k });
             }
             let slate = &area.slates[k];
             if slate.wishes() != self.peers[k].wishes {
@@ -398,13 +390,7 @@ impl Round {
     }
 
     /// Opens a companion that function `k` wishes for.
-    fn grant(
-        &mut self,
-        k: usize,
-        wish: Wish,
-        batch: &Batch,
-        flows: &mut FlowStates<'_>,
-    ) -> Result<(u32, u64), u8> {
+    fn grant(&mut self, k: usize, wish: Wish, batch: &Batch, flows: &mut FlowStates<'_>) -> Result<(u32, u64), u8> {
         if !self.peers[k].opens_companions {
             self.accuse(k);
             return Err(number_of(NoCompanion::NoPlace));
@@ -435,13 +421,7 @@ impl Round {
 
     /// Asks function `k` what it would wish for a packet's flow, from this turn on; and the turn of that. `None` if
     /// it cannot say.
-    pub(super) fn wishes(
-        &mut self,
-        k: usize,
-        packet: &Packet,
-        turn: u8,
-        wish: &mut Wishes<'_>,
-    ) -> Option<u8> {
+    pub(super) fn wishes(&mut self, k: usize, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> Option<u8> {
         if self.meet().is_some() {
             return None;
         }
@@ -516,9 +496,7 @@ impl Round {
     /// Reads what function `k` made of the packets that those in front left. Whether it can be true.
     fn believe(&mut self, k: usize, count: usize) -> bool {
         let Area {
-            slates,
-            buffer_bytes,
-            ..
+            slates, buffer_bytes, ..
         } = &*self.area;
         let (slate, round, reasons) = (&slates[k], self.round, self.peers[k].reasons);
         if slate.said() != round {
@@ -543,9 +521,7 @@ impl Round {
             }
             for i in places(word, moved) {
                 match Place::decode(slate.place(i), round) {
-                    Some(place @ Place::Here { start, length, .. })
-                        if place.fits(*buffer_bytes) =>
-                    {
+                    Some(place @ Place::Here { start, length, .. }) if place.fits(*buffer_bytes) => {
                         self.frames[i] = [start, length];
                     }
                     _ => return false,
@@ -573,8 +549,7 @@ impl Round {
         if self.through[k] == self.through[k + 1] {
             return;
         }
-        let dropped: Masks =
-            std::array::from_fn(|word| self.through[k][word] & !self.through[k + 1][word]);
+        let dropped: Masks = std::array::from_fn(|word| self.through[k][word] & !self.through[k + 1][word]);
         let reasons = &self.reasons;
         let is_gone = |at: u16| dropped[usize::from(at) / 64] >> (at % 64) & 1 != 0;
         for (packet, &at) in batch.iter_mut().zip(&self.left) {

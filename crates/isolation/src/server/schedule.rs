@@ -27,8 +27,7 @@ fn set_policy(process: u32, policy: libc::c_int, priority: u8) -> io::Result<()>
         sched_priority: priority.into(),
     };
     // SAFETY: plain numbers, and a pointer that is only read, during the call.
-    let set =
-        unsafe { libc::sched_setscheduler(process as libc::pid_t, policy, &raw const parameters) };
+    let set = unsafe { libc::sched_setscheduler(process as libc::pid_t, policy, &raw const parameters) };
     match set {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -56,8 +55,7 @@ pub(super) fn let_run(process: u32) {
 pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     for process in processes {
         // A process that has this priority already would stay where it is in the queue.
-        let queued =
-            set_priority(process, PRIORITY - 1).and_then(|()| set_priority(process, PRIORITY));
+        let queued = set_priority(process, PRIORITY - 1).and_then(|()| set_priority(process, PRIORITY));
         match queued {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(false),
@@ -83,10 +81,7 @@ pub(super) fn state(process: u32) -> (char, Duration) {
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{process}/{what}"));
     let stat = read("stat").unwrap_or_default();
     // The name before it may hold anything.
-    let mut fields = stat
-        .rsplit_once(')')
-        .map_or("", |(_, rest)| rest)
-        .split_whitespace();
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let state = fields.next().and_then(|state| state.chars().next());
     // Leaving its namespaces takes the kernel a while, in which it sleeps.
     const EXITING: u64 = 4;

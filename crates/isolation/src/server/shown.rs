@@ -52,8 +52,7 @@ impl Lifetimes for Shown {
         let mut bytes = [0; MOST];
         let state = &mut bytes[..self.state.len()];
         // Without one the state is zero: the function has not seen the flow.
-        self.config
-            .read(&self.memory, flow, (self.state.start, state));
+        self.config.read(&self.memory, flow, (self.state.start, state));
         self.by.idle_timeout(key, state)
     }
 }

@@ -33,17 +33,15 @@ impl Starter {
         let (tell, started) = channel();
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
-        let thread = thread::Builder::new()
-            .name("starter".to_owned())
-            .spawn(move || {
-                for order in ordered {
-                    match order {
-                        // Whoever asked may be gone.
-                        Order::Start => drop(tell.send(start(&is_over))),
-                        Order::Bury(process) => drop(process),
-                    }
+        let thread = thread::Builder::new().name("starter".to_owned()).spawn(move || {
+            for order in ordered {
+                match order {
+                    // Whoever asked may be gone.
+                    Order::Start => drop(tell.send(start(&is_over))),
+                    Order::Bury(process) => drop(process),
                 }
-            })?;
+            }
+        })?;
         Ok(Starter {
             orders: Some(orders),
             started,

@@ -57,9 +57,7 @@ impl Status {
 
     fn processes(&self) -> MutexGuard<'_, Box<[u32]>> {
         // Numbers, which are right whatever happened to their last user.
-        self.processes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The process that takes turns as function `k`; 0 for none.
@@ -131,15 +129,10 @@ impl Status {
     /// none. A process that is attached later finds the round [busy](Status::busy), and stays out of it: either the
     /// worker sees that the process before is down, or who attaches the next one sees the round.
     #[inline]
-    pub(super) fn begin(
-        &self,
-        round: u64,
-        numbers: impl Iterator<Item = u32>,
-    ) -> Result<(), usize> {
+    pub(super) fn begin(&self, round: u64, numbers: impl Iterator<Item = u32>) -> Result<(), usize> {
         self.busy.store(round, Ordering::SeqCst);
         let mut functions = self.functions.iter().zip(numbers);
-        let other =
-            functions.position(|(function, number)| function.up.load(Ordering::SeqCst) != number);
+        let other = functions.position(|(function, number)| function.up.load(Ordering::SeqCst) != number);
         match other {
             None => Ok(()),
             Some(k) => Err(k),
@@ -187,8 +180,7 @@ impl Status {
     }
 
     pub(super) fn measured(&self) -> Measured {
-        let [batch, empty, switches, packet] =
-            [0, 1, 2, 3].map(|i| self.measured[i].load(Ordering::Relaxed));
+        let [batch, empty, switches, packet] = [0, 1, 2, 3].map(|i| self.measured[i].load(Ordering::Relaxed));
         Measured {
             batch: batch as usize,
             empty: f64::from_bits(empty),

@@ -45,12 +45,7 @@ pub(super) fn all(
     round: &Arc<Mutex<Option<Round>>>,
 ) -> Vec<(String, Box<dyn NetworkFunction>)> {
     let any = |what: fn(&Seat) -> bool| seats.iter().any(what);
-    let [
-        has_state,
-        tracks_connections,
-        wants_flow_ends,
-        opens_companions,
-    ] = [
+    let [has_state, tracks_connections, wants_flow_ends, opens_companions] = [
         any(|seat| seat.description.state_bytes > 0),
         any(|seat| seat.program.demands.tracks_connections),
         any(|seat| seat.description.wants_flow_ends),
@@ -117,10 +112,7 @@ impl NetworkFunction for Substitute {
     }
 
     fn loses(&self, reason: u8) -> bool {
-        self.losses
-            .get(usize::from(reason))
-            .copied()
-            .unwrap_or(false)
+        self.losses.get(usize::from(reason)).copied().unwrap_or(false)
     }
 
     fn notes(&self) -> &'static [&'static str] {

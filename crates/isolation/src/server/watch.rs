@@ -26,10 +26,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start(
-        groups: Vec<Group>,
-        config: Arc<IsolationConfig>,
-    ) -> Result<Watch, IsolationError> {
+    pub(super) fn start(groups: Vec<Group>, config: Arc<IsolationConfig>) -> Result<Watch, IsolationError> {
         let groups = Arc::new(Mutex::new(groups));
         let over = Arc::new(AtomicBool::new(false));
         let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));

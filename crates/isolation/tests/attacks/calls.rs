@@ -160,21 +160,13 @@ fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
         let mut scene = Scene::new();
         for attack in 0..scene.attacks().len() {
             // A neighbour that was killed has a successor of another number.
-            let Attack {
-                what,
-                told,
-                switch_off,
-            } = scene.attacks().swap_remove(attack);
+            let Attack { what, told, switch_off } = scene.attacks().swap_remove(attack);
             let mut confinement = Confinement::full();
             confinement.groups.memory = Some(48 << 20);
             let (through, reports) = one_batch(&what, &confinement, &container);
             assert_eq!(through, 0, "{what}");
             let ends = &reports[1].ends;
-            assert!(
-                ends.iter().any(|how| how.contains(told)),
-                "{what}: {:?}",
-                reports[1]
-            );
+            assert!(ends.iter().any(|how| how.contains(told)), "{what}: {:?}", reports[1]);
             for good in [&reports[0], &reports[2]] {
                 assert_eq!(good.restarts.total(), 0, "{what}: {:?}", good.ends);
             }
@@ -182,12 +174,7 @@ fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
 
             switch_off(&mut confinement);
             let (through, reports) = one_batch(&what, &confinement, &container);
-            assert_eq!(
-                reports[1].restarts.total(),
-                0,
-                "{what}: {:?}",
-                reports[1].ends
-            );
+            assert_eq!(reports[1].restarts.total(), 0, "{what}: {:?}", reports[1].ends);
             // Packets go on only if it could do what it meant to.
             assert_eq!(through, PACKETS, "{what} without its defence");
             assert_eq!(

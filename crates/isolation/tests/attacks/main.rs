@@ -13,9 +13,7 @@ use std::time::Duration;
 use tailwater_nf::build::Demands;
 
 use tailwater_confine::{Confinement, ContainerRuntime};
-use tailwater_isolation::server::{
-    Confined, FunctionReport, Isolation, IsolationConfig, Launch, Program,
-};
+use tailwater_isolation::server::{Confined, FunctionReport, Isolation, IsolationConfig, Launch, Program};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
@@ -28,11 +26,7 @@ use tailwater_nf::spec::Fate;
 /// Packets of a batch.
 const PACKETS: usize = 4;
 
-fn program(
-    attack: &str,
-    confinement: &Confinement,
-    container: &Option<ContainerRuntime>,
-) -> Program {
+fn program(attack: &str, confinement: &Confinement, container: &Option<ContainerRuntime>) -> Program {
     Program {
         function: attack.split(' ').next().unwrap().to_owned(),
         launch: Launch {
@@ -168,10 +162,7 @@ struct Neighbour(Child);
 
 impl Neighbour {
     fn new() -> Neighbour {
-        let sleeps = Command::new("sleep")
-            .arg("1000")
-            .stdin(Stdio::null())
-            .spawn();
+        let sleeps = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn();
         Neighbour(sleeps.unwrap())
     }
 }

@@ -95,10 +95,7 @@ fn buffers_of_the_nic_and_memory_of_other_chains_are_out_of_reach() {
             let (loot, report) = attack(&what, &Confinement::full(), &container);
             assert_eq!(loot, None, "{what}");
             let told = "it called openat, which functions may not";
-            assert!(
-                report.ends.iter().any(|it| it.contains(told)),
-                "{what}: {report:?}"
-            );
+            assert!(report.ends.iter().any(|it| it.contains(told)), "{what}: {report:?}");
             assert_eq!([nic(), others.secret_of_chain()], [*SECRET; 2], "{what}");
 
             let (loot, report) = attack(&what, &exposed(&container), &container);
@@ -127,10 +124,7 @@ fn what_is_for_reading_is_for_reading() {
             let crashed = report.ends.iter().any(|it| it.contains("signal 11"));
             // A container's runtime that is slow to tell is not waited for.
             let unknown = report.ends.iter().any(|it| it.contains("nobody knows how"));
-            assert!(
-                crashed || unknown && container.is_some(),
-                "{what}: {report:?}"
-            );
+            assert!(crashed || unknown && container.is_some(), "{what}: {report:?}");
         }
         // The kernel does not give it the right: its descriptor is for reading.
         let (loot, _) = attack("protect-board", &Confinement::full(), &container);
@@ -139,10 +133,7 @@ fn what_is_for_reading_is_for_reading() {
             let (loot, report) = attack(what, &Confinement::full(), &container);
             assert_eq!(loot, None, "{what}");
             let told = "it called openat, which functions may not";
-            assert!(
-                report.ends.iter().any(|it| it.contains(told)),
-                "{what}: {report:?}"
-            );
+            assert!(report.ends.iter().any(|it| it.contains(told)), "{what}: {report:?}");
             // By its user alone: the files are the server's.
             let mut user = exposed(&container);
             user.own_user = true;
@@ -163,8 +154,7 @@ fn shared_mappings(process: u32) -> BTreeMap<String, (String, String)> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (rights, inode) = (fields[1], fields[4]);
         let name = fields[5..].join(" ");
-        let shared =
-            rights.ends_with('s') || name.starts_with("/memfd") || name.starts_with("/dev");
+        let shared = rights.ends_with('s') || name.starts_with("/memfd") || name.starts_with("/dev");
         shared.then(|| (inode.to_owned(), (rights.to_owned(), name)))
     });
     lines.collect()
@@ -193,17 +183,8 @@ fn nothing_else_is_mapped() {
             all.sort();
             all
         };
-        let of = |rights: &str, name: &str| {
-            (
-                rights.to_owned(),
-                format!("/memfd:tailwater-{name} (deleted)"),
-            )
-        };
-        let own = [
-            of("r--s", "board"),
-            of("rw-s", "packets"),
-            of("rw-s", "slate"),
-        ];
+        let of = |rights: &str, name: &str| (rights.to_owned(), format!("/memfd:tailwater-{name} (deleted)"));
+        let own = [of("r--s", "board"), of("rw-s", "packets"), of("rw-s", "slate")];
         assert_eq!(named(&seen[0]), own);
         let in_front = of("r--s", "slate");
         let own = [own[0].clone(), in_front, own[1].clone(), own[2].clone()];

@@ -30,11 +30,7 @@ fn batches(attack: &str, container: &Option<tailwater_confine::ContainerRuntime>
     // Who is found out is ended by the watch, a moment later.
     let until = Instant::now() + Duration::from_secs(30);
     let lies = sent.is_empty();
-    while lies
-        && before
-            .iter()
-            .all(|it| descendants_with("liar").contains(it))
-    {
+    while lies && before.iter().all(|it| descendants_with("liar").contains(it)) {
         assert!(Instant::now() < until, "{attack}: it was not ended");
         sleep(Duration::from_millis(1));
     }

@@ -106,10 +106,7 @@ fn a_spy_sees_no_packet_before_its_turn() {
         let attack = format!("spy-thread {other}");
         let (_, saw, report) = spy("mark", &attack, &Confinement::full(), &container);
         let told = "which functions may not";
-        assert!(
-            report.ends.iter().any(|how| how.contains(told)),
-            "{report:?}"
-        );
+        assert!(report.ends.iter().any(|how| how.contains(told)), "{report:?}");
         assert_eq!(saw, 0, "{report:?}");
         let mut without = Confinement::full();
         without.filter = false;
@@ -141,9 +138,7 @@ fn a_spy_sees_packets_before_its_turn_where_the_worker_does_not_see_to_the_order
         let mut saw = 0;
         for n in 0.. {
             let sent = rig.send(&[n, n].map(unseen));
-            saw = sent
-                .first()
-                .map_or(saw, |first| u64::from_ne_bytes(loot(first)));
+            saw = sent.first().map_or(saw, |first| u64::from_ne_bytes(loot(first)));
             if saw > 0 {
                 break;
             }
@@ -233,15 +228,7 @@ fn one_that_is_killed_behind_its_turn_is_replaced_and_nobody_accused() {
     let reports = rig.finish();
     let restarts: Vec<_> = reports.iter().map(|it| it.restarts).collect();
     assert_eq!(sent.len(), 8, "{restarts:?}");
-    assert_eq!(
-        (restarts[0].lied, restarts[0].overdue),
-        (0, 0),
-        "{restarts:?}"
-    );
+    assert_eq!((restarts[0].lied, restarts[0].overdue), (0, 0), "{restarts:?}");
     assert!(restarts[0].ended > 0, "{restarts:?}");
-    assert_eq!(
-        [restarts[1].total(), restarts[2].total()],
-        [0, 0],
-        "{restarts:?}"
-    );
+    assert_eq!([restarts[1].total(), restarts[2].total()], [0, 0], "{restarts:?}");
 }

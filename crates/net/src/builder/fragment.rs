@@ -55,19 +55,13 @@ impl From<Malformed> for FragmentError {
 ///
 /// # Errors
 /// Why there are no fragments.
-pub fn fragment(
-    frame: &[u8],
-    mtu: usize,
-    identification: u32,
-) -> Result<Vec<Vec<u8>>, FragmentError> {
+pub fn fragment(frame: &[u8], mtu: usize, identification: u32) -> Result<Vec<Vec<u8>>, FragmentError> {
     let headers = parse(frame)?;
     if headers.network == Network::NotIp || headers.fragment != Fragment::Whole {
         return Err(FragmentError::NotWhole);
     }
     let start = headers.network_offset as usize;
-    let head = frame
-        .get(..headers.transport_offset as usize)
-        .unwrap_or_default();
+    let head = frame.get(..headers.transport_offset as usize).unwrap_or_default();
     let data = headers.transport(frame);
     if head.len() + data.len() - start <= mtu {
         return Ok(vec![[head, data].concat()]);
@@ -110,13 +104,7 @@ pub fn fragment(
 }
 
 /// Writes the IPv4 header of a fragment.
-fn finish_v4(
-    frame: &mut [u8],
-    start: usize,
-    offset: usize,
-    more: bool,
-    identification: u16,
-) -> Result<(), Malformed> {
+fn finish_v4(frame: &mut [u8], start: usize, offset: usize, more: bool, identification: u16) -> Result<(), Malformed> {
     let packet = frame.get_mut(start..).unwrap_or_default();
     let length = packet.len() as u16;
     // The total length is still that of the datagram.

@@ -19,13 +19,7 @@ fn v6(protocol: u8) -> FlowKey {
 /// Byte by byte, the checksums added up by hand as RFC 1071 says.
 #[test]
 fn known_udp_packet() {
-    let key = FlowKey::v4(
-        [192, 168, 0, 1].into(),
-        [192, 168, 0, 199].into(),
-        17,
-        4000,
-        53,
-    );
+    let key = FlowKey::v4([192, 168, 0, 1].into(), [192, 168, 0, 199].into(), 17, 4000, 53);
     let frame = FrameBuilder::new(&key)
         .dont_fragment(false)
         .identification(1)
@@ -112,18 +106,12 @@ fn all_fields_arrive() {
         .unwrap();
     assert_eq!(frame.len(), 128);
     let ethernet = EthernetView::new(&frame).unwrap();
-    assert_eq!(
-        (ethernet.source(), ethernet.destination()),
-        (source, destination)
-    );
+    assert_eq!((ethernet.source(), ethernet.destination()), (source, destination));
     assert_eq!(vlan::tags(&frame).collect::<Vec<_>>(), tags);
     let headers = parse(&frame).unwrap();
     assert_eq!(headers.end, 128);
     let ip = Ipv4View::new(headers.datagram(&frame)).unwrap();
-    assert_eq!(
-        (ip.ttl(), ip.dscp(), ip.ecn(), ip.identification()),
-        (9, 46, 1, 77)
-    );
+    assert_eq!((ip.ttl(), ip.dscp(), ip.ecn(), ip.identification()), (9, 46, 1, 77));
     assert!(ip.dont_fragment() && ip.checksum_is_correct());
     assert_eq!((ip.header_length(), ip.options().count()), (24, 3));
     let tcp = TcpView::new(headers.transport(&frame)).unwrap();
@@ -131,10 +119,7 @@ fn all_fields_arrive() {
         (tcp.sequence(), tcp.acknowledgment(), tcp.flags()),
         (1, 2, TcpFlags::SYN)
     );
-    assert_eq!(
-        (tcp.window(), tcp.urgent_pointer(), tcp.header_length()),
-        (3, 4, 24)
-    );
+    assert_eq!((tcp.window(), tcp.urgent_pointer(), tcp.header_length()), (3, 4, 24));
     assert_eq!(verify_transport(&frame, &headers), Checksum::Correct);
 
     let key = v6(protocol::UDP);
@@ -189,10 +174,7 @@ fn arp_request() {
 
 #[test]
 fn padding_is_outside_the_datagram() {
-    let frame = FrameBuilder::new(&v4(protocol::UDP))
-        .pad_to_minimum()
-        .to_vec()
-        .unwrap();
+    let frame = FrameBuilder::new(&v4(protocol::UDP)).pad_to_minimum().to_vec().unwrap();
     let headers = parse(&frame).unwrap();
     assert_eq!((frame.len(), headers.end), (60, 42));
 }
@@ -203,10 +185,7 @@ fn buffers_need_not_be_clean() {
         .extensions(&[(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])])
         .payload(b"x")
         .frame_length(100);
-    for builder in [
-        builder,
-        FrameBuilder::new(&v4(protocol::SCTP)).pad_to_minimum(),
-    ] {
+    for builder in [builder, FrameBuilder::new(&v4(protocol::SCTP)).pad_to_minimum()] {
         let mut dirty = [0xa5; 200];
         let length = builder.write(&mut dirty).unwrap();
         assert_eq!(dirty[..length], builder.to_vec().unwrap());
@@ -225,33 +204,18 @@ fn what_does_not_fit_is_an_error() {
             present: 53
         })
     );
-    assert_eq!(
-        builder.payload(&[0; 65_500]).length(),
-        Err(BuildError::TooLong(65_554))
-    );
+    assert_eq!(builder.payload(&[0; 65_500]).length(), Err(BuildError::TooLong(65_554)));
     assert_eq!(
         builder.frame_length(53).length(),
-        Err(BuildError::FrameLength {
-            wanted: 53,
-            needed: 54
-        })
+        Err(BuildError::FrameLength { wanted: 53, needed: 54 })
     );
-    assert_eq!(
-        builder.ip_options(&[0; 3]).length(),
-        Err(BuildError::Options(3))
-    );
-    assert_eq!(
-        builder.ip_options(&[0; 44]).length(),
-        Err(BuildError::Options(44))
-    );
+    assert_eq!(builder.ip_options(&[0; 3]).length(), Err(BuildError::Options(3)));
+    assert_eq!(builder.ip_options(&[0; 44]).length(), Err(BuildError::Options(44)));
     let extended = FrameBuilder::new(&v6(protocol::TCP)).extensions(&[(60, &[0; 5])]);
     assert_eq!(extended.length(), Err(BuildError::Extension(7)));
     let tagged = (0..4).fold(builder, |builder, id| builder.vlan(VlanTag::customer(id)));
     assert_eq!(tagged.to_vec(), Err(BuildError::VlanTags(4)));
-    assert_eq!(
-        FrameBuilder::new(&FlowKey::default()).length(),
-        Err(BuildError::NotIp)
-    );
+    assert_eq!(FrameBuilder::new(&FlowKey::default()).length(), Err(BuildError::NotIp));
 }
 
 #[test]
@@ -259,10 +223,7 @@ fn computed_zero_of_udp_is_sent_as_ones() {
     // Some payload word makes the sum 0xffff.
     for key in [v4(protocol::UDP), v6(protocol::UDP)] {
         let found = (0..=u16::MAX).any(|word| {
-            let frame = FrameBuilder::new(&key)
-                .payload(&word.to_be_bytes())
-                .to_vec()
-                .unwrap();
+            let frame = FrameBuilder::new(&key).payload(&word.to_be_bytes()).to_vec().unwrap();
             let headers = parse(&frame).unwrap();
             let field = &frame[headers.transport_offset as usize + 6..][..2];
             assert_ne!(field, [0, 0]);
@@ -271,23 +232,11 @@ fn computed_zero_of_udp_is_sent_as_ones() {
         assert!(found);
     }
     let key = v4(protocol::UDP);
-    let frame = FrameBuilder::new(&key)
-        .without_udp_checksum()
-        .to_vec()
-        .unwrap();
-    assert_eq!(
-        verify_transport(&frame, &parse(&frame).unwrap()),
-        Checksum::Absent
-    );
+    let frame = FrameBuilder::new(&key).without_udp_checksum().to_vec().unwrap();
+    assert_eq!(verify_transport(&frame, &parse(&frame).unwrap()), Checksum::Absent);
     let key = v6(protocol::UDP);
-    let frame = FrameBuilder::new(&key)
-        .without_udp_checksum()
-        .to_vec()
-        .unwrap();
-    assert_eq!(
-        verify_transport(&frame, &parse(&frame).unwrap()),
-        Checksum::Wrong
-    );
+    let frame = FrameBuilder::new(&key).without_udp_checksum().to_vec().unwrap();
+    assert_eq!(verify_transport(&frame, &parse(&frame).unwrap()), Checksum::Wrong);
 }
 
 #[test]
@@ -295,8 +244,8 @@ fn fragments_hold_the_datagram() {
     let payload: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
     let options = [1, 1, 1, 0];
     let with_options = FrameBuilder::new(&v4(protocol::UDP)).ip_options(&options);
-    let with_extension = FrameBuilder::new(&v6(protocol::TCP))
-        .extensions(&[(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])]);
+    let with_extension =
+        FrameBuilder::new(&v6(protocol::TCP)).extensions(&[(protocol::HOP_BY_HOP, &[1, 4, 0, 0, 0, 0])]);
     for builder in [
         FrameBuilder::new(&v4(protocol::TCP)).vlan(VlanTag::customer(1)),
         with_options,
@@ -314,26 +263,17 @@ fn fragments_hold_the_datagram() {
             assert_eq!(headers.end as usize, fragment.len());
             assert_ne!(verify_network(fragment, &headers), Checksum::Wrong);
             if index == 0 {
-                assert_eq!(
-                    (headers.fragment, headers.key),
-                    (Fragment::First, whole.key)
-                );
+                assert_eq!((headers.fragment, headers.key), (Fragment::First, whole.key));
             } else {
                 assert_eq!(headers.fragment, Fragment::Later);
-                assert_eq!(
-                    (headers.key.source_port(), headers.key.destination_port()),
-                    (0, 0)
-                );
+                assert_eq!((headers.key.source_port(), headers.key.destination_port()), (0, 0));
                 assert_eq!(headers.key.source(), whole.key.source());
                 assert_eq!(headers.key.protocol(), whole.key.protocol());
             }
             data.extend(headers.transport(fragment));
         }
         assert_eq!(data, whole.transport(&frame));
-        assert_eq!(
-            fragment(&fragments[0], 600, 1),
-            Err(FragmentError::NotWhole)
-        );
+        assert_eq!(fragment(&fragments[0], 600, 1), Err(FragmentError::NotWhole));
         assert!(matches!(
             fragment(&frame, 20, 1),
             Err(FragmentError::MtuTooSmall { mtu: 20, .. })

@@ -37,12 +37,7 @@ fn udp_zero_is_no_checksum() {
 }
 
 /// Checks that updating the checksum of `data` for a change at `offset` equals computing it anew.
-fn check(
-    data: &[u8],
-    offset: usize,
-    new: &[u8],
-    delta: ChecksumDelta,
-) -> Result<(), TestCaseError> {
+fn check(data: &[u8], offset: usize, new: &[u8], delta: ChecksumDelta) -> Result<(), TestCaseError> {
     let mut changed = data.to_vec();
     changed[offset..offset + new.len()].copy_from_slice(new);
     let (before, after) = (!oracle(data), !oracle(&changed));
@@ -58,8 +53,7 @@ fn word() -> impl Strategy<Value = u16> {
 }
 
 fn words(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(word(), count)
-        .prop_map(|words| words.iter().flat_map(|word| word.to_be_bytes()).collect())
+    prop::collection::vec(word(), count).prop_map(|words| words.iter().flat_map(|word| word.to_be_bytes()).collect())
 }
 
 proptest! {

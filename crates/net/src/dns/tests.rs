@@ -47,8 +47,7 @@ fn plain(labels: &[Vec<u8>]) -> Vec<u8> {
 /// A piece of a message: labels and pointers are likely.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        (1_u8..8, any::<[u8; 8]>())
-            .prop_map(|(length, bytes)| { [&[length], &bytes[..usize::from(length)]].concat() }),
+        (1_u8..8, any::<[u8; 8]>()).prop_map(|(length, bytes)| { [&[length], &bytes[..usize::from(length)]].concat() }),
         (0_u8..80).prop_map(|target| vec![0xc0, target]),
         Just(vec![0]),
         prop::collection::vec(any::<u8>(), 0..4),
@@ -88,8 +87,7 @@ proptest! {
 
 /// A response to `WWW.example.com`, with so many aliases, and a record of the zone.
 fn negative(aliases: u16) -> Vec<u8> {
-    let mut bytes =
-        b"\x12\x34\x84\x03\0\x01\0\0\0\x01\0\0\x03WWW\x07example\x03com\0\0\x1c\0\x01".to_vec();
+    let mut bytes = b"\x12\x34\x84\x03\0\x01\0\0\0\x01\0\0\x03WWW\x07example\x03com\0\0\x1c\0\x01".to_vec();
     bytes[6..8].copy_from_slice(&aliases.to_be_bytes());
     for _ in 0..aliases {
         bytes.extend(b"\xc0\x0c\0\x05\0\x01\0\0\x0e\x10\0\x02\xc0\x0c");

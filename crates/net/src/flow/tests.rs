@@ -83,10 +83,7 @@ fn text() {
         "tcp 10.0.0.1:80 > 10.0.0.2:1234"
     );
     assert_eq!(v6(1, 2, 17, 53, 5).to_string(), "udp [::1]:53 > [::2]:5");
-    assert_eq!(
-        v4(1, 2, 47, 0, 0).to_string(),
-        "proto-47 0.0.0.1:0 > 0.0.0.2:0"
-    );
+    assert_eq!(v4(1, 2, 47, 0, 0).to_string(), "proto-47 0.0.0.1:0 > 0.0.0.2:0");
 }
 
 /// The i-th flow of a sequence.
@@ -102,9 +99,7 @@ fn sequences() -> [(&'static str, Sequence); 10] {
             v4(0x0a000001, 0x0a000002, 17, 5000, i as u16)
         }),
         ("v4 source", |i| v4(0x0a000000 + i, 0xc0a80001, 6, 1024, 80)),
-        ("v4 destination", |i| {
-            v4(0x0a000000, 0xc0a80000 + i, 6, 1024, 80)
-        }),
+        ("v4 destination", |i| v4(0x0a000000, 0xc0a80000 + i, 6, 1024, 80)),
         ("v4 source and destination", |i| {
             v4(0x0a000000 + i, 0x0b000000 + i, 17, 1, 2)
         }),
@@ -118,9 +113,7 @@ fn sequences() -> [(&'static str, Sequence); 10] {
             v6((i as u128) << 64, 0x20010db8 << 96, 6, 1024, 80)
         }),
         ("v6 port, zeros", |i| v6(0, 0, 6, i as u16, 0)),
-        ("v6 destination", |i| {
-            v6(1, (0x20010db8 << 96) + i as u128, 6, 1024, 80)
-        }),
+        ("v6 destination", |i| v6(1, (0x20010db8 << 96) + i as u128, 6, 1024, 80)),
     ]
 }
 
@@ -132,16 +125,10 @@ fn sequential_flows_spread_over_any_sixteen_bits() {
     for seed in [0, 1, 0x1234_5678_9abc_def0] {
         for (name, key) in sequences() {
             for shift in [0, 7, 24, 48] {
-                let places: HashSet<u16> = (0..KEYS)
-                    .map(|i| (key(i).hash(seed) >> shift) as u16)
-                    .collect();
+                let places: HashSet<u16> = (0..KEYS).map(|i| (key(i).hash(seed) >> shift) as u16).collect();
                 let off = (places.len() as f64 - expected).abs();
                 // Ten standard deviations: sqrt(n (1/e - 2/e^2)) is 79.
-                assert!(
-                    off < 800.0,
-                    "{name}, bits {shift} on, seed {seed}: {}",
-                    places.len()
-                );
+                assert!(off < 800.0, "{name}, bits {shift} on, seed {seed}: {}", places.len());
             }
         }
     }
@@ -192,12 +179,10 @@ fn avalanche() {
                 let key = |b: &[u8; 40]| {
                     let ports = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
                     if bits == 104 {
-                        let address =
-                            |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+                        let address = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
                         v4(address(5), address(9), b[4], ports(0), ports(2))
                     } else {
-                        let address =
-                            |i: usize| u128::from_le_bytes(b[i..i + 16].try_into().unwrap());
+                        let address = |i: usize| u128::from_le_bytes(b[i..i + 16].try_into().unwrap());
                         v6(address(5), address(21), b[4], ports(0), ports(2))
                     }
                 };

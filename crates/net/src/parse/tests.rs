@@ -35,9 +35,7 @@ fn cut(mut frame: Vec<u8>, length: usize) -> Vec<u8> {
 }
 
 /// A TCP header of ports 1 and 2 without options.
-const TCP: [u8; 20] = [
-    0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
-];
+const TCP: [u8; 20] = [0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 1, 0, 0, 0, 0, 0];
 /// A UDP header of ports 1 and 2 without payload.
 const UDP: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
 /// Destination options that end with an upper layer of TCP, UDP or themselves.
@@ -180,10 +178,7 @@ fn offsets_and_key() {
     };
     assert_eq!(parse(&frame), Ok(expected));
     let mut kept = Headers::default();
-    assert!(
-        !parse_ordinary(&frame, &mut kept),
-        "IPv6 takes the general path"
-    );
+    assert!(!parse_ordinary(&frame, &mut kept), "IPv6 takes the general path");
     assert_eq!(kept, Headers::default());
 }
 
@@ -206,43 +201,21 @@ fn not_ip() {
 #[test]
 fn fragments() {
     let first = parse(&ipv4(17, 0x2000, &with(UDP.to_vec(), 4, &[9, 9]))).unwrap();
-    assert_eq!(
-        (first.fragment, first.key.source_port()),
-        (Fragment::First, 1)
-    );
+    assert_eq!((first.fragment, first.key.source_port()), (Fragment::First, 1));
     assert!(first.has_transport());
     let later = parse(&ipv4(17, 0x2002, &[1; 8])).unwrap();
-    assert_eq!(
-        (later.fragment, later.key.source_port()),
-        (Fragment::Later, 0)
-    );
-    assert_eq!(
-        (later.transport_offset, later.payload_offset, later.end),
-        (34, 34, 42)
-    );
+    assert_eq!((later.fragment, later.key.source_port()), (Fragment::Later, 0));
+    assert_eq!((later.transport_offset, later.payload_offset, later.end), (34, 34, 42));
     assert!(!later.has_transport());
     // "Do not fragment" and the reserved bit mean nothing here.
     for bits in [0x4000, 0x8000, 0xc000] {
-        assert_eq!(
-            parse(&ipv4(17, bits, &UDP)).unwrap().fragment,
-            Fragment::Whole
-        );
+        assert_eq!(parse(&ipv4(17, bits, &UDP)).unwrap().fragment, Fragment::Whole);
     }
     // An atomic fragment is whole; a later fragment's protocol may be an extension header.
     let atomic = parse(&ipv6(44, &[fragment_header(17, 0), UDP].concat())).unwrap();
-    assert_eq!(
-        (atomic.fragment, atomic.key.source_port()),
-        (Fragment::Whole, 1)
-    );
-    let later = parse(&ipv6(
-        44,
-        &[fragment_header(60, 0x0100), [0xff; 8]].concat(),
-    ))
-    .unwrap();
-    assert_eq!(
-        (later.fragment, later.key.protocol()),
-        (Fragment::Later, 60)
-    );
+    assert_eq!((atomic.fragment, atomic.key.source_port()), (Fragment::Whole, 1));
+    let later = parse(&ipv6(44, &[fragment_header(60, 0x0100), [0xff; 8]].concat())).unwrap();
+    assert_eq!((later.fragment, later.key.protocol()), (Fragment::Later, 60));
     assert_eq!((later.transport_offset, later.end), (62, 70));
 }
 
@@ -261,10 +234,7 @@ fn echo_identifiers_are_both_ports() {
         (ipv6(1, &echo(8)), 0),
     ] {
         let key = parse(&frame).unwrap().key;
-        assert_eq!(
-            (key.source_port(), key.destination_port()),
-            (identifier, identifier)
-        );
+        assert_eq!((key.source_port(), key.destination_port()), (identifier, identifier));
     }
 }
 
@@ -275,10 +245,7 @@ fn upper_layers_without_ports() {
         for frame in [ipv6(next, &[1; 4]), ipv4(next, 0, &[1; 4])] {
             let headers = parse(&frame).unwrap();
             assert_eq!(headers.key.protocol(), next);
-            assert_eq!(
-                (headers.key.source_port(), headers.key.destination_port()),
-                (0, 0)
-            );
+            assert_eq!((headers.key.source_port(), headers.key.destination_port()), (0, 0));
             assert_eq!(headers.payload(&frame), [1; 4]);
         }
     }

@@ -73,11 +73,7 @@ fn only_whole_tcp_and_udp_packets_hash_ports() {
     for protocol in 0..=255 {
         let key = FlowKey::v4(s, d, protocol, 7, 8);
         let ports = rss.hash(&key) != rss.hash_addresses(&key);
-        assert_eq!(
-            ports,
-            protocol == 6 || protocol == 17,
-            "protocol {protocol}"
-        );
+        assert_eq!(ports, protocol == 6 || protocol == 17, "protocol {protocol}");
     }
     let key = FlowKey::v4(s, d, 17, 7, 8);
     for (fragment, expected) in [
@@ -106,20 +102,14 @@ fn buckets_are_the_low_nine_bits() {
 
 fn any_key() -> impl Strategy<Value = FlowKey> {
     let protocol = prop_oneof![Just(6), Just(17), any::<u8>()];
-    (
-        any::<bool>(),
-        any::<[u128; 2]>(),
-        protocol,
-        any::<[u16; 2]>(),
-    )
-        .prop_map(|(v4, [s, d], protocol, [sp, dp])| {
-            if v4 {
-                let (s, d) = (Ipv4Addr::from(s as u32), Ipv4Addr::from(d as u32));
-                FlowKey::v4(s, d, protocol, sp, dp)
-            } else {
-                FlowKey::v6(Ipv6Addr::from(s), Ipv6Addr::from(d), protocol, sp, dp)
-            }
-        })
+    (any::<bool>(), any::<[u128; 2]>(), protocol, any::<[u16; 2]>()).prop_map(|(v4, [s, d], protocol, [sp, dp])| {
+        if v4 {
+            let (s, d) = (Ipv4Addr::from(s as u32), Ipv4Addr::from(d as u32));
+            FlowKey::v4(s, d, protocol, sp, dp)
+        } else {
+            FlowKey::v6(Ipv6Addr::from(s), Ipv6Addr::from(d), protocol, sp, dp)
+        }
+    })
 }
 
 fn any_rss_key() -> impl Strategy<Value = RssKey> {

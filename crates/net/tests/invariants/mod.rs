@@ -54,10 +54,7 @@ fn offsets(frame: &[u8], headers: &Headers) {
     assert!(headers.end as usize <= frame.len());
     let tags = vlan::tags(frame).count();
     assert_eq!(headers.network_offset as usize, 14 + 4 * tags);
-    assert_eq!(
-        headers.network == Network::NotIp,
-        headers.key == FlowKey::default()
-    );
+    assert_eq!(headers.network == Network::NotIp, headers.key == FlowKey::default());
     if headers.fragment == Fragment::Later {
         assert_eq!(headers.transport_offset, headers.payload_offset);
         assert_eq!(headers.key.source_port(), 0);
@@ -91,11 +88,11 @@ fn fragments(frame: &[u8], headers: &Headers) {
             Ok(headers) => data.extend(headers.transport(fragment)),
             // Cutting adds a fragment header, which can be one too many for IPv6; and a
             // datagram of 65,535 bytes has no room for it.
-            Err(
-                Malformed::TooManyExtensions
-                | Malformed::RepeatedFragmentHeader
-                | Malformed::FragmentOverflow,
-            ) if headers.network == Network::V6 => return,
+            Err(Malformed::TooManyExtensions | Malformed::RepeatedFragmentHeader | Malformed::FragmentOverflow)
+                if headers.network == Network::V6 =>
+            {
+                return;
+            }
             Err(reason) => panic!("a fragment is malformed: {reason}"),
         }
     }
@@ -122,12 +119,7 @@ fn read_views(bytes: &[u8]) {
         }
     }
     if let Ok(view) = vlan::VlanView::new(bytes) {
-        let _ = (
-            view.id(),
-            view.priority(),
-            view.drop_eligible(),
-            view.payload(),
-        );
+        let _ = (view.id(), view.priority(), view.drop_eligible(), view.payload());
     }
     if let Ok(view) = ArpView::new(bytes) {
         let _ = (view.operation(), view.sender_mac(), view.target_ip());
@@ -135,10 +127,7 @@ fn read_views(bytes: &[u8]) {
     if let Ok(view) = Ipv4View::new(bytes) {
         let total = view.total_length() as usize;
         assert_eq!(view.header_length() + view.payload().len(), total);
-        let options: usize = view
-            .options()
-            .map(|o| o.map_or(0, |o| o.data.len() + 1))
-            .sum();
+        let options: usize = view.options().map(|o| o.map_or(0, |o| o.data.len() + 1)).sum();
         assert!(options <= view.header_length() - 20);
         let _ = view.checksum_is_correct();
     }
@@ -160,10 +149,7 @@ fn read_views(bytes: &[u8]) {
     if let Ok(view) = UdpView::first_fragment(bytes) {
         assert!(view.payload().len() + 8 <= bytes.len());
     }
-    for view in [IcmpView::new(bytes), IcmpView::new_v6(bytes)]
-        .into_iter()
-        .flatten()
-    {
+    for view in [IcmpView::new(bytes), IcmpView::new_v6(bytes)].into_iter().flatten() {
         let _ = (view.kind(), view.rest_of_header(), view.payload());
     }
 }
@@ -228,16 +214,9 @@ fn oracle(frame: &[u8]) -> Result<Headers, Malformed> {
             ip.payload().len(),
             ip.protocol(),
         )?;
-        let (ports, header) =
-            oracle_transport(ip.payload(), ip.protocol(), headers.fragment, true)?;
+        let (ports, header) = oracle_transport(ip.payload(), ip.protocol(), headers.fragment, true)?;
         headers.payload_offset = headers.transport_offset + header as u16;
-        headers.key = FlowKey::v4(
-            ip.source(),
-            ip.destination(),
-            ip.protocol(),
-            ports.0,
-            ports.1,
-        );
+        headers.key = FlowKey::v4(ip.source(), ip.destination(), ip.protocol(), ports.0, ports.1);
     } else if kind == ethertype::IPV6 {
         let ip = Ipv6View::new(bytes)?;
         headers.network = Network::V6;
@@ -252,9 +231,7 @@ fn oracle(frame: &[u8]) -> Result<Headers, Malformed> {
                 {
                     return Err(Malformed::HopByHopNotFirst);
                 }
-                Err(Malformed::TooManyExtensions)
-                    if extensions.remainder().0 == protocol::HOP_BY_HOP =>
-                {
+                Err(Malformed::TooManyExtensions) if extensions.remainder().0 == protocol::HOP_BY_HOP => {
                     return Err(Malformed::HopByHopNotFirst);
                 }
                 other => other?,
@@ -280,12 +257,7 @@ fn oracle(frame: &[u8]) -> Result<Headers, Malformed> {
     Ok(headers)
 }
 
-fn oracle_fragment(
-    offset: usize,
-    more: bool,
-    data: usize,
-    upper: u8,
-) -> Result<Fragment, Malformed> {
+fn oracle_fragment(offset: usize, more: bool, data: usize, upper: u8) -> Result<Fragment, Malformed> {
     let fragment = match (offset, more) {
         (0, false) => return Ok(Fragment::Whole),
         (0, true) => Fragment::First,
@@ -303,22 +275,14 @@ fn oracle_fragment(
 }
 
 /// Ports and header length.
-fn oracle_transport(
-    data: &[u8],
-    upper: u8,
-    fragment: Fragment,
-    v4: bool,
-) -> Result<((u16, u16), usize), Malformed> {
+fn oracle_transport(data: &[u8], upper: u8, fragment: Fragment, v4: bool) -> Result<((u16, u16), usize), Malformed> {
     if fragment == Fragment::Later {
         return Ok(((0, 0), 0));
     }
     let found = match upper {
-        protocol::TCP => TcpView::new(data).map(|tcp| {
-            (
-                (tcp.source_port(), tcp.destination_port()),
-                tcp.header_length(),
-            )
-        }),
+        protocol::TCP => {
+            TcpView::new(data).map(|tcp| ((tcp.source_port(), tcp.destination_port()), tcp.header_length()))
+        }
         protocol::UDP => {
             let view = match fragment {
                 Fragment::First => UdpView::first_fragment(data),

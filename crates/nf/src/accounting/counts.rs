@@ -171,14 +171,7 @@ mod tests {
             [300 << BYTES | 0x12, 1007, 3]
         );
         let taken = outside.of_durable(Nanos(1000));
-        let all = |counts: &Counts| {
-            (
-                counts.bytes(),
-                counts.flags(),
-                counts.first(),
-                counts.last(),
-            )
-        };
+        let all = |counts: &Counts| (counts.bytes(), counts.flags(), counts.first(), counts.last());
         assert_eq!(all(&taken), all(&killed));
         assert_eq!(taken.packets(), 3);
     }

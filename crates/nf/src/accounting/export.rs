@@ -235,19 +235,9 @@ impl AccountingTable {
     /// # Errors
     /// The first error of writing; the file hangs; records that are missing.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        drop(
-            self.chunks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer {
-            file,
-            pulse,
-            thread,
-        }) = writer.take()
-        else {
+        let Some(Writer { file, pulse, thread }) = writer.take() else {
             return Ok(None);
         };
         let records = match pulse.join(thread).flatten() {

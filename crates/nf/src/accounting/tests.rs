@@ -33,22 +33,12 @@ fn rig(table: &Arc<AccountingTable>) -> ChainRig {
 }
 
 fn tcp(port: u16, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [192, 0, 2, 1].into(),
-        protocol::TCP,
-        port,
-        80,
-    );
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::TCP, port, 80);
     let fields = TcpFields {
         flags,
         ..TcpFields::default()
     };
-    FrameBuilder::new(&key)
-        .tcp(fields)
-        .payload(payload)
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&key).tcp(fields).payload(payload).to_vec().unwrap()
 }
 
 #[test]
@@ -57,14 +47,8 @@ fn a_flow_is_a_line() {
     let table = Arc::new(AccountingTable::with_export(&file.0, ExportFormat::Csv).unwrap());
     let mut rig = rig(&table);
     rig.run(&[tcp(7, TcpFlags::SYN, b"")], Nanos::from_micros(1500));
-    rig.run(
-        &[tcp(7, TcpFlags::ACK, b"12345"), udp(9)],
-        Nanos::from_millis(3),
-    );
-    rig.run(
-        &[tcp(7, TcpFlags::FIN | TcpFlags::ACK, b"")],
-        Nanos(4_000_999),
-    );
+    rig.run(&[tcp(7, TcpFlags::ACK, b"12345"), udp(9)], Nanos::from_millis(3));
+    rig.run(&[tcp(7, TcpFlags::FIN | TcpFlags::ACK, b"")], Nanos(4_000_999));
     rig.chain.finish();
     let exported = table.finish().unwrap().unwrap();
     assert_eq!((exported.records, &exported.file), (2, &file.0));
@@ -204,10 +188,7 @@ fn a_full_disk_is_an_error_at_the_end() {
     (0..2000).for_each(|port| drop(rig.run(&[udp(port)], Nanos::from_secs(1))));
     rig.chain.finish();
     let error = table.finish().unwrap_err().to_string();
-    assert!(
-        error.starts_with("/dev/full: cannot write records: "),
-        "{error}"
-    );
+    assert!(error.starts_with("/dev/full: cannot write records: "), "{error}");
     let missing = PathBuf::from("/nonexistent/records.csv");
     assert!(AccountingTable::with_export(&missing, ExportFormat::Csv).is_err());
 }
@@ -224,9 +205,7 @@ fn a_writer_that_is_too_slow_costs_records_not_packets() {
         // The flows of the round before have expired.
         (0..512).for_each(|_| rig.chain.expire(now));
         for port in 0..10_000 {
-            offered += rig
-                .run(&[udp(port)], now + Nanos::from_millis(port.into()))
-                .len() as u64;
+            offered += rig.run(&[udp(port)], now + Nanos::from_millis(port.into())).len() as u64;
         }
     }
     assert_eq!(offered, 30_000);

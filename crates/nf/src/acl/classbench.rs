@@ -230,10 +230,7 @@ fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
 }
 
 /// Calls `parse` for each line that is not empty or a comment.
-fn for_each_line(
-    text: &[u8],
-    mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>,
-) -> Result<(), ParseError> {
+fn for_each_line(text: &[u8], mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>) -> Result<(), ParseError> {
     let mut lines = text.split(|byte| *byte == b'\n').enumerate();
     lines.try_for_each(|line| for_line(line, &mut parse))
 }
@@ -359,10 +356,7 @@ impl<'a> Line<'a> {
         self.skip_blanks();
         let begin = self.at;
         let prefix_error = |line: &Self| line.error(begin, field, Expected::Prefix);
-        let (address, length) = self
-            .token()
-            .split_once('/')
-            .ok_or_else(|| prefix_error(self))?;
+        let (address, length) = self.token().split_once('/').ok_or_else(|| prefix_error(self))?;
         let address: IpAddr = address.parse().map_err(|_| prefix_error(self))?;
         let length = decimal(length)
             .and_then(|length| IpNet::new(address, length).ok())
@@ -398,8 +392,7 @@ impl<'a> Line<'a> {
         self.skip_blanks();
         let begin = self.at;
         let parsed = self.token().split_once('/');
-        let parsed =
-            parsed.and_then(|(value, mask)| Some((hexadecimal(value)?, hexadecimal(mask)?)));
+        let parsed = parsed.and_then(|(value, mask)| Some((hexadecimal(value)?, hexadecimal(mask)?)));
         match parsed {
             Some((protocol, 0xff)) => Ok(Some(protocol)),
             Some((_, 0)) => Ok(None),
@@ -409,11 +402,7 @@ impl<'a> Line<'a> {
     }
 
     /// A decimal number.
-    fn number<T: std::str::FromStr>(
-        &mut self,
-        field: Field,
-        expected: Expected,
-    ) -> Result<T, ParseError> {
+    fn number<T: std::str::FromStr>(&mut self, field: Field, expected: Expected) -> Result<T, ParseError> {
         self.skip_blanks();
         let begin = self.at;
         decimal(self.token()).ok_or_else(|| self.error(begin, field, expected))

@@ -140,8 +140,7 @@ impl Classifier {
 
     /// Bytes that the tables take.
     pub fn memory_bytes(&self) -> usize {
-        self.parts.iter().map(Part::memory_bytes).sum::<usize>()
-            + self.parts.capacity() * size_of::<Part>()
+        self.parts.iter().map(Part::memory_bytes).sum::<usize>() + self.parts.capacity() * size_of::<Part>()
     }
 }
 
@@ -169,9 +168,7 @@ impl Part {
         let destination_v6 = V6Table::new(&address_intervals(packer, rules, destination, V6)?);
         let service = [
             value_intervals(packer, rules, u16::MAX, |rule| ports(&rule.source_ports))?,
-            value_intervals(packer, rules, u16::MAX, |rule| {
-                ports(&rule.destination_ports)
-            })?,
+            value_intervals(packer, rules, u16::MAX, |rule| ports(&rule.destination_ports))?,
             value_intervals(packer, rules, u8::MAX.into(), |rule| {
                 rule.protocol.map(|p| (u16::from(p), u16::from(p)))
             })?,
@@ -206,8 +203,7 @@ impl Part {
             });
         } else {
             self.find_in(search, keys, found, first, |i| {
-                let [source_port, destination_port, protocol] =
-                    self.service.find_separate(&keys[i]);
+                let [source_port, destination_port, protocol] = self.service.find_separate(&keys[i]);
                 let (source, destination) = (sources[i], destinations[i]);
                 [source, destination, source_port, destination_port, protocol]
             });
@@ -236,9 +232,7 @@ impl Part {
         }
         for (found, located) in found.iter_mut().zip(located) {
             if found.is_none() {
-                *found = search
-                    .first_in_all(&self.sets, located)
-                    .map(|rule| first + rule);
+                *found = search.first_in_all(&self.sets, located).map(|rule| first + rule);
             }
         }
     }
@@ -259,9 +253,7 @@ impl Part {
         let mut left = 0;
         for (i, (found, located)) in found.iter().zip(located).enumerate() {
             let summaries = located.map(|position| self.sets.at(position)[0]);
-            common[i] = summaries
-                .iter()
-                .fold(u64::MAX, |all, summary| all & summary);
+            common[i] = summaries.iter().fold(u64::MAX, |all, summary| all & summary);
             pending[left] = i as u8;
             left += usize::from(found.is_none() && common[i] != 0);
         }
@@ -286,8 +278,7 @@ impl Part {
         let mut others = false;
         for (i, key) in keys.iter().enumerate() {
             // Both addresses of a key have its IP version.
-            if let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-            {
+            if let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) {
                 v4[0][i] = source.to_bits();
                 v4[1][i] = destination.to_bits();
             } else {
@@ -296,8 +287,7 @@ impl Part {
         }
         let [sources, destinations] = sets;
         self.source_v4.find_all(&v4[0][..keys.len()], sources);
-        self.destination_v4
-            .find_all(&v4[1][..keys.len()], destinations);
+        self.destination_v4.find_all(&v4[1][..keys.len()], destinations);
         if others {
             for (i, key) in keys.iter().enumerate().filter(|(_, key)| !key.is_v4()) {
                 sources[i] = self.source_v6.find(to_v6(key.source()));
@@ -333,10 +323,7 @@ pub(super) fn address_intervals(
 ) -> Result<Vec<(u128, u32)>, ClassifierError> {
     let spans = rules.iter().enumerate().filter_map(|(rule, fields)| {
         let (low, high) = match (field(fields)?, version) {
-            (IpNet::V4(net), V4) => (
-                net.network().to_bits().into(),
-                net.broadcast().to_bits().into(),
-            ),
+            (IpNet::V4(net), V4) => (net.network().to_bits().into(), net.broadcast().to_bits().into()),
             (IpNet::V6(net), V6) => (net.network().to_bits(), net.broadcast().to_bits()),
             _ => return None,
         };

@@ -49,17 +49,12 @@ impl Part {
         let mut packer = Packer::new(rules.len(), 0, MAX_MEMORY_BYTES);
         let mut side = |side: fn(&Rule) -> Option<IpNet>| {
             let v4 = address_intervals(&mut packer, rules, side, Version::V4)?;
-            Ok([
-                v4,
-                address_intervals(&mut packer, rules, side, Version::V6)?,
-            ])
+            Ok([v4, address_intervals(&mut packer, rules, side, Version::V6)?])
         };
         let addresses = [side(|rule| rule.source)?, side(|rule| rule.destination)?];
         let values = [
             value_intervals(&mut packer, rules, u16::MAX, |r| ports(&r.source_ports))?,
-            value_intervals(&mut packer, rules, u16::MAX, |r| {
-                ports(&r.destination_ports)
-            })?,
+            value_intervals(&mut packer, rules, u16::MAX, |r| ports(&r.destination_ports))?,
             value_intervals(&mut packer, rules, u8::MAX.into(), |rule| {
                 rule.protocol.map(|p| (u16::from(p), u16::from(p)))
             })?,
@@ -100,10 +95,7 @@ impl Part {
                 (ends[at], ends[at + 1]) = (find(intervals, first), find(intervals, last));
             }
         }
-        let protocols = rule
-            .protocol
-            .map_or([0, u8::MAX], |p| [p, p])
-            .map(u16::from);
+        let protocols = rule.protocol.map_or([0, u8::MAX], |p| [p, p]).map(u16::from);
         let ranges = [&rule.source_ports, &rule.destination_ports];
         let ranges = ranges.map(|range| [*range.start(), *range.end()]);
         let [sources, destinations] = ranges;
@@ -161,8 +153,7 @@ pub fn covered(
             continue;
         }
         let first = parts[..=i / PART].iter().enumerate();
-        let mut first =
-            first.filter_map(|(at, part)| Some(at * PART + part.first(rule, *class)? as usize));
+        let mut first = first.filter_map(|(at, part)| Some(at * PART + part.first(rule, *class)? as usize));
         if let Some(by) = first.next().filter(|by| *by < i) {
             found.push(Covered { rule: i, by });
         }

@@ -11,21 +11,12 @@ use tailwater_net::flow::FlowKey;
 /// How the first rule in several sets is found.
 pub(super) trait Search: Copy {
     /// As [`RuleSets::first_in_all`].
-    fn first_in_all<const SETS: usize>(
-        self,
-        sets: &RuleSets,
-        positions: [u32; SETS],
-    ) -> Option<u32>;
+    fn first_in_all<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS]) -> Option<u32>;
 
     /// A step of that search where summaries are one word: looks at the first words that `common`
     /// names, which must name one, and takes them out of there. The lowest rule among them that is in
     /// all sets, or [`NO_RULE`].
-    fn step<const SETS: usize>(
-        self,
-        sets: &RuleSets,
-        positions: [u32; SETS],
-        common: &mut u64,
-    ) -> u32;
+    fn step<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32;
 }
 
 /// No rule's number.
@@ -37,21 +28,12 @@ pub(super) struct ByWord;
 
 impl Search for ByWord {
     #[inline(always)]
-    fn first_in_all<const SETS: usize>(
-        self,
-        sets: &RuleSets,
-        positions: [u32; SETS],
-    ) -> Option<u32> {
+    fn first_in_all<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS]) -> Option<u32> {
         sets.first_in_all(positions)
     }
 
     #[inline(always)]
-    fn step<const SETS: usize>(
-        self,
-        sets: &RuleSets,
-        positions: [u32; SETS],
-        common: &mut u64,
-    ) -> u32 {
+    fn step<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32 {
         sets.step(positions, common).unwrap_or(NO_RULE)
     }
 }
@@ -90,8 +72,7 @@ pub(super) mod x86 {
     use super::{ByWord, Classifier, FlowKey, RuleSets, Search};
     use core::arch::x86_64::{
         __m512i, _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
-        _mm512_maskz_compress_epi64, _mm512_maskz_expand_epi64, _mm512_set1_epi64,
-        _mm512_test_epi64_mask,
+        _mm512_maskz_compress_epi64, _mm512_maskz_expand_epi64, _mm512_set1_epi64, _mm512_test_epi64_mask,
     };
 
     /// Instructions for bits and 256-bit vectors: Intel's Haswell, AMD's Excavator, and later.
@@ -111,12 +92,7 @@ pub(super) mod x86 {
 
         /// Word by word.
         #[inline]
-        pub(in super::super) fn find(
-            self,
-            classifier: &Classifier,
-            keys: &[FlowKey],
-            found: &mut [Option<u32>],
-        ) {
+        pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { find_bits(classifier, keys, found) };
         }
@@ -136,51 +112,31 @@ pub(super) mod x86 {
         #[inline]
         pub(in super::super) fn detect() -> Option<Self> {
             Bits::detect()?;
-            (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl"))
-                .then_some(ByEight(()))
+            (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")).then_some(ByEight(()))
         }
 
         /// Eight words at a time.
         #[inline]
-        pub(in super::super) fn find(
-            self,
-            classifier: &Classifier,
-            keys: &[FlowKey],
-            found: &mut [Option<u32>],
-        ) {
+        pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { find_by_eight(self, classifier, keys, found) };
         }
     }
 
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
-    fn find_by_eight(
-        search: ByEight,
-        classifier: &Classifier,
-        keys: &[FlowKey],
-        found: &mut [Option<u32>],
-    ) {
+    fn find_by_eight(search: ByEight, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
         classifier.find(search, keys, found);
     }
 
     impl Search for ByEight {
         #[inline(always)]
-        fn first_in_all<const SETS: usize>(
-            self,
-            sets: &RuleSets,
-            positions: [u32; SETS],
-        ) -> Option<u32> {
+        fn first_in_all<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS]) -> Option<u32> {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { first_in_all_by_eight(sets, positions) }
         }
 
         #[inline(always)]
-        fn step<const SETS: usize>(
-            self,
-            sets: &RuleSets,
-            positions: [u32; SETS],
-            common: &mut u64,
-        ) -> u32 {
+        fn step<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32 {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { step_by_eight(sets, positions, common) }
         }
@@ -189,11 +145,7 @@ pub(super) mod x86 {
     /// As [`Search::step`], with eight words.
     #[inline]
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
-    fn step_by_eight<const SETS: usize>(
-        sets: &RuleSets,
-        positions: [u32; SETS],
-        common: &mut u64,
-    ) -> u32 {
+    fn step_by_eight<const SETS: usize>(sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32 {
         let shift = common.trailing_zeros() & 0x38;
         let below = (1_u64 << shift) - 1;
         *common &= !(0xff << shift);
@@ -218,10 +170,7 @@ pub(super) mod x86 {
     /// are stored that its bits say; `expand` puts them in their places.
     #[inline]
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
-    fn first_in_all_by_eight<const SETS: usize>(
-        sets: &RuleSets,
-        positions: [u32; SETS],
-    ) -> Option<u32> {
+    fn first_in_all_by_eight<const SETS: usize>(sets: &RuleSets, positions: [u32; SETS]) -> Option<u32> {
         let parts = sets.summary_words();
         // Not `map`: its closure would be a function with features and not be inlined there.
         let mut views: [&[u64]; SETS] = [&[]; SETS];

@@ -129,11 +129,7 @@ impl NetworkFunction for Acl {
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
         self.table.rules.refresh(&mut self.held);
-        let Scratch {
-            keys,
-            rules,
-            by_place,
-        } = &mut *self.scratch;
+        let Scratch { keys, rules, by_place } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..new.len()], &mut rules[..new.len()]);
         for (key, at) in keys.iter_mut().zip(new) {
             *key = batch.packet(usize::from(*at)).headers.key;
@@ -145,10 +141,7 @@ impl NetworkFunction for Acl {
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let action = self
-            .held
-            .value
-            .action_of(self.scratch.by_place[flow.place()]);
+        let action = self.held.value.action_of(self.scratch.by_place[flow.place()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
     }

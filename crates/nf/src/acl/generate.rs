@@ -41,8 +41,8 @@ const SERVICE_RANGES: [RangeInclusive<u16>; 8] = [
 ];
 /// Well-known TCP services, the most used first.
 const TCP_PORTS: [u16; 24] = [
-    443, 80, 22, 25, 8080, 8443, 53, 993, 110, 143, 389, 636, 445, 1433, 1521, 1526, 3306, 3389,
-    5432, 5900, 6379, 9092, 9200, 1723,
+    443, 80, 22, 25, 8080, 8443, 53, 993, 110, 143, 389, 636, 445, 1433, 1521, 1526, 3306, 3389, 5432, 5900, 6379,
+    9092, 9200, 1723,
 ];
 /// Well-known UDP services, the most used first.
 const UDP_PORTS: [u16; 12] = [53, 443, 123, 161, 514, 67, 69, 500, 1812, 4500, 4789, 5060];
@@ -192,12 +192,7 @@ impl Side {
 }
 
 /// A rule for a part of the networks.
-fn specific_rule(
-    random: &mut SplitMix64,
-    sources: &Side,
-    destinations: &Side,
-    scope: Scope,
-) -> Rule {
+fn specific_rule(random: &mut SplitMix64, sources: &Side, destinations: &Side, scope: Scope) -> Rule {
     // Access lists often protect one host from a whole network.
     let source_scope = match random.one_in(6) {
         true => Scope::Networks,
@@ -215,10 +210,7 @@ fn specific_rule(
 }
 
 /// Protocol, source ports and destination ports. Wider scopes have wider port ranges.
-fn service(
-    random: &mut SplitMix64,
-    scope: Scope,
-) -> (Option<u8>, RangeInclusive<u16>, RangeInclusive<u16>) {
+fn service(random: &mut SplitMix64, scope: Scope) -> (Option<u8>, RangeInclusive<u16>, RangeInclusive<u16>) {
     let protocol = match random.below(100) {
         0..62 => Some(TCP),
         62..82 => Some(UDP),
@@ -241,10 +233,7 @@ fn service(
             let port = *random.choose_early(well_known).unwrap_or(&443);
             port..=port
         }
-        kind if kind < exact + 10 => random
-            .choose(&SERVICE_RANGES)
-            .cloned()
-            .unwrap_or(HIGH_PORTS),
+        kind if kind < exact + 10 => random.choose(&SERVICE_RANGES).cloned().unwrap_or(HIGH_PORTS),
         kind if kind < exact + 20 => HIGH_PORTS,
         kind if kind < exact + 23 => LOW_PORTS,
         _ => ANY_PORT,
@@ -299,12 +288,7 @@ pub fn mixed_keys(rules: &[Rule], keys: usize, seed: u64) -> Vec<FlowKey> {
 
 /// Keys of clients in `sources` to servers in `destinations`, addresses evenly spread: three
 /// quarters TCP, the rest UDP, from high ports to well-known ones or, one in four, any high port.
-pub fn client_keys(
-    sources: &[Ipv4Net],
-    destinations: &[Ipv4Net],
-    keys: usize,
-    seed: u64,
-) -> Vec<FlowKey> {
+pub fn client_keys(sources: &[Ipv4Net], destinations: &[Ipv4Net], keys: usize, seed: u64) -> Vec<FlowKey> {
     let mut random = SplitMix64::new(seed);
     (0..keys)
         .filter_map(|_| {
@@ -320,13 +304,7 @@ pub fn client_keys(
             };
             let source_port = random.between(1024, 65535) as u16;
             let [source, destination] = [source, destination].map(|net| random.v4_in(net));
-            Some(FlowKey::v4(
-                source,
-                destination,
-                protocol,
-                source_port,
-                port,
-            ))
+            Some(FlowKey::v4(source, destination, protocol, source_port, port))
         })
         .collect()
 }
@@ -334,9 +312,7 @@ pub fn client_keys(
 /// Whether some key matches the rule.
 fn is_usable(rule: &Rule) -> bool {
     let same_version = match (rule.source, rule.destination) {
-        (Some(source), Some(destination)) => {
-            source.addr().is_ipv4() == destination.addr().is_ipv4()
-        }
+        (Some(source), Some(destination)) => source.addr().is_ipv4() == destination.addr().is_ipv4(),
         _ => true,
     };
     same_version && !rule.source_ports.is_empty() && !rule.destination_ports.is_empty()
@@ -440,9 +416,7 @@ impl SplitMix64 {
     /// A prefix within `net` that is `longer` bits longer, but no longer than `longest` unless
     /// `net` is already.
     fn subnet(&mut self, net: Ipv4Net, longer: u8, longest: u8) -> Ipv4Net {
-        let length = (net.prefix_len() + longer)
-            .min(longest)
-            .max(net.prefix_len());
+        let length = (net.prefix_len() + longer).min(longest).max(net.prefix_len());
         let inside = self.v4_in(net);
         Ipv4Net::new(inside, length).map_or(net, |subnet| subnet.trunc())
     }

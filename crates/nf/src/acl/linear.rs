@@ -11,9 +11,7 @@ pub fn matches(rule: &Rule, key: &FlowKey) -> bool {
         && address_matches(rule.destination, key.destination())
         && rule.source_ports.contains(&key.source_port())
         && rule.destination_ports.contains(&key.destination_port())
-        && rule
-            .protocol
-            .is_none_or(|protocol| protocol == key.protocol())
+        && rule.protocol.is_none_or(|protocol| protocol == key.protocol())
 }
 
 /// The index of the first rule that matches.

@@ -54,11 +54,7 @@ impl RuleSets {
     /// One step of [`first_in_all`](RuleSets::first_in_all) where a summary is one word: looks at the
     /// first word that `common` names, which must name one, and takes it out of there.
     #[inline(always)]
-    pub(super) fn step<const SETS: usize>(
-        &self,
-        positions: [u32; SETS],
-        common: &mut u64,
-    ) -> Option<u32> {
+    pub(super) fn step<const SETS: usize>(&self, positions: [u32; SETS], common: &mut u64) -> Option<u32> {
         let index = common.trailing_zeros();
         let below = (1 << index) - 1;
         *common &= *common - 1;
@@ -142,9 +138,7 @@ impl Packer {
         self.sets
             .words
             .extend((0..self.sets.summary_words).map(|part| summary(dense, part)));
-        self.sets
-            .words
-            .extend(dense.iter().filter(|word| **word != 0));
+        self.sets.words.extend(dense.iter().filter(|word| **word != 0));
         self.by_hash.insert(hash, begin as u32);
         Ok(begin as u32)
     }
@@ -166,15 +160,8 @@ impl Packer {
     fn equals(&self, position: u32, dense: &[u64]) -> bool {
         let packed = &self.sets.words[position as usize..];
         let (summaries, words) = packed.split_at(self.sets.summary_words);
-        summaries
-            .iter()
-            .enumerate()
-            .all(|(part, s)| *s == summary(dense, part))
-            && dense
-                .iter()
-                .filter(|word| **word != 0)
-                .zip(words)
-                .all(|(a, b)| a == b)
+        summaries.iter().enumerate().all(|(part, s)| *s == summary(dense, part))
+            && dense.iter().filter(|word| **word != 0).zip(words).all(|(a, b)| a == b)
     }
 
     /// All sets packed so far.

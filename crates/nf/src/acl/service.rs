@@ -84,11 +84,8 @@ impl ServiceTable {
         if combinations > MAX_COMBINATIONS.min(most as u64) {
             return Ok(table);
         }
-        let [sources, destinations, protocols] = fields.map(|sets| {
-            sets.iter()
-                .map(|set| packer.unpack(*set, words))
-                .collect::<Vec<_>>()
-        });
+        let [sources, destinations, protocols] =
+            fields.map(|sets| sets.iter().map(|set| packer.unpack(*set, words)).collect::<Vec<_>>());
         let mut pair = vec![0; words];
         let mut all = vec![0; words];
         for source in &sources {

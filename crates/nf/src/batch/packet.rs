@@ -131,10 +131,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn split<'a>(
-        &'a mut self,
-        memory: BufferView<'a>,
-    ) -> (&'a mut Packet, &'a mut [u8]) {
+    pub(super) fn split<'a>(&'a mut self, memory: BufferView<'a>) -> (&'a mut Packet, &'a mut [u8]) {
         let start = usize::from(self.packet.start);
         let frame = &mut memory.bytes_mut(&mut self.buffer)[start..start + self.packet.length()];
         (&mut self.packet, frame)

@@ -73,10 +73,7 @@ fn compaction_keeps_order_and_loses_no_buffer() {
     let mut reasons = vec![];
     batch.compact(|_, reason| reasons.push(reason));
     assert_eq!(reasons, [3, 1]);
-    assert_eq!(
-        (batch.frame(0), batch.frame(1), batch.len()),
-        (&b"b"[..], &b"d"[..], 2)
-    );
+    assert_eq!((batch.frame(0), batch.frame(1), batch.len()), (&b"b"[..], &b"d"[..], 2));
     batch.rejoin_bypass();
     assert_eq!(batch.frame(2), b"c");
     batch.release(&mut pool);
@@ -114,25 +111,15 @@ fn frames_grow_and_shrink_at_the_front() {
     let (packet, frame) = batch.grow_front(0, 2).unwrap();
     frame[..2].copy_from_slice(b"ab");
     assert_eq!(
-        (
-            frame.len(),
-            packet.headers.network_offset,
-            packet.headers.end
-        ),
+        (frame.len(), packet.headers.network_offset, packet.headers.end),
         (12, 6, 12)
     );
     assert_eq!(batch.frame(0), b"ab0123456789");
     assert!(batch.grow_front(0, HEADROOM).is_none());
     assert!(batch.shrink_front(0, 7).is_none());
     let (packet, frame) = batch.shrink_front(0, 6).unwrap();
-    assert_eq!(
-        (&*frame, packet.headers.network_offset),
-        (&b"456789"[..], 0)
-    );
-    assert_eq!(
-        (packet.headers.transport_offset, packet.headers.end),
-        (2, 6)
-    );
+    assert_eq!((&*frame, packet.headers.network_offset), (&b"456789"[..], 0));
+    assert_eq!((packet.headers.transport_offset, packet.headers.end), (2, 6));
     batch.release(&mut pool);
     assert_eq!(pool.available(), 8);
 }

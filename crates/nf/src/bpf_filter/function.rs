@@ -13,8 +13,8 @@ pub const MAX_RULES: usize = 15;
 
 /// The first is of packets that no rule matches.
 const REASONS: [&str; MAX_RULES + 1] = [
-    "no-rule", "rule-1", "rule-2", "rule-3", "rule-4", "rule-5", "rule-6", "rule-7", "rule-8",
-    "rule-9", "rule-10", "rule-11", "rule-12", "rule-13", "rule-14", "rule-15",
+    "no-rule", "rule-1", "rule-2", "rule-3", "rule-4", "rule-5", "rule-6", "rule-7", "rule-8", "rule-9", "rule-10",
+    "rule-11", "rule-12", "rule-13", "rule-14", "rule-15",
 ];
 
 const NOTES: [&str; MAX_RULES] = [

@@ -87,9 +87,7 @@ impl Filter {
     pub fn new(program: &[Instruction]) -> Result<Filter, Refused> {
         verify(program)?;
         let steps = (0..program.len()).map(|at| fused(program, at));
-        Ok(Filter {
-            steps: steps.collect(),
-        })
+        Ok(Filter { steps: steps.collect() })
     }
 
     /// Runs the program on a packet; 0 if it does not match. Bytes beyond the packet's end, and division by zero, are no match.
@@ -244,18 +242,14 @@ fn holds(test: Test, a: u32, value: u32) -> bool {
 /// The step at a place, with the comparison behind it where there is one for both.
 fn fused(program: &[Instruction], at: usize) -> Step {
     let step = decoded(&program[at], at);
-    let behind = program
-        .get(at + 1)
-        .map(|behind| (behind, decoded(behind, at + 1)));
+    let behind = program.get(at + 1).map(|behind| (behind, decoded(behind, at + 1)));
     let Some((_, Step::Compare(test, value, targets))) = behind else {
         return step;
     };
     let short = |offset: u32| u16::try_from(offset).ok();
     let half = u16::try_from(value).ok();
     let both = match (step, test) {
-        (Step::WordAt(offset), Test::Equal) => {
-            short(offset).map(|offset| Step::WordIsEqual(offset, value, targets))
-        }
+        (Step::WordAt(offset), Test::Equal) => short(offset).map(|offset| Step::WordIsEqual(offset, value, targets)),
         (Step::HalfAt(offset), Test::Equal) => short(offset)
             .zip(half)
             .map(|(offset, value)| Step::HalfIsEqual(offset, value, targets)),

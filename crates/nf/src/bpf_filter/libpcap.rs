@@ -95,8 +95,7 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let library = LIBRARY.get_or_init(Library::load).as_ref();
     let library = library.map_err(|why| CompileError::NoLibrary(why.clone()))?;
-    let text = CString::new(expression)
-        .map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
+    let text = CString::new(expression).map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: as pcap_open_dead(3PCAP) has it; null if there is no memory.
     let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };
@@ -108,21 +107,16 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
         instructions: std::ptr::null_mut(),
     };
     // SAFETY: an open handle, room for the program, and a text that ends with a zero byte; with optimisation.
-    let failed =
-        unsafe { (library.compile)(handle, &mut program, text.as_ptr(), 1, NO_NETMASK) != 0 };
+    let failed = unsafe { (library.compile)(handle, &mut program, text.as_ptr(), 1, NO_NETMASK) != 0 };
     let compiled = match failed {
         true => {
             // SAFETY: an open handle; the text is the handle's, and ends with a zero byte.
             let said = unsafe { CStr::from_ptr((library.error)(handle)) };
-            Err(CompileError::Expression(
-                said.to_string_lossy().into_owned(),
-            ))
+            Err(CompileError::Expression(said.to_string_lossy().into_owned()))
         }
         false => {
             // SAFETY: so many instructions are there, laid out as `Instruction` is, until they are freed.
-            let instructions = unsafe {
-                std::slice::from_raw_parts(program.instructions, program.length as usize)
-            };
+            let instructions = unsafe { std::slice::from_raw_parts(program.instructions, program.length as usize) };
             let copy = instructions.to_vec();
             // SAFETY: a program that was compiled, freed once.
             unsafe { (library.free)(&mut program) };

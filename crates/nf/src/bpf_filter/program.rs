@@ -170,9 +170,7 @@ fn memory(k: u32) -> Result<(), String> {
 fn jump(over: u64, behind: usize) -> Result<(), String> {
     match over < behind as u64 {
         true => Ok(()),
-        false => Err(format!(
-            "a jump over {over} instructions, of {behind} that follow"
-        )),
+        false => Err(format!("a jump over {over} instructions, of {behind} that follow")),
     }
 }
 
@@ -182,9 +180,7 @@ fn jump(over: u64, behind: usize) -> Result<(), String> {
 /// # Errors
 /// The line, from 1, and what was expected there.
 pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
-    let mut lines = (1..)
-        .zip(text.lines())
-        .filter(|(_, line)| !line.trim().is_empty());
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let expected = format!("expected the number of instructions, 1 to {MAX_INSTRUCTIONS}");
     let Some((first, line)) = lines.next() else {
         return Err((1, format!("{expected}, found nothing")));
@@ -200,10 +196,7 @@ pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
         let instruction = instruction(line).ok_or_else(|| {
             let found = shown(line);
             let what = "expected an instruction, as four decimal numbers";
-            (
-                number,
-                format!("{what}: code, jt, jf and k, found {found:?}"),
-            )
+            (number, format!("{what}: code, jt, jf and k, found {found:?}"))
         })?;
         program.push(instruction);
     }
@@ -211,10 +204,7 @@ pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
         true => Ok(program),
         false => {
             let (last, found) = (text.lines().count(), program.len());
-            Err((
-                last,
-                format!("expected {count} instructions, found {found}"),
-            ))
+            Err((last, format!("expected {count} instructions, found {found}")))
         }
     }
 }

@@ -74,10 +74,7 @@ fn with_memory(program: Vec<Instruction>) -> Vec<Instruction> {
 }
 
 fn packet() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(
-        prop_oneof![any::<u8>(), Just(8), Just(0x45), Just(0)],
-        0..90,
-    )
+    prop::collection::vec(prop_oneof![any::<u8>(), Just(8), Just(0x45), Just(0)], 0..90)
 }
 
 /// What is accepted libpcap accepts, too, and runs to the same result.
@@ -177,8 +174,7 @@ fn what_could_do_harm_is_refused() {
     }
     let shift = "instruction 0: a shift by 32, of 32 bits";
     assert_eq!(alone(ALU | LSH, [0, 0], 32), shift);
-    let extension =
-        "instruction 0: offset 0xfffff004 asks the Linux kernel for what is not in the packet";
+    let extension = "instruction 0: offset 0xfffff004 asks the Linux kernel for what is not in the packet";
     assert_eq!(alone(LD | ABS, [0, 0], 0xffff_f004), extension);
     for code in [
         0x0e,
@@ -203,10 +199,7 @@ fn text_of_programs_is_told_by_line() {
     assert_eq!(error("\n0\n"), (2, format!("{number} \"0\"")));
     let (line, why) = error("2\n40 0 0 12\n21 256 0 1\n");
     assert_eq!(line, 3);
-    assert!(
-        why.ends_with("code, jt, jf and k, found \"21 256 0 1\""),
-        "{why}"
-    );
+    assert!(why.ends_with("code, jt, jf and k, found \"21 256 0 1\""), "{why}");
     assert_eq!(error("2\n6 0 0 1\n").1, "expected 2 instructions, found 1");
     assert_eq!(
         error("1\n6 0 0 1\n6 0 0 0\n"),
@@ -218,41 +211,11 @@ fn text_of_programs_is_told_by_line() {
 fn frames() -> Vec<Vec<u8>> {
     let v6 = |text: &str| text.parse().unwrap();
     let keys = [
-        FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [192, 0, 2, 1].into(),
-            protocol::TCP,
-            4000,
-            80,
-        ),
-        FlowKey::v4(
-            [192, 0, 2, 1].into(),
-            [10, 0, 0, 1].into(),
-            protocol::TCP,
-            443,
-            4000,
-        ),
-        FlowKey::v4(
-            [10, 0, 0, 2].into(),
-            [192, 0, 2, 1].into(),
-            protocol::UDP,
-            53,
-            53,
-        ),
-        FlowKey::v6(
-            v6("2001:db8::1"),
-            v6("2001:db8::2"),
-            protocol::TCP,
-            4000,
-            80,
-        ),
-        FlowKey::v6(
-            v6("2001:db8::1"),
-            v6("2001:db8::2"),
-            protocol::UDP,
-            4000,
-            53,
-        ),
+        FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::TCP, 4000, 80),
+        FlowKey::v4([192, 0, 2, 1].into(), [10, 0, 0, 1].into(), protocol::TCP, 443, 4000),
+        FlowKey::v4([10, 0, 0, 2].into(), [192, 0, 2, 1].into(), protocol::UDP, 53, 53),
+        FlowKey::v6(v6("2001:db8::1"), v6("2001:db8::2"), protocol::TCP, 4000, 80),
+        FlowKey::v6(v6("2001:db8::1"), v6("2001:db8::2"), protocol::UDP, 4000, 53),
         FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), 47, 0, 0),
     ];
     let mut frames = Vec::new();
@@ -311,14 +274,10 @@ fn expressions_match_as_libpcap_says() {
     for expression in EXPRESSIONS {
         let program = compile(expression).unwrap();
         assert!(oracle.accepts(&program));
-        let filter =
-            Filter::new(&program).unwrap_or_else(|refused| panic!("{expression}: {refused}"));
+        let filter = Filter::new(&program).unwrap_or_else(|refused| panic!("{expression}: {refused}"));
         for frame in &frames {
             for length in [frame.len(), 60.min(frame.len()), 30, 13, 0] {
-                let (ours, theirs) = (
-                    filter.run(&frame[..length]),
-                    oracle.run(&program, &frame[..length]),
-                );
+                let (ours, theirs) = (filter.run(&frame[..length]), oracle.run(&program, &frame[..length]));
                 assert_eq!(ours, theirs, "{expression}");
                 found += usize::from(ours > 0);
             }
@@ -345,10 +304,7 @@ fn wrong_expressions_are_refused_in_libpcaps_words() {
         );
     }
     let error = compile("tcp\0port").unwrap_err();
-    assert_eq!(
-        error,
-        CompileError::Expression("it has a zero byte".to_owned())
-    );
+    assert_eq!(error, CompileError::Expression("it has a zero byte".to_owned()));
 }
 
 /// An expression's program without libpcap: the destination port is `port`, IPv4 without options.
@@ -370,47 +326,24 @@ fn the_first_rule_that_matches_decides() {
         action,
     };
     let count = |rig: &ChainRig, name: &str| rig.count(&format!("bpffilter/{name}"));
-    let rules = [
-        rule(80, Fate::Pass),
-        rule(80, Fate::Drop),
-        rule(53, Fate::Drop),
-    ];
+    let rules = [rule(80, Fate::Pass), rule(80, Fate::Drop), rule(53, Fate::Drop)];
     let to = |port| {
-        let key = FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [192, 0, 2, 1].into(),
-            protocol::UDP,
-            9,
-            port,
-        );
+        let key = FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::UDP, 9, port);
         FrameBuilder::new(&key).to_vec().unwrap()
     };
     for (default, sent) in [(Fate::Pass, 3), (Fate::Drop, 2)] {
         let live = Arc::new(Live::new(BpfRules::new(&rules, default).unwrap()));
         let function = BpfFilter::new(Arc::clone(&live));
         assert_eq!(function.state_bytes(), 0);
-        assert_eq!(
-            function.drop_reasons(),
-            ["no-rule", "rule-1", "rule-2", "rule-3"]
-        );
+        assert_eq!(function.drop_reasons(), ["no-rule", "rule-1", "rule-2", "rule-3"]);
         let mut rig = ChainRig::new(vec![Box::new(function)], INPUT);
         let left = rig.run(&[to(80), to(53), to(7), to(80)], Nanos::ZERO);
         assert_eq!(left.len(), sent);
-        let counts = [
-            "rule-1-passed",
-            "rule-2",
-            "rule-2-passed",
-            "rule-3",
-            "no-rule",
-        ];
+        let counts = ["rule-1-passed", "rule-2", "rule-2-passed", "rule-3", "no-rule"];
         let counts = counts.map(|name| count(&rig, name));
         assert_eq!(counts, [2, 0, 0, 1, 3 - sent as u64]);
         // Others are in force with the next batch.
-        let others = [
-            rule(7, Fate::Drop),
-            rule(7, Fate::Drop),
-            rule(80, Fate::Drop),
-        ];
+        let others = [rule(7, Fate::Drop), rule(7, Fate::Drop), rule(80, Fate::Drop)];
         live.replace(BpfRules::new(&others, Fate::Pass).unwrap());
         assert_eq!(rig.run(&[to(80), to(53), to(7)], Nanos::ZERO).len(), 1);
         assert_eq!((count(&rig, "rule-1"), count(&rig, "rule-3")), (1, 2));

@@ -61,10 +61,7 @@ impl Demands {
             FunctionConfig::Firewall(firewall) => Demands {
                 shared_bytes: FirewallTable::shared_bytes(capacity),
                 tracks_connections,
-                lifetimes: Some((
-                    Arc::new(firewall.options.timeouts),
-                    FirewallTable::STATE_BYTES,
-                )),
+                lifetimes: Some((Arc::new(firewall.options.timeouts), FirewallTable::STATE_BYTES)),
                 ..Demands::default()
             },
             FunctionConfig::Ipsec(ipsec) => Demands {
@@ -89,9 +86,7 @@ impl Demands {
 ///
 /// # Errors
 /// As [`ChainBuilder::new`](super::ChainBuilder::new).
-pub fn check_apart<'f>(
-    functions: impl Iterator<Item = (&'f str, [bool; 2])>,
-) -> Result<(), BuildError> {
+pub fn check_apart<'f>(functions: impl Iterator<Item = (&'f str, [bool; 2])>) -> Result<(), BuildError> {
     // In a line: there are no branches between processes.
     check_mixed_flows(functions, |_, _| true)
 }
@@ -145,9 +140,7 @@ pub fn by_itself(
         }
         // Of the others none has to do with the flow table's size and key.
         config => match Shared::new(&function.name, config, &rss, (0, seed), line)? {
-            Shared::Encrypt(rules, _) => {
-                Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of)))
-            }
+            Shared::Encrypt(rules, _) => Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of))),
             shared => shared,
         },
     };

@@ -133,9 +133,7 @@ pub enum BuildError {
     #[error("there are more than {MAX_WAYS} ways through the chain's branches")]
     Ways,
     /// A function sends packets to branches, which are not in its process.
-    #[error(
-        "function {function} sends packets to branches of the chain, which it cannot do from a process of its own"
-    )]
+    #[error("function {function} sends packets to branches of the chain, which it cannot do from a process of its own")]
     Branches {
         /// The function's name.
         function: String,
@@ -178,9 +176,7 @@ pub enum BuildError {
         source: io::Error,
     },
     /// There is not enough memory for the flow table.
-    #[error(
-        "there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity"
-    )]
+    #[error("there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity")]
     FlowTable {
         /// The flows asked for.
         capacity: usize,

@@ -2,9 +2,7 @@
 //! that they say something new of, a version is made off the data path; and when all could be made, all are put in
 //! force. Workers take a version over between two batches.
 
-use super::{
-    ChainBuilder, Shared, classifier_rules, mirror_rules, nat_rules, route_table, tunnel_rules,
-};
+use super::{ChainBuilder, Shared, classifier_rules, mirror_rules, nat_rules, route_table, tunnel_rules};
 use crate::acl::AclRules;
 use crate::bpf_filter::BpfRules;
 use crate::count::Counters;
@@ -30,11 +28,7 @@ struct Ready {
 
 impl Ready {
     /// What a holder of a [`Live`] is to have next.
-    fn new<H: 'static, T: 'static>(
-        what: String,
-        (holder, value): (&Arc<H>, T),
-        live: fn(&H) -> &Live<T>,
-    ) -> Ready {
+    fn new<H: 'static, T: 'static>(what: String, (holder, value): (&Arc<H>, T), live: fn(&H) -> &Live<T>) -> Ready {
         let holder = Arc::clone(holder);
         live(&holder).free_unheld();
         let put = Box::new(move || (live(&holder).replace(value), None));
@@ -58,12 +52,7 @@ fn refused(error: impl Display) -> String {
 impl Shared {
     /// Makes the version of this function that `new` asks for; `old` is what is in force. `kept`: flow state is kept
     /// outside.
-    fn prepare(
-        &self,
-        old: &FunctionConfig,
-        new: &FunctionConfig,
-        kept: bool,
-    ) -> Result<Ready, String> {
+    fn prepare(&self, old: &FunctionConfig, new: &FunctionConfig, kept: bool) -> Result<Ready, String> {
         use FunctionConfig as Of;
         let fixed = |what: &str| {
             Err(format!(
@@ -82,9 +71,7 @@ impl Shared {
             (Shared::Classifier(table, _), Of::Classifier(old), Of::Classifier(new)) => {
                 let kept = (&old.branches, old.sends(), old.cached);
                 if kept != (&new.branches, new.sends(), new.cached) {
-                    return fixed(
-                        "cache, branches, and whether rules send packets out of the chain",
-                    );
+                    return fixed("cache, branches, and whether rules send packets out of the chain");
                 }
                 let rules = classifier_rules(new).map_err(refused)?;
                 let what = count(new.rules.len(), "rule");
@@ -185,9 +172,7 @@ impl Shared {
             (Shared::Synthetic(live, memory), Of::Synthetic(old), Of::Synthetic(new)) => {
                 let with_flows = |work: &Work| work.new_flow_cycles > 0;
                 if *memory != new.memory || with_flows(&old.work) != with_flows(&new.work) {
-                    return fixed(
-                        "workingSet, pattern, stride, per, and whether newFlowCycles is 0",
-                    );
+                    return fixed("workingSet, pattern, stride, per, and whether newFlowCycles is 0");
                 }
                 let what = count(new.work.cycles as usize, "cycle");
                 Ready::new(what, (live, new.work), |live| live)
@@ -330,9 +315,7 @@ impl Changes<'_> {
         for ((at, new), (what, warnings), (number, left_out)) in all {
             let name = &new.name;
             let left_out = left_out.map_or(String::new(), |left_out| format!(", {left_out}"));
-            news.push(format!(
-                "{name}: {what} in force (version {number}){left_out}"
-            ));
+            news.push(format!("{name}: {what} in force (version {number}){left_out}"));
             news.extend(warnings.iter().map(|line| format!("{name}: {line}")));
             replaced.push(std::mem::replace(&mut self.present[at], new));
         }
@@ -405,9 +388,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tailwater-ready-{}", std::process::id()));
         let write = |port: u16| {
             let classifier = |name: &str| {
-                format!(
-                    "{{name: {name}, classifier: {{default: next, rules: [{{to: send, sourcePorts: {port}}}]}}}}"
-                )
+                format!("{{name: {name}, classifier: {{default: next, rules: [{{to: send, sourcePorts: {port}}}]}}}}")
             };
             let text = format!(
                 "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: ready}}\nspec:\n  \
@@ -420,8 +401,7 @@ mod tests {
         write(1);
         let spec = ChainSpec::read(&path).unwrap();
         let builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap();
-        let numbers =
-            || ["one", "two"].map(|name| builder.classifier(name).unwrap().live().number());
+        let numbers = || ["one", "two"].map(|name| builder.classifier(name).unwrap().live().number());
         let reconfigure = Reconfigure::of(std::iter::once(&builder)).unwrap();
         write(2);
         let changes = reconfigure.prepare().unwrap();
@@ -431,9 +411,7 @@ mod tests {
         let changes = reconfigure.prepare().unwrap();
         let told = changes.put().news;
         assert_eq!(numbers(), [2, 2]);
-        let new = told
-            .iter()
-            .filter(|line| line.contains("in force (version 2)"));
+        let new = told.iter().filter(|line| line.contains("in force (version 2)"));
         assert_eq!(new.count(), 2, "{told:?}");
         // Nothing is new now.
         assert_eq!(reconfigure.prepare().unwrap().put().news, [""; 0]);

@@ -25,16 +25,12 @@ fn chains_without_state_look_no_flow_up() {
 #[test]
 fn no_function_with_state_is_behind_a_tunnels_end() {
     let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";
-    let inbound =
-        format!("{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}");
+    let inbound = format!("{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}");
     let outbound = format!(
         "{{ipsec: {{outbound: [{{name: a, spi: 256, {key}, source: 192.0.2.2, destination: 192.0.2.1}}], \
          policies: [{{protect: a}}]}}}}"
     );
-    let (nat, acl) = (
-        "{nat: {external: [203.0.113.1]}}",
-        "{acl: {rules: [{action: deny}]}}",
-    );
+    let (nat, acl) = ("{nat: {external: [203.0.113.1]}}", "{acl: {rules: [{action: deny}]}}");
     let uncached = acl.replace("{acl: {", "{acl: {cache: none, ");
     for functions in [
         format!("[{nat}, {inbound}]"),
@@ -59,8 +55,7 @@ fn no_function_with_state_is_behind_a_tunnels_end() {
         let error = ChainBuilder::new(&spec(&functions), &RssHasher::default(), 1)
             .err()
             .unwrap();
-        let expected =
-            format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
+        let expected = format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 }

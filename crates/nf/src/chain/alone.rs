@@ -99,10 +99,7 @@ impl Alone {
     #[inline]
     fn reflect(&mut self) {
         let Chain {
-            imaging,
-            table,
-            stages,
-            ..
+            imaging, table, stages, ..
         } = &mut self.chain;
         if let (Some(imaging), Some(table), Some(stage)) = (imaging, table, stages.first()) {
             for flow in self.kept.drain(..) {
@@ -128,12 +125,7 @@ impl NetworkFunction for OfBytes {
 }
 
 impl Work for Alone {
-    fn wishes(
-        &self,
-        (key, rss_hash): (FlowKey, u32),
-        turn: u8,
-        keys: &mut Vec<(u8, FlowKey)>,
-    ) -> u8 {
+    fn wishes(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
             return turn;
         };
@@ -160,11 +152,7 @@ impl Work for Alone {
     /// # Panics
     /// If its place is not behind the last one's, the frame is beyond its buffer, or the flow beyond the table.
     #[inline(always)]
-    fn put<const CHANGED: bool>(
-        &mut self,
-        packet: &TurnPacket,
-        known: impl Fn(&mut Headers),
-    ) -> bool {
+    fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool {
         let at = packet.at;
         assert!(
             at >= self.next && usize::from(at) < MAX_BATCH,
@@ -192,18 +180,15 @@ impl Work for Alone {
             }
         };
         // In place: what is written in parts and then read as a whole is slow.
-        let put = self.batch.put(
-            buffer,
-            packet,
-            (flow, reversed),
-            |frame, headers| match CHANGED {
+        let put = self
+            .batch
+            .put(buffer, packet, (flow, reversed), |frame, headers| match CHANGED {
                 false => {
                     known(headers);
                     true
                 }
                 true => find_headers(frame, headers),
-            },
-        );
+            });
         if put {
             self.next = at + 1;
             if self.chain.imaging.is_some() && packet.flow.is_some() {
@@ -225,8 +210,7 @@ impl Work for Alone {
     /// If the flow is beyond the table.
     fn end_flow(&mut self, place: u32, birth: u64) {
         let (place, _) = self.place(place);
-        let (Some(table), Some(stage)) = (&mut self.chain.table, self.chain.stages.first_mut())
-        else {
+        let (Some(table), Some(stage)) = (&mut self.chain.table, self.chain.stages.first_mut()) else {
             return;
         };
         let (function, slot) = (&mut stage.function, &stage.slot);

@@ -6,9 +6,7 @@
 
 use super::Chain;
 use crate::batch::{Batch, MAX_BATCH, Slot};
-use crate::branches::{
-    Branch, ByWay, MAX_BRANCHES, MAX_WAYS, Path, Route, START, Ways, around, of_classifier, routes,
-};
+use crate::branches::{Branch, ByWay, MAX_BRANCHES, MAX_WAYS, Path, Route, START, Ways, around, of_classifier, routes};
 use std::ops::Range;
 use tailwater_net::Nanos;
 
@@ -84,12 +82,7 @@ impl Tree<'_> {
 
     /// The steps of packets of branch `parent` through functions that are in it. They are not among those that have
     /// `left` it.
-    fn steps(
-        &mut self,
-        functions: Range<usize>,
-        parent: Option<usize>,
-        left: Path,
-    ) -> Range<usize> {
+    fn steps(&mut self, functions: Range<usize>, parent: Option<usize>, left: Path) -> Range<usize> {
         let mut steps = Vec::new();
         let mut at = functions.start;
         while at < functions.end {
@@ -117,9 +110,7 @@ impl Tree<'_> {
             }
             let none = arms.len() as u8;
             let arm_of = |path: Path| branches.iter().position(|branch| branch.meets(path));
-            let arm_of = self
-                .ways
-                .each(none, |path| arm_of(path).map_or(none, |arm| arm as u8));
+            let arm_of = self.ways.each(none, |path| arm_of(path).map_or(none, |arm| arm as u8));
             steps.push(self.fork(arms, arm_of));
         }
         let start = self.into.steps.len();
@@ -182,8 +173,7 @@ impl Chain {
                 .collect();
             let deciding = deciding.within(known);
             segment.came = Some(ways.each(START, |path| {
-                let alike =
-                    |(_, other): &(u8, Path)| other.within(deciding) == path.within(deciding);
+                let alike = |(_, other): &(u8, Path)| other.within(deciding) == path.within(deciding);
                 ways.iter().find(alike).map_or(START, |(way, _)| way)
             }));
             let mut tree = Tree {
@@ -253,20 +243,11 @@ impl Chain {
     }
 
     /// Has each packet pass its arm, if it is to pass one.
-    fn run_fork(
-        &mut self,
-        (segment, forks): (usize, &Forks),
-        fork: usize,
-        batch: &mut Batch,
-        how: (Nanos, bool),
-    ) {
+    fn run_fork(&mut self, (segment, forks): (usize, &Forks), fork: usize, batch: &mut Batch, how: (Nanos, bool)) {
         let Fork { arms, arm_of } = &forks.forks[fork];
         let first = batch.first().map_or(0, |packet| packet.way);
         let first = arm_of[usize::from(first)];
-        if batch
-            .iter()
-            .all(|packet| arm_of[usize::from(packet.way)] == first)
-        {
+        if batch.iter().all(|packet| arm_of[usize::from(packet.way)] == first) {
             if let Some(steps) = arms.get(usize::from(first)) {
                 self.run_steps((segment, forks), steps, batch, how);
             }
@@ -310,8 +291,7 @@ impl Split {
     fn unite(&mut self, batch: &mut Batch) {
         let packets = batch.slots_mut_vec();
         let mut lists = self.lists.iter_mut();
-        let mut lists: [_; MAX_BRANCHES + 1] =
-            std::array::from_fn(|_| lists.next().map(|list| list.drain(..)));
+        let mut lists: [_; MAX_BRANCHES + 1] = std::array::from_fn(|_| lists.next().map(|list| list.drain(..)));
         for (buffer, arm) in &self.arrived[..self.count] {
             let Some(list) = &mut lists[usize::from(*arm)] else {
                 continue;
@@ -322,9 +302,6 @@ impl Split {
                 packets.extend(list.next());
             }
         }
-        lists
-            .into_iter()
-            .flatten()
-            .for_each(|rest| packets.extend(rest));
+        lists.into_iter().flatten().for_each(|rest| packets.extend(rest));
     }
 }

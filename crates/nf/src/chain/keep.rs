@@ -132,18 +132,14 @@ struct Births {
 
 /// The functions of a chain with state worth keeping, by their places, with where in a row their pieces are; and the
 /// bytes of a row.
-fn rows(
-    functions: &mut [(String, Box<dyn NetworkFunction>)],
-) -> (Vec<(usize, KeptFunction)>, usize) {
+fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, KeptFunction)>, usize) {
     let (mut rows, mut row_bytes) = (Vec::new(), 0);
     for (stage, (name, function)) in functions.iter_mut().enumerate() {
         let kind = function.kind();
         let Some(version) = function.durable() else {
             continue;
         };
-        let elsewhere = function
-            .elsewhere()
-            .map(|elsewhere| elsewhere.piece_bytes());
+        let elsewhere = function.elsewhere().map(|elsewhere| elsewhere.piece_bytes());
         let bytes = elsewhere.unwrap_or_else(|| function.state_bytes());
         if bytes == 0 {
             continue;
@@ -165,9 +161,7 @@ fn rows(
 }
 
 /// The functions whose state a chain of these would keep outside, and the bytes of a row; `None` if there is none.
-pub fn kept_functions(
-    functions: &mut [(String, Box<dyn NetworkFunction>)],
-) -> Option<(Vec<KeptFunction>, usize)> {
+pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> Option<(Vec<KeptFunction>, usize)> {
     let (rows, row_bytes) = rows(functions);
     let functions: Vec<KeptFunction> = rows.into_iter().map(|(_, function)| function).collect();
     (!functions.is_empty()).then_some((functions, row_bytes))
@@ -200,12 +194,7 @@ impl Keep {
 
     /// Before a function is shown a flow: whether a piece from outside waits for it, which is then no longer so; and
     /// what became of its wishes.
-    pub(super) fn show(
-        &self,
-        stage: usize,
-        table: &mut FlowTable,
-        flow: FlowIndex,
-    ) -> (bool, Option<(u8, u8)>) {
+    pub(super) fn show(&self, stage: usize, table: &mut FlowTable, flow: FlowIndex) -> (bool, Option<(u8, u8)>) {
         let Some(piece) = self.piece_of(stage) else {
             return (false, None);
         };
@@ -402,18 +391,10 @@ impl Chain {
                         let standing = *keep.standing(table, flow.0);
                         let restored = standing.restored >> i & 1 != 0;
                         let (taken, turn) = (standing.taken, standing.turn);
-                        images.tell(
-                            place,
-                            Offer {
-                                restored,
-                                taken,
-                                turn,
-                            },
-                        );
+                        images.tell(place, Offer { restored, taken, turn });
                     }
                     let mark = images.mark(place);
-                    row[piece.row.start..piece.row.start + MARK]
-                        .copy_from_slice(bytemuck::bytes_of(&mark));
+                    row[piece.row.start..piece.row.start + MARK].copy_from_slice(bytemuck::bytes_of(&mark));
                 }
             }
         }
@@ -550,10 +531,7 @@ impl Chain {
     pub fn forget_requests(&mut self, bucket: u16, answered: u64) {
         let (keep, table, _) = self.kept_parts();
         let mut place = table.first_of(bucket);
-        while let Some(flow) = table
-            .next_from(place)
-            .filter(|flow| table.bucket(*flow) == bucket)
-        {
+        while let Some(flow) = table.next_from(place).filter(|flow| table.bucket(*flow) == bucket) {
             let standing = keep.standing(table, flow);
             standing.asked = standing.asked.min(answered);
             (standing.gate, standing.updated_in, standing.entry) = (0, 0, 0);

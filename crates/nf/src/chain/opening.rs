@@ -82,9 +82,8 @@ impl Chain {
             // A version may have changed since the flow was opened under the last.
             let way = packet.way;
             let passed = stages.iter().filter(|stage| stage.is_on(way));
-            let seen = with_state(passed).all(|(function, slot)| {
-                *table.word(packet.flow, slot.version_at(reversed)) == function.version()
-            });
+            let seen = with_state(passed)
+                .all(|(function, slot)| *table.word(packet.flow, slot.version_at(reversed)) == function.version());
             if seen {
                 let version = settled_on(version, segment.came(way));
                 *table.word(packet.flow, segment.settled_at(reversed)) = version;
@@ -94,13 +93,7 @@ impl Chain {
 
     /// Shows function `i`, which is of this segment, the flows that it has not seen under its present
     /// version.
-    pub(super) fn open_new_flows(
-        &mut self,
-        i: usize,
-        segment: usize,
-        batch: &mut Batch,
-        now: Nanos,
-    ) {
+    pub(super) fn open_new_flows(&mut self, i: usize, segment: usize, batch: &mut Batch, now: Nanos) {
         let segment = &self.segments[segment];
         let stages = self.stages[i..segment.stages.end].split_first_mut();
         let Some((Stage { function, slot, .. }, later)) = stages else {
@@ -110,10 +103,7 @@ impl Chain {
             return;
         };
         let version = function.version();
-        debug_assert!(
-            ![UNSEEN, SHOWN_BEFORE].contains(&version),
-            "no version has that number"
-        );
+        debug_assert!(![UNSEEN, SHOWN_BEFORE].contains(&version), "no version has that number");
         self.unseen.clear();
         for (at, packet) in batch.iter().enumerate() {
             let at_version = slot.version_at(packet.is_reversed());
@@ -136,9 +126,7 @@ impl Chain {
             }
             let (restored, wishes) = match (&self.keep, &mut self.imaging) {
                 (Some(keep), _) => keep.show(i, table, packet.flow),
-                (None, Some(imaging)) if seen == UNSEEN => {
-                    imaging.show(table, packet.flow, (&mut **function, slot))
-                }
+                (None, Some(imaging)) if seen == UNSEEN => imaging.show(table, packet.flow, (&mut **function, slot)),
                 (None, _) => (false, None),
             };
             let mut flow = NewFlow {
@@ -199,10 +187,7 @@ fn settled_on(version: u32, came: u8) -> u32 {
 fn with_state<'s>(
     stages: impl IntoIterator<Item = &'s Stage>,
 ) -> impl Iterator<Item = (&'s dyn NetworkFunction, &'s StateSlot)> {
-    stages.into_iter().filter_map(|stage| {
-        Some((
-            &*stage.function as &dyn NetworkFunction,
-            stage.slot.as_ref()?,
-        ))
-    })
+    stages
+        .into_iter()
+        .filter_map(|stage| Some((&*stage.function as &dyn NetworkFunction, stage.slot.as_ref()?)))
 }

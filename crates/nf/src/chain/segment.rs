@@ -131,9 +131,7 @@ impl Layout {
             segments: Vec::new(),
             slots: Vec::new(),
             bytes: 0,
-            connections: functions
-                .iter()
-                .any(|(_, function)| function.tracks_connections()),
+            connections: functions.iter().any(|(_, function)| function.tracks_connections()),
         };
         let mut first = 0;
         while first < functions.len() {
@@ -159,12 +157,7 @@ impl Layout {
         layout
     }
 
-    fn add(
-        &mut self,
-        stages: Range<usize>,
-        functions: &[(String, Box<dyn NetworkFunction>)],
-        followed: bool,
-    ) {
+    fn add(&mut self, stages: Range<usize>, functions: &[(String, Box<dyn NetworkFunction>)], followed: bool) {
         let functions = &functions[stages.clone()];
         let connections = self.connections;
         // How often a function's state is there.
@@ -207,10 +200,7 @@ impl Layout {
             bytes,
             followed,
             apart,
-            opens_companions: stateful > 0
-                && functions
-                    .iter()
-                    .any(|(_, function)| function.opens_companions()),
+            opens_companions: stateful > 0 && functions.iter().any(|(_, function)| function.opens_companions()),
             settled: UNSEEN,
             came: None,
             forks: None,

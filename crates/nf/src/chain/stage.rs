@@ -39,16 +39,9 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(
-        name: String,
-        function: Box<dyn NetworkFunction>,
-        slot: Option<StateSlot>,
-    ) -> Stage {
+    pub(super) fn new(name: String, function: Box<dyn NetworkFunction>, slot: Option<StateSlot>) -> Stage {
         let reasons = function.drop_reasons().len();
-        assert!(
-            reasons <= MAX_DROP_REASONS,
-            "{name} has {reasons} reasons to drop"
-        );
+        assert!(reasons <= MAX_DROP_REASONS, "{name} has {reasons} reasons to drop");
         let losses = (0..=reasons).map(|reason| reason < reasons && function.loses(reason as u8));
         Stage {
             losses: losses.collect(),
@@ -81,19 +74,10 @@ impl Stage {
 
     /// The names of what `drops` and the function's notes count.
     pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
-        let names = self
-            .function
-            .drop_reasons()
-            .iter()
-            .copied()
-            .chain(["other"]);
+        let names = self.function.drop_reasons().iter().copied().chain(["other"]);
         let drops = names.zip(&self.losses).map(|(name, loss)| Reason {
             name: format!("{}/{name}", self.name),
-            outcome: if *loss {
-                Outcome::Lost
-            } else {
-                Outcome::Dropped
-            },
+            outcome: if *loss { Outcome::Lost } else { Outcome::Dropped },
         });
         let notes = self.function.notes().iter().map(|name| Reason {
             name: format!("{}/{name}", self.name),
@@ -104,9 +88,6 @@ impl Stage {
 
     /// The counts for the [`reasons`](Stage::reasons), in their order.
     pub(super) fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        self.drops
-            .iter()
-            .chain(self.function.note_counts())
-            .copied()
+        self.drops.iter().chain(self.function.note_counts()).copied()
     }
 }

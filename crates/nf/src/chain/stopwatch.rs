@@ -117,11 +117,7 @@ mod tests {
         // The core was away, and then the function took its time.
         work(&mut watch, 0, 10, 2_000_000);
         work(&mut watch, 0, 10, 4000);
-        let spent = |packets, timed, nanos| Spent {
-            packets,
-            timed,
-            nanos,
-        };
+        let spent = |packets, timed, nanos| Spent { packets, timed, nanos };
         assert_eq!(watch.spent(), [spent(50, 40, 7000), spent(1, 1, 10_000)]);
     }
     #[test]

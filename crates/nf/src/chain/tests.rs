@@ -29,11 +29,7 @@ impl ChainRig {
         ChainRig::with_cuts(functions, input, Cuts::NONE)
     }
 
-    fn with_cuts(
-        functions: Vec<Box<dyn NetworkFunction>>,
-        input: InputPolicy,
-        cuts: Cuts,
-    ) -> ChainRig {
+    fn with_cuts(functions: Vec<Box<dyn NetworkFunction>>, input: InputPolicy, cuts: Cuts) -> ChainRig {
         let functions: Vec<_> = functions
             .into_iter()
             .map(|function| (function.kind().to_lowercase(), function))
@@ -54,9 +50,7 @@ impl ChainRig {
             seed: 1,
         };
         let (mut table, partitions) = FlowTable::create(&config).unwrap();
-        partitions
-            .into_iter()
-            .for_each(|partition| table.adopt(partition));
+        partitions.into_iter().for_each(|partition| table.adopt(partition));
         let pool = BufferPool::new(64, 2048).unwrap();
         let batch = Batch::new(&pool, 64);
         let chain = Chain::with_cuts(functions, Some(table), input, cuts);
@@ -75,29 +69,16 @@ impl ChainRig {
             assert!(self.batch.push(&mut self.pool, frame, now, hash));
         }
         self.chain.process(&mut self.batch, now);
-        let sent = (0..self.batch.len())
-            .map(|i| self.batch.frame(i).to_vec())
-            .collect();
+        let sent = (0..self.batch.len()).map(|i| self.batch.frame(i).to_vec()).collect();
         self.batch.release(&mut self.pool);
-        assert_eq!(
-            self.pool.available(),
-            self.pool.capacity(),
-            "a buffer is lost"
-        );
+        assert_eq!(self.pool.available(), self.pool.capacity(), "a buffer is lost");
         sent
     }
 
     /// The count for a reason.
     pub(crate) fn count(&self, reason: &str) -> u64 {
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
-        let count = reasons
-            .filter(|(r, _)| r.name == reason)
-            .map(|(_, count)| count)
-            .next();
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
+        let count = reasons.filter(|(r, _)| r.name == reason).map(|(_, count)| count).next();
         count.unwrap_or_else(|| panic!("no reason {reason}"))
     }
 }
@@ -105,10 +86,7 @@ impl ChainRig {
 pub(crate) fn udp(source_port: u16) -> Vec<u8> {
     let ends = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(198, 18, 0, 1));
     let key = FlowKey::v4(ends.0, ends.1, protocol::UDP, source_port, 53);
-    FrameBuilder::new(&key)
-        .payload(b"question")
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&key).payload(b"question").to_vec().unwrap()
 }
 
 /// Counts a flow's packets, and notes what it is told.
@@ -133,18 +111,10 @@ impl NetworkFunction for Probe {
     fn version(&self) -> u32 {
         1 + self.version.load(Ordering::Relaxed)
     }
-    fn new_flow(
-        &mut self,
-        packet: &crate::batch::Packet,
-        _: &[u8],
-        flow: &mut NewFlow<'_>,
-    ) -> Verdict {
+    fn new_flow(&mut self, packet: &crate::batch::Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let port = packet.headers.key.source_port();
         let before = *flow.state::<u64>();
-        self.log
-            .lock()
-            .unwrap()
-            .push(format!("new {port} after {before}"));
+        self.log.lock().unwrap().push(format!("new {port} after {before}"));
         match self.refuse_port {
             Some(refused) if refused == port => Verdict::Drop(0),
             _ => Verdict::Forward,
@@ -164,9 +134,7 @@ impl NetworkFunction for Probe {
             .push(format!("end {} after {packets}", key.source_port()));
     }
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        batch
-            .iter_mut()
-            .for_each(|packet| *flows.state::<u64>(packet) += 1);
+        batch.iter_mut().for_each(|packet| *flows.state::<u64>(packet) += 1);
     }
 }
 
@@ -252,10 +220,7 @@ impl NetworkFunction for Bytes {
 
 fn functions_with(bytes: &[usize]) -> Vec<(String, Box<dyn NetworkFunction>)> {
     let function = |bytes: &usize| Box::new(Bytes(*bytes)) as Box<dyn NetworkFunction>;
-    bytes
-        .iter()
-        .map(|bytes| ("f".to_owned(), function(bytes)))
-        .collect()
+    bytes.iter().map(|bytes| ("f".to_owned(), function(bytes))).collect()
 }
 
 /// Does nothing, with so many bytes of state for both directions of a connection.
@@ -354,9 +319,7 @@ fn undeclared_reasons_are_counted_as_other() {
             "Undeclared"
         }
         fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
-            batch
-                .iter_mut()
-                .for_each(|packet| packet.verdict = Verdict::Drop(9));
+            batch.iter_mut().for_each(|packet| packet.verdict = Verdict::Drop(9));
         }
     }
     let mut rig = ChainRig::new(vec![Box::new(Undeclared)], INPUT);
@@ -375,10 +338,7 @@ fn packets_of_a_bucket_not_held_are_lost_and_say_so() {
         .unwrap()
         .release(tailwater_net::toeplitz::bucket_of(hash));
     assert!(rig.run(&[udp(1)], Nanos::from_secs(1)).is_empty());
-    assert_eq!(
-        (rig.count("bucket-not-held"), rig.count("flow-table-full")),
-        (1, 0)
-    );
+    assert_eq!((rig.count("bucket-not-held"), rig.count("flow-table-full")), (1, 0));
     assert_eq!(rig.chain.lost(), 1);
 }
 
@@ -414,9 +374,7 @@ impl NetworkFunction for Gate {
     }
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
         if self.0.load(Ordering::Relaxed) {
-            batch
-                .iter_mut()
-                .for_each(|packet| packet.verdict = Verdict::Drop(0));
+            batch.iter_mut().for_each(|packet| packet.verdict = Verdict::Drop(0));
         }
     }
 }
@@ -430,10 +388,7 @@ fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
 }
 
 fn show_again_with_cuts(cuts: Cuts) {
-    let (version, shut) = (
-        Arc::new(AtomicU32::new(7)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (version, shut) = (Arc::new(AtomicU32::new(7)), Arc::new(AtomicBool::new(false)));
     let (front, behind) = (Probe::default(), Probe::default());
     let binding = Probe {
         opens_companions: true,
@@ -515,8 +470,7 @@ fn directions_of_a_connection_share_what_they_are_to_share() {
     for (bits, answer_first) in [(0, false), (0, true), (2, false), (4, true), (6, false)] {
         let (before, tracker, behind) = (Probe::default(), Tracker::default(), Probe::default());
         let logs = [&before, &tracker.0, &behind].map(|probe| Arc::clone(&probe.log));
-        let functions: Vec<Box<dyn NetworkFunction>> =
-            vec![Box::new(before), Box::new(tracker), Box::new(behind)];
+        let functions: Vec<Box<dyn NetworkFunction>> = vec![Box::new(before), Box::new(tracker), Box::new(behind)];
         let mut rig = ChainRig::with_cuts(functions, INPUT, Cuts::before_last(bits));
         let mut frames = vec![udp(9), udp_back(9), udp(9)];
         if answer_first {

@@ -46,11 +46,7 @@ impl Classifier {
 
     /// Sends packets on their ways.
     #[inline]
-    fn send(
-        &mut self,
-        batch: &mut Batch,
-        mut target_of: impl FnMut(&Packet, usize, &Scratch) -> usize,
-    ) {
+    fn send(&mut self, batch: &mut Batch, mut target_of: impl FnMut(&Packet, usize, &Scratch) -> usize) {
         for (at, packet) in batch.iter_mut().enumerate() {
             let target = target_of(packet, at, &self.scratch);
             packet.way = self.table.onward(packet.way, target);
@@ -105,9 +101,7 @@ impl NetworkFunction for Classifier {
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         if self.in_flow {
-            self.send(batch, |packet, _, _| {
-                *flows.state::<Target>(packet) as usize
-            });
+            self.send(batch, |packet, _, _| *flows.state::<Target>(packet) as usize);
             return;
         }
         self.table.live().refresh(&mut self.held);

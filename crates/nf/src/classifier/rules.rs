@@ -41,12 +41,7 @@ impl ClassifierRules {
     ///
     /// # Errors
     /// If there are too many, or too intricate ones.
-    pub fn new(
-        rules: &[Rule],
-        targets: Vec<u8>,
-        default: u8,
-        both: bool,
-    ) -> Result<ClassifierRules, ClassifierError> {
+    pub fn new(rules: &[Rule], targets: Vec<u8>, default: u8, both: bool) -> Result<ClassifierRules, ClassifierError> {
         Ok(ClassifierRules {
             classifier: acl::Classifier::new(rules)?,
             targets,
@@ -57,11 +52,7 @@ impl ClassifierRules {
 
     /// Finds the targets of the first `count` keys.
     pub(super) fn find(&self, scratch: &mut Scratch, count: usize) {
-        let Scratch {
-            keys,
-            found,
-            targets,
-        } = scratch;
+        let Scratch { keys, found, targets } = scratch;
         let [there, back] = found;
         let (keys, there) = (&mut keys[..count], &mut there[..count]);
         self.classifier.classify_batch(keys, there);
@@ -96,11 +87,7 @@ impl ClassifierTable {
     ///
     /// # Panics
     /// If a rule's target is none of them.
-    pub(crate) fn new(
-        rules: ClassifierRules,
-        targets: &[(&str, Option<usize>)],
-        ways: &Ways,
-    ) -> ClassifierTable {
+    pub(crate) fn new(rules: ClassifierRules, targets: &[(&str, Option<usize>)], ways: &Ways) -> ClassifierTable {
         let known = |target: &u8| usize::from(*target) < targets.len();
         assert!(
             rules.targets.iter().chain([&rules.default]).all(known),

@@ -228,11 +228,8 @@ impl Text {
                     let directions = if fork.both { "both" } else { "each" };
                     write!(self.yaml, ", directions: {directions}, rules: [").unwrap();
                     for (rule, target) in &fork.rules {
-                        let host =
-                            |p: Option<ipnet::IpNet>| p.map_or("any".into(), |p| p.to_string());
-                        let ports = |p: &std::ops::RangeInclusive<u16>| {
-                            format!("{}-{}", p.start(), p.end())
-                        };
+                        let host = |p: Option<ipnet::IpNet>| p.map_or("any".into(), |p| p.to_string());
+                        let ports = |p: &std::ops::RangeInclusive<u16>| format!("{}-{}", p.start(), p.end());
                         let protocol = rule.protocol.map_or("any".into(), |p| p.to_string());
                         write!(
                             self.yaml,
@@ -290,17 +287,13 @@ fn way<'t>(nodes: &'t [Node], count: &mut usize) -> Way<'t> {
             }
             Node::Classifier(fork) => {
                 let branches = fork.branches.iter();
-                let mut ways: Vec<_> = branches
-                    .map(|(nodes, ends)| (way(nodes, count), *ends))
-                    .collect();
-                steps.push(Box::new(move |key, rules, log| {
-                    match fork.decide(&rules[&name], key) {
-                        target if target < ways.len() => {
-                            let (way, ends) = &mut ways[target];
-                            way(key, rules, log).or(ends.then_some(true))
-                        }
-                        target => (target > ways.len()).then_some(true),
+                let mut ways: Vec<_> = branches.map(|(nodes, ends)| (way(nodes, count), *ends)).collect();
+                steps.push(Box::new(move |key, rules, log| match fork.decide(&rules[&name], key) {
+                    target if target < ways.len() => {
+                        let (way, ends) = &mut ways[target];
+                        way(key, rules, log).or(ends.then_some(true))
                     }
+                    target => (target > ways.len()).then_some(true),
                 }));
             }
         }
@@ -504,23 +497,15 @@ fn decisions_are_kept_where_functions_with_state_need_them() {
         built.map(drop).map_err(|error| error.to_string())
     };
     let classifier = |rules: &str, branch: &str| {
-        format!(
-            "{{classifier: {{cache: none, rules: [{rules}], branches: {{a: {{functions: [{branch}]}}}}}}}}"
-        )
+        format!("{{classifier: {{cache: none, rules: [{rules}], branches: {{a: {{functions: [{branch}]}}}}}}}}")
     };
     let (forward, state) = ("{forward: {}}", "{accounting: {}}");
     let to = "{to: a, protocol: tcp}";
-    assert_eq!(
-        built(&format!("[{}, {state}]", classifier(to, forward))),
-        Ok(())
-    );
+    assert_eq!(built(&format!("[{}, {state}]", classifier(to, forward))), Ok(()));
     let sends = format!("{to}, {{to: send, protocol: udp}}");
     for (functions, wrong) in [
         (format!("[{}]", classifier(to, state)), "accounting"),
-        (
-            format!("[{}, {state}]", classifier(&sends, forward)),
-            "accounting",
-        ),
+        (format!("[{}, {state}]", classifier(&sends, forward)), "accounting"),
     ] {
         let expected = format!("function {wrong} keeps state for each flow, and where classifier");
         let error = built(&functions).unwrap_err();
@@ -532,8 +517,7 @@ fn decisions_are_kept_where_functions_with_state_need_them() {
 #[test]
 fn flows_are_mixed_on_the_way_behind_a_tunnel_only() {
     let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";
-    let tunnel =
-        format!("{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}");
+    let tunnel = format!("{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}");
     let built = |then: &str, behind: &str| {
         let spec = spec(&format!(
             "[{{classifier: {{rules: [{{to: esp, protocol: esp}}, {{to: other}}], branches: {{\

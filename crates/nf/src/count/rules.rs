@@ -32,9 +32,7 @@ impl Counters {
     /// Of more than [`MAX_COUNTERS`], those beyond count nothing.
     pub fn new(mut counters: Vec<Counter>) -> Counters {
         counters.truncate(MAX_COUNTERS);
-        let of_vlans = (0..)
-            .zip(&counters)
-            .filter(|(_, counter)| counter.vlan.is_some());
+        let of_vlans = (0..).zip(&counters).filter(|(_, counter)| counter.vlan.is_some());
         Counters {
             of_vlans: of_vlans.fold(0, |bits, (at, _)| bits | 1 << at),
             counters,

@@ -48,18 +48,12 @@ fn frame((source, port, tcp, vlan): Sent) -> Vec<u8> {
             id,
         });
     }
-    builder
-        .payload(&vec![0; usize::from(source)])
-        .to_vec()
-        .unwrap()
+    builder.payload(&vec![0; usize::from(source)]).to_vec().unwrap()
 }
 
 /// Whether a packet is one that a counter asks for, by numbers alone.
 fn asks((bits, value, ports, protocol, vlan): Asked, (source, port, tcp, tag): Sent) -> bool {
-    let same = (source ^ value)
-        .checked_shr(8 - u32::from(bits))
-        .unwrap_or(0)
-        == 0;
+    let same = (source ^ value).checked_shr(8 - u32::from(bits)).unwrap_or(0) == 0;
     same && (ports.0..=ports.1).contains(&port)
         && protocol.is_none_or(|protocol| protocol == if tcp { 6 } else { 17 })
         && vlan.is_none_or(|vlan| vlan == tag)

@@ -136,9 +136,7 @@ pub(super) fn answer(value: &AtomicU64, now: u64, question: Option<u64>) -> bool
         let waits = is_due(before, now) && (before & COUNTS) >> QUESTION > 0;
         (asked && waits).then(|| before - (1 << QUESTION))
     };
-    value
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, answer)
-        .is_ok()
+    value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, answer).is_ok()
 }
 
 /// The number of a datagram whose first fragment was dropped, until `until`.

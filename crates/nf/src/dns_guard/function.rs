@@ -243,10 +243,7 @@ impl<'a> Turn<'a> {
         let key = &headers.key;
         let (server, client) = (key.source(), key.destination());
         let rules = &self.force.rules;
-        if rules.mode == Mode::Strict
-            && is_among(&rules.clients, client)
-            && !self.was_asked_for(headers, message)
-        {
+        if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.was_asked_for(headers, message) {
             return Fate::Drop(UNSOLICITED);
         }
         if !self.is_limited(server, client) {

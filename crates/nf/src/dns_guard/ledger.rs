@@ -72,12 +72,7 @@ impl Ledger {
     ///
     /// Two cores may open an account at the same moment and find one each; the first in the place counts from then on. One that
     /// is evicted in the moment in which another core changes it loses that change, or gives it to its successor.
-    pub(super) fn open_by(
-        &self,
-        hash: u64,
-        first: u64,
-        rank: impl Fn(u64) -> u64,
-    ) -> Option<Found<'_>> {
+    pub(super) fn open_by(&self, hash: u64, first: u64, rank: impl Fn(u64) -> u64) -> Option<Found<'_>> {
         let (place, hash) = (self.place(hash), hash | 1);
         for _ in 0..TRIES {
             if let Some(at) = position(place, hash) {
@@ -94,8 +89,7 @@ impl Ledger {
             });
             let ways = ways.filter(|(_, hash, ..)| *hash != TAKEN);
             let (_, old, at, value) = ways.min()?;
-            let taken =
-                place.hashes[at].compare_exchange(old, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
+            let taken = place.hashes[at].compare_exchange(old, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 place.values[at].store(first, Ordering::Relaxed);
                 // Who finds the hash finds the number, too.

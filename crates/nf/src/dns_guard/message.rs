@@ -33,10 +33,7 @@ pub(super) enum Way {
 /// Which way a UDP packet with such ports goes; `None` if neither end is a server.
 pub(super) fn way(ports: &[u16], key: &FlowKey, message: Option<&Message<'_>>) -> Option<Way> {
     let is_server = |port: u16| ports.contains(&port);
-    match (
-        is_server(key.destination_port()),
-        is_server(key.source_port()),
-    ) {
+    match (is_server(key.destination_port()), is_server(key.source_port())) {
         (false, false) => None,
         (true, false) => Some(Way::Query),
         (false, true) => Some(Way::Response),
@@ -149,8 +146,7 @@ impl Hash {
             IpAddr::V6(address) => (address.to_bits(), 1, 6),
         };
         let bits = masks.map_or(bits, |masks| bits & masks[mask]);
-        self.word(bits as u64 ^ version << 60)
-            .word((bits >> 64) as u64)
+        self.word(bits as u64 ^ version << 60).word((bits >> 64) as u64)
     }
 
     /// Of the prefix that a client is in.

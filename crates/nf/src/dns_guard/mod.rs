@@ -15,8 +15,7 @@ mod truncate;
 
 pub use function::DnsGuard;
 pub use rules::{
-    Amplification, DnsGuardTable, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE,
-    Mode, Sizes,
+    Amplification, DnsGuardTable, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes,
 };
 
 #[cfg(test)]

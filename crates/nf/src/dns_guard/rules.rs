@@ -117,8 +117,7 @@ pub(super) struct InForce {
 impl InForce {
     fn new(rules: GuardRules) -> InForce {
         let limits = &rules.limits;
-        let interval =
-            |rate: Option<u32>| rate.map_or(0, |rate| SECOND / u64::from(rate.clamp(1, MAX_RATE)));
+        let interval = |rate: Option<u32>| rate.map_or(0, |rate| SECOND / u64::from(rate.clamp(1, MAX_RATE)));
         let mask = |bits: u8, of: u32| {
             let without = of.saturating_sub(bits.into());
             u128::MAX.checked_shl(without).unwrap_or(0)

@@ -103,11 +103,7 @@ impl Spoken {
             _ => None,
         };
         if let Some((owner, kind)) = owner {
-            bytes.extend(
-                [owner, kind, 1, 0, 60]
-                    .iter()
-                    .flat_map(|word| word.to_be_bytes()),
-            );
+            bytes.extend([owner, kind, 1, 0, 60].iter().flat_map(|word| word.to_be_bytes()));
             bytes.extend((self.extra as u16).to_be_bytes());
         }
         bytes.extend(vec![0xaa; self.extra]);
@@ -130,10 +126,7 @@ impl Spoken {
 
     fn frame(&self) -> Vec<u8> {
         let message = self.message();
-        FrameBuilder::new(&self.key())
-            .payload(&message)
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(&self.key()).payload(&message).to_vec().unwrap()
     }
 
     /// The message after it was truncated.
@@ -196,10 +189,7 @@ impl Model {
             filled: now,
             beyond: 0,
         };
-        self.tokens
-            .entry(account)
-            .or_insert_with(new)
-            .take(now, window)
+        self.tokens.entry(account).or_insert_with(new).take(now, window)
     }
 
     fn judge(&mut self, rules: &GuardRules, spoken: &Spoken, now: i128) -> Fate {

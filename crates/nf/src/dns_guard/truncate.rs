@@ -41,12 +41,8 @@ fn rewrite(batch: &mut Batch, i: usize, question_end: usize) -> Option<()> {
     view.set_checksum(0);
     let key = headers.key;
     let sum = match (key.source(), key.destination()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            transport_v4(source, destination, protocol::UDP, datagram)
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            transport_v6(source, destination, protocol::UDP, datagram)
-        }
+        (IpAddr::V4(source), IpAddr::V4(destination)) => transport_v4(source, destination, protocol::UDP, datagram),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => transport_v6(source, destination, protocol::UDP, datagram),
         _ => return None,
     };
     UdpView::first_fragment(&mut *datagram)

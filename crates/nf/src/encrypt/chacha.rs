@@ -76,14 +76,7 @@ impl ChaCha20 {
 
     /// The first `count` blocks of the key stream from `block` on; more may be written.
     #[inline]
-    fn blocks(
-        &self,
-        key: &Key,
-        nonce: [u32; 2],
-        block: u64,
-        count: usize,
-        stream: &mut [u8; WIDE * BLOCK],
-    ) {
+    fn blocks(&self, key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut [u8; WIDE * BLOCK]) {
         match self.instructions {
             // SAFETY: `detect` asked the processor for AVX-512F.
             #[cfg(target_arch = "x86_64")]
@@ -98,13 +91,7 @@ impl ChaCha20 {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn blocks_avx512(
-    key: &Key,
-    nonce: [u32; 2],
-    block: u64,
-    count: usize,
-    stream: &mut [u8; WIDE * BLOCK],
-) {
+fn blocks_avx512(key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut [u8; WIDE * BLOCK]) {
     match count {
         0..=4 => lanes::<4>(key, nonce, block, stream),
         5..=8 => lanes::<8>(key, nonce, block, stream),
@@ -114,13 +101,7 @@ fn blocks_avx512(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn blocks_avx2(
-    key: &Key,
-    nonce: [u32; 2],
-    block: u64,
-    count: usize,
-    stream: &mut [u8; WIDE * BLOCK],
-) {
+fn blocks_avx2(key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut [u8; WIDE * BLOCK]) {
     match count {
         0..=4 => lanes::<4>(key, nonce, block, stream),
         5..=8 => lanes::<8>(key, nonce, block, stream),
@@ -131,13 +112,7 @@ fn blocks_avx2(
     }
 }
 
-fn blocks_any(
-    key: &Key,
-    nonce: [u32; 2],
-    block: u64,
-    count: usize,
-    stream: &mut [u8; WIDE * BLOCK],
-) {
+fn blocks_any(key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut [u8; WIDE * BLOCK]) {
     for first in (0..count).step_by(4) {
         let block = block.wrapping_add(first as u64);
         lanes::<4>(key, nonce, block, &mut stream[first * BLOCK..]);
@@ -189,13 +164,7 @@ fn rounds<const LANES: usize>(state: &mut [[u32; LANES]; 16]) {
 
 /// The quarter round (RFC 8439 §2.1) in all lanes.
 #[inline(always)]
-fn quarter<const LANES: usize>(
-    state: &mut [[u32; LANES]; 16],
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-) {
+fn quarter<const LANES: usize>(state: &mut [[u32; LANES]; 16], a: usize, b: usize, c: usize, d: usize) {
     for (sum, with, turned, by) in [(a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)] {
         // By index: `sum` and `turned` are rows of one array.
         #[expect(clippy::needless_range_loop)]

@@ -110,9 +110,7 @@ impl PacketNumbers {
         if self.next.load(Ordering::Relaxed) == 0 {
             let (unset, relaxed) = (0, Ordering::Relaxed);
             // Who comes second goes on from where the first began.
-            let _ = self
-                .next
-                .compare_exchange(unset, self.now(), relaxed, relaxed);
+            let _ = self.next.compare_exchange(unset, self.now(), relaxed, relaxed);
         }
         let start = self.next.fetch_add(step, Ordering::Relaxed);
         start..start + BLOCK
@@ -264,10 +262,7 @@ impl Encrypt {
         let number = self.number();
         let (packet, frame) = batch.grow_back(i, TRAILER).ok_or(NO_ROOM)?;
         let start = packet.headers.payload_offset.into();
-        let (transport, end) = (
-            packet.headers.transport_offset.into(),
-            packet.headers.end.into(),
-        );
+        let (transport, end) = (packet.headers.transport_offset.into(), packet.headers.end.into());
         let (head, payload) = parts(frame, transport, start, end).ok_or(NOT_ENCRYPTABLE)?;
         let (data, trailer) = payload.split_at_mut(payload.len() - TRAILER);
         let before = sum(data);
@@ -288,12 +283,9 @@ impl Encrypt {
             return Err(NOT_ENCRYPTABLE);
         }
         let (start, end) = (headers.payload_offset.into(), headers.end.into());
-        let (head, payload) =
-            parts(frame, headers.transport_offset.into(), start, end).ok_or(NOT_ENCRYPTABLE)?;
+        let (head, payload) = parts(frame, headers.transport_offset.into(), start, end).ok_or(NOT_ENCRYPTABLE)?;
         let before = sum(payload);
-        let (data, trailer) = payload
-            .split_last_chunk_mut::<TRAILER>()
-            .ok_or(NO_TRAILER)?;
+        let (data, trailer) = payload.split_last_chunk_mut::<TRAILER>().ok_or(NO_TRAILER)?;
         let number = u64::from_be_bytes(*trailer);
         self.cipher.apply(&flow.key, nonce(number), 0, data);
         let delta = ChecksumDelta::u16(before, sum(data));
@@ -310,13 +302,7 @@ impl NetworkFunction for Encrypt {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &[
-            "not-encryptable",
-            "no-syn",
-            "oversize",
-            "no-trailer",
-            "no-room",
-        ]
+        &["not-encryptable", "no-syn", "oversize", "no-trailer", "no-room"]
     }
 
     fn loses(&self, reason: u8) -> bool {
@@ -416,15 +402,8 @@ fn extend(near: u64, low: u32) -> u64 {
 
 /// Transport header and payload.
 #[inline]
-fn parts(
-    frame: &mut [u8],
-    transport: usize,
-    start: usize,
-    end: usize,
-) -> Option<(&mut [u8], &mut [u8])> {
-    let (head, payload) = frame
-        .get_mut(transport..end)?
-        .split_at_mut_checked(start - transport)?;
+fn parts(frame: &mut [u8], transport: usize, start: usize, end: usize) -> Option<(&mut [u8], &mut [u8])> {
+    let (head, payload) = frame.get_mut(transport..end)?.split_at_mut_checked(start - transport)?;
     Some((head, payload))
 }
 

@@ -21,10 +21,7 @@ fn counting_key() -> [u8; 32] {
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
-    digits
-        .chunks(2)
-        .map(|pair| (pair[0] * 16 + pair[1]) as u8)
-        .collect()
+    digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
 /// RFC 8439 §2.4.2, by its key stream: the nonce's first word is zero there, as here.
@@ -32,12 +29,10 @@ fn hex(text: &str) -> Vec<u8> {
 fn the_rfcs_text_is_encrypted_as_in_the_rfc() {
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you \
         only one tip for the future, sunscreen would be it.";
-    let expected = hex(
-        "6e2e359a2568f98041ba0728dd0d6981e97e7aec1d4360c20a27afccfd9fae0b\
+    let expected = hex("6e2e359a2568f98041ba0728dd0d6981e97e7aec1d4360c20a27afccfd9fae0b\
          f91b65c5524733ab8f593dabcd62b3571639d624e65152ab8f530c359f0861d8\
          07ca0dbf500d6a6156a38e088a22b65e52bc514d16ccf806818ce91ab7793736\
-         5af90bbf74a35be6b40b8eedf2785e42874d",
-    );
+         5af90bbf74a35be6b40b8eedf2785e42874d");
     let nonce = [0x4a00_0000, 0];
     // The RFC's text starts with block 1.
     ChaCha20::detect().apply(&key_of(&counting_key()), nonce, 64, &mut text);
@@ -100,22 +95,13 @@ fn rig(rules: EncryptRules) -> ChainRig {
 
 /// Both ends, on two machines.
 fn rigs() -> (ChainRig, ChainRig) {
-    (
-        rig(rules(Direction::Encrypt)),
-        rig(rules(Direction::Decrypt)),
-    )
+    (rig(rules(Direction::Encrypt)), rig(rules(Direction::Decrypt)))
 }
 
 fn tuple(v6: bool, protocol: u8, port: u16) -> FlowKey {
     match v6 {
         true => FlowKey::v6(1u128.into(), 2u128.into(), protocol, port, 80),
-        false => FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [192, 0, 2, 1].into(),
-            protocol,
-            port,
-            80,
-        ),
+        false => FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol, port, 80),
     }
 }
 
@@ -126,11 +112,7 @@ fn segment(port: u16, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8>
         ..TcpFields::default()
     };
     let key = tuple(false, protocol::TCP, port);
-    FrameBuilder::new(&key)
-        .tcp(fields)
-        .payload(payload)
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&key).tcp(fields).payload(payload).to_vec().unwrap()
 }
 
 fn datagram(v6: bool, port: u16, payload: &[u8]) -> Vec<u8> {
@@ -287,24 +269,11 @@ fn what_cannot_be_encrypted_is_dropped_and_says_why() {
     assert_eq!(passing.run(&frames, SECOND), [bare]);
     assert_eq!(passing.count("encrypt/no-syn"), 1);
     // 20 + 8 + 1464 + 8 is the MTU.
-    assert_eq!(
-        dropping
-            .run(&[datagram(false, 1, &[0; 1464])], SECOND)
-            .len(),
-        1
-    );
-    assert!(
-        dropping
-            .run(&[datagram(false, 1, &[0; 1465])], SECOND)
-            .is_empty()
-    );
+    assert_eq!(dropping.run(&[datagram(false, 1, &[0; 1464])], SECOND).len(), 1);
+    assert!(dropping.run(&[datagram(false, 1, &[0; 1465])], SECOND).is_empty());
     assert_eq!(dropping.count("encrypt/oversize"), 1);
     let mut decrypt = rig(rules(Direction::Decrypt));
-    assert!(
-        decrypt
-            .run(&[datagram(false, 1, &[0; 7])], SECOND)
-            .is_empty()
-    );
+    assert!(decrypt.run(&[datagram(false, 1, &[0; 7])], SECOND).is_empty());
     assert_eq!(decrypt.count("encrypt/no-trailer"), 1);
 }
 
@@ -317,11 +286,7 @@ fn no_room_for_the_trailer_is_a_loss_and_too_long_a_drop() {
         fn kind(&self) -> &'static str {
             "Fill"
         }
-        fn process(
-            &mut self,
-            batch: &mut crate::batch::Batch,
-            _: &mut crate::function::FlowStates<'_>,
-        ) {
+        fn process(&mut self, batch: &mut crate::batch::Batch, _: &mut crate::function::FlowStates<'_>) {
             for i in 0..batch.len() {
                 assert!(batch.grow_front(i, crate::buffer::HEADROOM - 3).is_some());
             }
@@ -416,11 +381,7 @@ fn flows_with_one_tuple_never_share_a_number() {
         fn kind(&self) -> &'static str {
             "Merge"
         }
-        fn process(
-            &mut self,
-            batch: &mut crate::batch::Batch,
-            _: &mut crate::function::FlowStates<'_>,
-        ) {
+        fn process(&mut self, batch: &mut crate::batch::Batch, _: &mut crate::function::FlowStates<'_>) {
             let one = FlowKey::v4(1.into(), 2.into(), protocol::UDP, 3, 4);
             batch.iter_mut().for_each(|packet| packet.headers.key = one);
         }

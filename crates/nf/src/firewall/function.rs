@@ -1,8 +1,8 @@
 //! The `Firewall` network function.
 
 use super::connection::{
-    ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING,
-    OTHER, REJECTED, REVERSED, TCP, UDP, millis,
+    ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING, OTHER, REJECTED,
+    REVERSED, TCP, UDP, millis,
 };
 use super::fragment::Place;
 use super::known::First;
@@ -172,12 +172,7 @@ impl Firewall {
 
     /// A packet of a connection, or the first of one.
     #[inline]
-    fn connection(
-        &mut self,
-        packet: &Packet,
-        frame: &[u8],
-        state: &mut Connection,
-    ) -> Result<(), Reason> {
+    fn connection(&mut self, packet: &Packet, frame: &[u8], state: &mut Connection) -> Result<(), Reason> {
         let now = millis(packet.arrival);
         if state.is_tracked() && state.is_over(now, &self.table.options.timeouts) {
             self.end(packet, state);
@@ -193,11 +188,7 @@ impl Firewall {
                 return self.open(packet, frame, state, Some(Action::Allow));
             }
             DENIED | REJECTED if side == 0 && !state.is_over(now, &self.table.options.timeouts) => {
-                return Err(if state.kind == DENIED {
-                    RULES_DENY
-                } else {
-                    RULES_REJECT
-                });
+                return Err(if state.kind == DENIED { RULES_DENY } else { RULES_REJECT });
             }
             _ => return self.open(packet, frame, state, None),
         }
@@ -277,9 +268,7 @@ impl Firewall {
                 let tcp = match segment.opens() {
                     true => Tcp::opened(&segment),
                     false if !segment.makes_sense() => return self.invalid(packet, TCP_FLAGS),
-                    false if segment.continues() && self.table.options.midstream => {
-                        Tcp::picked_up(&segment)
-                    }
+                    false if segment.continues() && self.table.options.midstream => Tcp::picked_up(&segment),
                     false => return self.invalid(packet, NO_CONNECTION),
                 };
                 (TCP, tcp)
@@ -404,10 +393,7 @@ impl Firewall {
             Some(First { passed: false, .. }) => Err(RULES_DENY),
             Some(first) if place.offset < first.length => {
                 // Nothing more of a datagram that would replace what was decided by.
-                let none = First {
-                    passed: false,
-                    ..first
-                };
+                let none = First { passed: false, ..first };
                 datagrams.note(datagram, now, none);
                 Err(FRAGMENT_OVERLAP)
             }
@@ -437,11 +423,9 @@ fn forbidden(rules: &RuleSet, key: &FlowKey, entry: u8) -> u8 {
     // The other end sends from where the initiator's packets go to.
     let ways = [(*key, entry), (key.reversed(), 1 - entry.min(1))];
     let flags = ways.iter().zip(FORBIDDEN);
-    flags.fold(0, |flags, ((key, entry), flag)| {
-        match forbids(key, *entry) {
-            true => flags | flag,
-            false => flags,
-        }
+    flags.fold(0, |flags, ((key, entry), flag)| match forbids(key, *entry) {
+        true => flags | flag,
+        false => flags,
     })
 }
 
@@ -491,8 +475,7 @@ impl NetworkFunction for Firewall {
     }
 
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let connection: Connection =
-            bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
         self.table.forget(key, &connection);
     }
 

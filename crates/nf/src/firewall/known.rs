@@ -89,9 +89,7 @@ impl Connections {
     /// Whether it is there.
     pub(super) fn contains(&self, key: &FlowKey) -> bool {
         let (words, print) = self.place(key);
-        words
-            .iter()
-            .any(|word| word.load(Ordering::Relaxed) == print)
+        words.iter().any(|word| word.load(Ordering::Relaxed) == print)
     }
 }
 

@@ -41,15 +41,7 @@ impl fmt::Display for Mistake {
 }
 
 /// Words that begin a pair.
-const WORDS: [&str; 7] = [
-    "from",
-    "to",
-    "source",
-    "destination",
-    "sourcePorts",
-    "ports",
-    "state",
-];
+const WORDS: [&str; 7] = ["from", "to", "source", "destination", "sourcePorts", "ports", "state"];
 
 const ACTIONS: [(&str, Action); 3] = [
     ("allow", Action::Allow),
@@ -69,11 +61,7 @@ pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usi
             continue;
         }
         let outcome = match rules.len() {
-            MAX_RULES.. => Err(mistake(
-                line,
-                0,
-                format!("expected at most {MAX_RULES} rules"),
-            )),
+            MAX_RULES.. => Err(mistake(line, 0, format!("expected at most {MAX_RULES} rules"))),
             _ => parse_rule(line, zones),
         };
         match outcome {
@@ -103,9 +91,7 @@ pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usi
 fn mistake(line: &str, at: usize, message: String) -> Mistake {
     Mistake {
         line: 1,
-        column: line
-            .get(..at)
-            .map_or(1, |before| before.chars().count() + 1),
+        column: line.get(..at).map_or(1, |before| before.chars().count() + 1),
         message,
         suggestion: None,
     }
@@ -180,11 +166,7 @@ pub fn parse_rule(line: &str, zones: &[Zone]) -> Result<Rule, Mistake> {
             return Err(words.expected(&what, next, WORDS));
         };
         if std::mem::replace(&mut given[place], true) {
-            return Err(mistake(
-                line,
-                at,
-                format!("expected {word} once, found it twice"),
-            ));
+            return Err(mistake(line, at, format!("expected {word} once, found it twice")));
         }
         let value = words.next();
         let Some((value_at, text)) = value else {
@@ -205,11 +187,7 @@ pub fn parse_rule(line: &str, zones: &[Zone]) -> Result<Rule, Mistake> {
                     let names = zones.iter().map(|zone| &*zone.name);
                     return Err(words.expected("a zone", value, names));
                 };
-                let side = if word == "from" {
-                    &mut rule.from
-                } else {
-                    &mut rule.to
-                };
+                let side = if word == "from" { &mut rule.from } else { &mut rule.to };
                 *side = Some(zone as u8);
             }
             "source" | "destination" => {

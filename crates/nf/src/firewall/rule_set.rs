@@ -134,11 +134,7 @@ impl Zones {
 }
 
 impl RuleSet {
-    pub(super) fn new(
-        zones: &[Zone],
-        rules: &[Rule],
-        default: Action,
-    ) -> Result<RuleSet, RuleSetError> {
+    pub(super) fn new(zones: &[Zone], rules: &[Rule], default: Action) -> Result<RuleSet, RuleSetError> {
         assert!(zones.len() <= MAX_ZONES, "zones fit pairs");
         let mut set = RuleSet {
             zones: match zones {
@@ -159,16 +155,11 @@ impl RuleSet {
         for from in 0..=zones.len() {
             for to in 0..=zones.len() {
                 let lists = State::ALL.map(|(_, state)| {
-                    let of_zone =
-                        |zone: Option<u8>, it| zone.is_none_or(|zone| usize::from(zone) == it);
-                    let applies = |rule: &Rule| {
-                        rule.states.has(state) && of_zone(rule.from, from) && of_zone(rule.to, to)
-                    };
+                    let of_zone = |zone: Option<u8>, it| zone.is_none_or(|zone| usize::from(zone) == it);
+                    let applies =
+                        |rule: &Rule| rule.states.has(state) && of_zone(rule.from, from) && of_zone(rule.to, to);
                     let rules = rules.iter().enumerate();
-                    let list: Vec<u32> = rules
-                        .filter(|(_, rule)| applies(rule))
-                        .map(|(i, _)| i as u32)
-                        .collect();
+                    let list: Vec<u32> = rules.filter(|(_, rule)| applies(rule)).map(|(i, _)| i as u32).collect();
                     let next = known.len() as u16;
                     *known.entry(list).or_insert_with_key(|list| {
                         listed += list.len();
@@ -215,8 +206,7 @@ impl RuleSet {
             let Some(list) = self.lists.get(usize::from(first)) else {
                 return;
             };
-            list.classifier
-                .classify_batch(keys, &mut rules[..keys.len()]);
+            list.classifier.classify_batch(keys, &mut rules[..keys.len()]);
             for (action, rule) in actions.iter_mut().zip(rules) {
                 *action = self.action(list, rule);
             }

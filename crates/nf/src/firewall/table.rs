@@ -294,8 +294,7 @@ impl FirewallTable {
 
 impl Lifetimes for Timeouts {
     fn idle_timeout(&self, _: &FlowKey, state: &[u8]) -> Nanos {
-        let connection: Connection =
-            bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
         connection.timeout(self)
     }
 }

@@ -113,9 +113,7 @@ impl Segment {
     /// The number after its last.
     fn end(&self) -> u32 {
         let controls = u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN));
-        self.sequence
-            .wrapping_add(self.length)
-            .wrapping_add(controls)
+        self.sequence.wrapping_add(self.length).wrapping_add(controls)
     }
 
     /// Whether any TCP sends such flags (RFC 9293 §3.10): not none, nor two of SYN, FIN and RST, and an
@@ -156,9 +154,7 @@ impl Tcp {
         let mut tcp = Tcp::zeroed();
         tcp.sides[0] = Side::opened(segment);
         tcp.marks[0] = SYN;
-        tcp.shifts[0] = segment
-            .shift
-            .map_or(0, |shift| ASKS | shift.min(MOST_SHIFT));
+        tcp.shifts[0] = segment.shift.map_or(0, |shift| ASKS | shift.min(MOST_SHIFT));
         tcp
     }
 
@@ -175,10 +171,7 @@ impl Tcp {
         };
         let acknowledged = segment.acknowledgment;
         let mut tcp = Tcp {
-            sides: [
-                side(segment.end(), segment.sequence),
-                side(acknowledged, acknowledged),
-            ],
+            sides: [side(segment.end(), segment.sequence), side(acknowledged, acknowledged)],
             marks: [SYN | SYN_ACKED | LOOSE; 2],
             shifts: [MOST_SHIFT; 2],
         };
@@ -332,9 +325,8 @@ impl Tcp {
             // Refused: the acknowledgment says of what.
             [false, _] => {
                 let acknowledged = segment.acknowledgment;
-                let refuses = segment.has(TcpFlags::ACK)
-                    && after(acknowledged, peer.acked)
-                    && !after(acknowledged, peer.end);
+                let refuses =
+                    segment.has(TcpFlags::ACK) && after(acknowledged, peer.acked) && !after(acknowledged, peer.end);
                 if !refuses {
                     return Judgement::ResetOutOfWindow;
                 }
@@ -344,8 +336,7 @@ impl Tcp {
             [true, false] => segment.sequence == me.end,
             [true, true] => {
                 let sequence = segment.sequence;
-                let outside =
-                    after(sequence, me.limit) || after(me.end.wrapping_sub(peer.window), sequence);
+                let outside = after(sequence, me.limit) || after(me.end.wrapping_sub(peer.window), sequence);
                 let ahead = segment.has(TcpFlags::ACK) && after(segment.acknowledgment, peer.end);
                 if outside || ahead {
                     return Judgement::ResetOutOfWindow;

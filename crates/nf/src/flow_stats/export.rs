@@ -59,9 +59,7 @@ impl Outlet {
     /// What it is called in errors.
     pub fn name(&self) -> PathBuf {
         match self {
-            Outlet::Collector {
-                address, transport, ..
-            } => {
+            Outlet::Collector { address, transport, .. } => {
                 let transport = match transport {
                     Transport::Udp => "udp",
                     Transport::Tcp => "tcp",
@@ -188,13 +186,9 @@ impl Teller {
         };
         let file = self.outlet.name();
         let records = match sent {
+            Ok(Sent { error: None, records }) => records,
             Ok(Sent {
-                error: None,
-                records,
-            }) => records,
-            Ok(Sent {
-                error: Some(source),
-                ..
+                error: Some(source), ..
             })
             | Err(source) => return Err(ExportError::Write { file, source }),
         };

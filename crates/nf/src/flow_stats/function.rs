@@ -187,10 +187,7 @@ impl NetworkFunction for FlowStats {
     }
 
     fn finished(&mut self) {
-        let last = self
-            .senders
-            .take()
-            .is_some_and(|senders| self.table.leave(senders));
+        let last = self.senders.take().is_some_and(|senders| self.table.leave(senders));
         if last {
             // What outlets take none of is known then, and belongs to somebody's counts.
             self.table.end();

@@ -28,8 +28,7 @@ impl Retry {
 
     /// How long the next try is to wait.
     pub(super) fn wait(&self, now: Instant) -> Duration {
-        self.at
-            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+        self.at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
     /// There is a connection.

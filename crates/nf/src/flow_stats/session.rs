@@ -299,9 +299,7 @@ impl Session {
         let not_sent = self.shared.not_sent();
         self.message.add_options(std::process::id(), not_sent);
         let sent = self.send(NotSent::default());
-        let next = self
-            .refresh
-            .and_then(|after| Instant::now().checked_add(after));
+        let next = self.refresh.and_then(|after| Instant::now().checked_add(after));
         self.refresh_at = next.map_or(Refresh::Never, Refresh::At);
         match sent {
             Ok(()) => true,

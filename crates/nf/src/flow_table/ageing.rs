@@ -71,9 +71,7 @@ impl FlowTable {
                 let place = flow.0 & mask;
                 partition.wheel.remove(&mut flows, place);
                 let left = (timeout - idle).min(soonest);
-                partition
-                    .wheel
-                    .insert(&mut flows, place, now + u64::from(left));
+                partition.wheel.insert(&mut flows, place, now + u64::from(left));
             }
         }
     }
@@ -107,9 +105,7 @@ impl FlowTable {
         let changing = self.lifetimes.as_ref().map(|_| ticks(LOOK_AGAIN));
         let soonest = changing.into_iter().chain(self.look_every).min();
         // No further than the timers go.
-        soonest.map_or(u32::MAX, |soonest| {
-            soonest.min(ticks(self.timeouts.longest()))
-        })
+        soonest.map_or(u32::MAX, |soonest| soonest.min(ticks(self.timeouts.longest())))
     }
 
     /// Forgets flows, idle or not: about `most` of them. Says whether there are more.
@@ -147,12 +143,7 @@ impl FlowTable {
     /// Makes room in a home's neighbourhood: the flow idle longest goes, with its companion; or, where each
     /// flow has a time of its own, the one whose time is up first. Flows seen in this very tick stay: the batch
     /// under way may hold packets of theirs.
-    pub(super) fn evict(
-        &mut self,
-        home: FlowIndex,
-        tick: u32,
-        ends: &mut EndedFlows,
-    ) -> Option<u32> {
+    pub(super) fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
         let mut chosen = None;
         for distance in 0..NEIGHBOURHOOD {
             let flow = self.at(home.0, distance);

@@ -57,12 +57,7 @@ impl MirrorConfig {
 
     /// The bytes `at` of the state of the flow at a place, in a file of this shape, if it is the one of this birth: as whoever
     /// has the flow left them, or is writing them just now. `false`: there is no such flow.
-    pub fn read(
-        &self,
-        memory: &Memory,
-        (place, birth): (u32, u64),
-        (at, to): (usize, &mut [u8]),
-    ) -> bool {
+    pub fn read(&self, memory: &Memory, (place, birth): (u32, u64), (at, to): (usize, &mut [u8])) -> bool {
         let place = place as usize;
         if place >= self.places() || at + to.len() > self.state_bytes {
             return false;
@@ -143,12 +138,7 @@ impl FlowTable {
     /// # Panics
     /// If there is no such place, or the table is no mirror.
     #[inline]
-    pub(crate) fn mirrored(
-        &mut self,
-        place: u32,
-        birth: u64,
-        key: impl FnOnce() -> FlowKey,
-    ) -> FlowIndex {
+    pub(crate) fn mirrored(&mut self, place: u32, birth: u64, key: impl FnOnce() -> FlowKey) -> FlowIndex {
         let flow = FlowIndex(place);
         assert!(self.handed, "a mirror");
         self.check(flow);

@@ -41,11 +41,7 @@ impl PartitionParts {
     pub(super) fn free_distance(&self, home: u32, mask: u32) -> Option<u32> {
         // The places from `home` on, wrapped, as the low bits of one word.
         let (word, bit) = ((home / 64) as usize, home % 64);
-        let next = if word + 1 < self.taken.len() {
-            word + 1
-        } else {
-            0
-        };
+        let next = if word + 1 < self.taken.len() { word + 1 } else { 0 };
         debug_assert!(mask as usize + 1 == self.taken.len() * 64);
         let mut near = self.taken[word] >> bit;
         if bit > 0 {

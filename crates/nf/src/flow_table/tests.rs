@@ -23,9 +23,7 @@ fn config(capacity: usize, when_full: WhenFull) -> FlowTableConfig {
 
 fn full_table(config: &FlowTableConfig) -> FlowTable {
     let (mut table, partitions) = FlowTable::create(config).unwrap();
-    partitions
-        .into_iter()
-        .for_each(|partition| table.adopt(partition));
+    partitions.into_iter().for_each(|partition| table.adopt(partition));
     table
 }
 
@@ -63,16 +61,9 @@ impl Rig {
     fn lookup(&mut self, keys: &[(FlowKey, u32)], now: Nanos) -> Vec<Option<u32>> {
         for (key, rss_hash) in keys {
             assert!(self.batch.push(&mut self.pool, &[], now, *rss_hash));
-            self.batch
-                .slots_mut()
-                .last_mut()
-                .unwrap()
-                .packet
-                .headers
-                .key = *key;
+            self.batch.slots_mut().last_mut().unwrap().packet.headers.key = *key;
         }
-        self.table
-            .lookup(self.batch.slots_mut(), now, &mut self.ends);
+        self.table.lookup(self.batch.slots_mut(), now, &mut self.ends);
         let found = self.batch.iter().map(|packet| packet.flow()).collect();
         self.batch.release(&mut self.pool);
         found
@@ -155,12 +146,7 @@ fn state_is_zero_when_a_flow_opens_and_stays_its_own() {
     }
     rig.expire(Nanos::from_secs(100));
     for place in rig.lookup(&keys, Nanos::from_secs(101)) {
-        assert!(
-            rig.table
-                .whole_state(FlowIndex(place.unwrap()))
-                .iter()
-                .all(|&b| b == 0)
-        );
+        assert!(rig.table.whole_state(FlowIndex(place.unwrap())).iter().all(|&b| b == 0));
     }
 }
 
@@ -169,10 +155,7 @@ fn the_nominal_capacity_fits() {
     // Evenly hashed flows, as many as were asked for: none is refused.
     let mut rig = Rig::new(&config(100_000, WhenFull::Refuse));
     for chunk in (0..100_000u32).collect::<Vec<_>>().chunks(MAX_BATCH) {
-        let keys: Vec<_> = chunk
-            .iter()
-            .map(|&n| (key(n, 6), key(n, 6).hash(1) as u32))
-            .collect();
+        let keys: Vec<_> = chunk.iter().map(|&n| (key(n, 6), key(n, 6).hash(1) as u32)).collect();
         assert!(rig.lookup(&keys, SECOND).iter().all(Option::is_some));
     }
     assert_eq!(rig.table.flows(), 100_000);
@@ -218,11 +201,7 @@ fn eviction_never_takes_a_flow_of_the_batch_under_way() {
     let mut distinct = places.clone();
     distinct.sort_unstable();
     distinct.dedup();
-    assert_eq!(
-        distinct.len(),
-        places.len(),
-        "two flows of one batch share a place"
-    );
+    assert_eq!(distinct.len(), places.len(), "two flows of one batch share a place");
     assert_eq!(rig.table.counters().evicted, 0);
     assert!(rig.table.counters().refused > 0);
 }
@@ -232,16 +211,11 @@ fn companions_live_and_end_together() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
     let (one, two) = (key(1, 17), key(2, 17));
     let flow = FlowIndex(rig.lookup(&[(one, 5)], SECOND)[0].unwrap());
-    let open = |rig: &mut Rig, bucket| {
-        rig.table
-            .open_companion(flow, &two, bucket, SECOND, &mut rig.ends)
-    };
+    let open = |rig: &mut Rig, bucket| rig.table.open_companion(flow, &two, bucket, SECOND, &mut rig.ends);
     assert_eq!(open(&mut rig, 6), Err(NoCompanion::OtherBucket));
     let companion = open(&mut rig, 5).unwrap();
     let third = FlowIndex(rig.lookup(&[(key(3, 17), 5)], SECOND)[0].unwrap());
-    let taken = rig
-        .table
-        .open_companion(third, &two, 5, SECOND, &mut rig.ends);
+    let taken = rig.table.open_companion(third, &two, 5, SECOND, &mut rig.ends);
     assert_eq!(taken, Err(NoCompanion::Taken));
     // Packets of the companion alone keep both alive.
     for second in 2..40 {
@@ -261,10 +235,7 @@ fn companions_live_and_end_together() {
 fn a_second_companion_is_refused() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
     let flow = FlowIndex(rig.lookup(&[(key(1, 17), 5)], SECOND)[0].unwrap());
-    let mut open = |of: FlowIndex, n| {
-        rig.table
-            .open_companion(of, &key(n, 17), 5, SECOND, &mut rig.ends)
-    };
+    let mut open = |of: FlowIndex, n| rig.table.open_companion(of, &key(n, 17), 5, SECOND, &mut rig.ends);
     let companion = open(flow, 2).unwrap();
     assert_eq!(open(flow, 3), Err(NoCompanion::HasOne));
     assert_eq!(open(companion, 3), Err(NoCompanion::HasOne));
@@ -278,8 +249,7 @@ fn a_second_companion_is_refused() {
 fn a_stale_index_is_forgotten_or_refused() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
     assert!(rig.batch.push(&mut rig.pool, &[], SECOND, 5));
-    rig.table
-        .lookup(rig.batch.slots_mut(), SECOND, &mut rig.ends);
+    rig.table.lookup(rig.batch.slots_mut(), SECOND, &mut rig.ends);
     assert!(rig.batch.iter().all(|packet| packet.flow().is_some()));
     let mut other = rig.table.sharing();
     let stale = rig.batch.iter().next().unwrap().flow;
@@ -348,9 +318,7 @@ fn flows_are_kept_as_long_as_their_state_says() {
     assert_eq!(rig.expire(Nanos::from_secs(12)), [key(1, 17)]);
     assert_eq!(rig.expire(Nanos::from_secs(24)), []);
     // What the state says counts at once, also where it was long before.
-    let third = rig
-        .table
-        .find(FlowIndex(rig.table.home(&key(3, 17), 8)), &key(3, 17));
+    let third = rig.table.find(FlowIndex(rig.table.home(&key(3, 17), 8)), &key(3, 17));
     rig.keep_for(third.unwrap().0, 5);
     let mut ended = rig.expire(Nanos::from_secs(36));
     ended.sort_by_key(|key| key.source_port());

@@ -55,11 +55,7 @@ impl Eve {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub(super) fn create(
-        path: &Path,
-        rules: Arc<RuleSet>,
-        classes: Classes,
-    ) -> Result<Eve, ExportError> {
+    pub(super) fn create(path: &Path, rules: Arc<RuleSet>, classes: Classes) -> Result<Eve, ExportError> {
         let error = |source| ExportError::Write {
             file: path.to_owned(),
             source,
@@ -116,19 +112,9 @@ impl Eve {
 
     /// Waits until everything is in the file, or this hangs.
     pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        drop(
-            self.chunks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer {
-            file,
-            pulse,
-            thread,
-        }) = writer.take()
-        else {
+        let Some(Writer { file, pulse, thread }) = writer.take() else {
             return Ok(None);
         };
         match pulse.join(thread).flatten() {
@@ -138,11 +124,7 @@ impl Eve {
     }
 }
 
-fn write_alerts(
-    mut file: BufWriter<OutFile>,
-    mut texts: Texts,
-    receiver: ChunkReceiver<Alert>,
-) -> io::Result<u64> {
+fn write_alerts(mut file: BufWriter<OutFile>, mut texts: Texts, receiver: ChunkReceiver<Alert>) -> io::Result<u64> {
     let (mut outcome, mut written) = (Ok(()), 0);
     receiver.for_each(|_, alerts| {
         for alert in alerts {
@@ -205,11 +187,7 @@ impl Texts {
             put("dest_port", key.destination_port().into());
         }
         put("proto", protocol_name(key.protocol()).into());
-        let direction = if alert.to_server {
-            "to_server"
-        } else {
-            "to_client"
-        };
+        let direction = if alert.to_server { "to_server" } else { "to_client" };
         put("direction", direction.into());
         let detail = &alert.detail;
         let text = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
@@ -237,10 +215,7 @@ impl Texts {
     /// What is said of the rule.
     fn about(&self, alert: &Alert, rules: Option<&RuleSet>) -> Value {
         let action = if alert.dropped { "blocked" } else { "allowed" };
-        let Some(about) = rules
-            .and_then(|rules| rules.rule(alert.rule))
-            .map(|rule| &rule.about)
-        else {
+        let Some(about) = rules.and_then(|rules| rules.rule(alert.rule)).map(|rule| &rule.about) else {
             // Its rules have been replaced several times since.
             return json!({"action": action});
         };

@@ -43,9 +43,7 @@ impl Slots for StockSlots {
     }
 
     fn take(&mut self, now: Nanos) -> Option<Lease> {
-        let stock::Lease {
-            place, generation, ..
-        } = self.0.take(now)?;
+        let stock::Lease { place, generation, .. } = self.0.take(now)?;
         Some(Lease { place, generation })
     }
 
@@ -138,8 +136,7 @@ impl NetworkFunction for Ids {
     }
 
     fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
-        let mut connection: Connection =
-            bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        let mut connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
         Inspector::ended(&mut connection, &mut self.slots);
     }
 

@@ -41,11 +41,7 @@ pub struct Loaded {
 
 impl Loaded {
     /// Rules, and why others are not among them.
-    pub(crate) fn new(
-        rules: Vec<Rule>,
-        reasons: BTreeMap<String, usize>,
-        texts: Vec<String>,
-    ) -> Loaded {
+    pub(crate) fn new(rules: Vec<Rule>, reasons: BTreeMap<String, usize>, texts: Vec<String>) -> Loaded {
         let mut skipped: Vec<_> = reasons.into_iter().collect();
         skipped.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Loaded {

@@ -66,11 +66,7 @@ impl IdsTable {
     ///
     /// # Errors
     /// What there is not enough of; the file for alerts cannot be written.
-    pub fn new(
-        (sources, loaded): (&Sources, &Loaded),
-        options: &Options,
-        seed: u64,
-    ) -> Result<IdsTable, IdsError> {
+    pub fn new((sources, loaded): (&Sources, &Loaded), options: &Options, seed: u64) -> Result<IdsTable, IdsError> {
         let mut names = BitNames::default();
         let rules = Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?);
         let bytes = slot_bytes(options.settings.window);
@@ -79,11 +75,7 @@ impl IdsTable {
             source,
         })?;
         let eve = match &options.eve {
-            Some(path) => Some(Eve::create(
-                path,
-                Arc::clone(&rules),
-                sources.classes.clone(),
-            )?),
+            Some(path) => Some(Eve::create(path, Arc::clone(&rules), sources.classes.clone())?),
             None => None,
         };
         Ok(IdsTable {

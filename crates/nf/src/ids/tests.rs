@@ -42,13 +42,7 @@ fn rig(table: &Arc<IdsTable>) -> ChainRig {
 
 /// The client's handshake and data, a segment each, on its own port.
 fn conversation(port: u16, data: &[&[u8]]) -> Vec<Vec<u8>> {
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [198, 51, 100, 1].into(),
-        protocol::TCP,
-        port,
-        80,
-    );
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [198, 51, 100, 1].into(), protocol::TCP, port, 80);
     let frame = |key: &FlowKey, sequence, acknowledgment, flags, data: &[u8]| {
         let fields = TcpFields {
             sequence,
@@ -56,11 +50,7 @@ fn conversation(port: u16, data: &[&[u8]]) -> Vec<Vec<u8>> {
             flags,
             ..TcpFields::default()
         };
-        FrameBuilder::new(key)
-            .tcp(fields)
-            .payload(data)
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(key).tcp(fields).payload(data).to_vec().unwrap()
     };
     let mut frames = vec![
         frame(&key, 99, 0, TcpFlags::SYN, b""),
@@ -95,10 +85,7 @@ fn alerts_are_written_as_eve_json() {
     assert_eq!(table.finish().unwrap(), None);
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
     for (field, expected) in [
         ("/event_type", Value::from("alert")),
@@ -130,10 +117,7 @@ fn alerts_are_written_as_eve_json() {
 fn drops_are_counted_by_reason_and_the_rest_of_the_connection_goes_with_them() {
     let table = table(&sources(&[RULE]), &options(true, None));
     let mut chain = rig(&table);
-    let frames = conversation(
-        7,
-        &[b"GET /good HTTP/1.1\r\n\r\n", REQUEST, b"more", b"more"],
-    );
+    let frames = conversation(7, &[b"GET /good HTTP/1.1\r\n\r\n", REQUEST, b"more", b"more"]);
     assert_eq!(chain.run(&frames, NOW), frames[..4]);
     assert_eq!(chain.count("ids/dropped"), 1);
     assert_eq!(chain.count("ids/flow-blocked"), 2);
@@ -144,9 +128,7 @@ fn drops_are_counted_by_reason_and_the_rest_of_the_connection_goes_with_them() {
 
 #[test]
 fn rules_that_the_operator_names_drop() {
-    let alert = |sid: u32| {
-        format!("alert udp any any -> any any (content:\"x{sid}\"; classtype:c{sid}; sid:{sid};)")
-    };
+    let alert = |sid: u32| format!("alert udp any any -> any any (content:\"x{sid}\"; classtype:c{sid}; sid:{sid};)");
     let rules = [alert(1), alert(2), alert(3)];
     let sources = Sources {
         inline: rules.to_vec(),
@@ -155,13 +137,7 @@ fn rules_that_the_operator_names_drop() {
         ..Sources::default()
     };
     let mut chain = rig(&table(&sources, &options(true, None)));
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [10, 0, 0, 2].into(),
-        protocol::UDP,
-        1,
-        2,
-    );
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
     let frame = |text: &[u8]| FrameBuilder::new(&key).payload(text).to_vec().unwrap();
     let frames = [frame(b"x1"), frame(b"x2"), frame(b"x3")];
     assert_eq!(chain.run(&frames, NOW), frames[2..]);
@@ -171,22 +147,15 @@ fn rules_that_the_operator_names_drop() {
 fn rules_are_replaced_in_the_middle_of_streams() {
     let path = std::env::temp_dir().join(format!("ids-replaced-{}.json", std::process::id()));
     let stream = |content: &str, sid: u32| {
-        format!(
-            "alert tcp any any -> any any (content:\"{content}\"; flowbits:set,{content}; sid:{sid};)"
-        )
+        format!("alert tcp any any -> any any (content:\"{content}\"; flowbits:set,{content}; sid:{sid};)")
     };
-    let table = table(
-        &sources(&[&stream("first", 1)]),
-        &options(false, Some(path.clone())),
-    );
+    let table = table(&sources(&[&stream("first", 1)]), &options(false, Some(path.clone())));
     let mut chain = rig(&table);
     let frames = conversation(7, &[b"first sec", b"ond first", b"second"]);
     chain.run(&frames[..4], NOW);
     let asks = "alert tcp any any -> any any (content:\"second\"; flowbits:isset,first; sid:3;)";
     let other = sources(&[&stream("second", 2), asks]);
-    let ready = table
-        .prepare(&load_ids_rules(&other, &[]).unwrap())
-        .unwrap();
+    let ready = table.prepare(&load_ids_rules(&other, &[]).unwrap()).unwrap();
     assert_eq!(table.put(ready), 2);
     chain.run(&frames[4..], NOW);
     drop(chain);
@@ -223,10 +192,7 @@ fn memory_of_streams_comes_back_when_connections_end_or_are_forgotten() {
     }
     let later = NOW + Nanos::from_secs(20);
     chain.run(&conversation(20, &[REQUEST]), later);
-    assert_eq!(
-        (chain.count("ids/no-room"), chain.count("ids/alerts")),
-        (2, 1)
-    );
+    assert_eq!((chain.count("ids/no-room"), chain.count("ids/alerts")), (2, 1));
 }
 
 #[test]
@@ -240,14 +206,8 @@ fn everything_that_is_wrong_is_told_at_once() {
     let error = load_ids_rules(&wrong, &[]).unwrap_err();
     let lines: Vec<String> = error.each().map(|error| error.alone()).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(
-        lines[0].contains("expected each sid once, found 1 again"),
-        "{lines:?}"
-    );
-    assert!(
-        lines[1].contains("expected action, protocol, addresses"),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("expected each sid once, found 1 again"), "{lines:?}");
+    assert!(lines[1].contains("expected action, protocol, addresses"), "{lines:?}");
     let skipped = load_ids_rules(&sources(&[wrong.inline[3].as_str(), RULE]), &[]).unwrap();
     let notices = [
         "1 of 2 rules are not loaded, for they ask for what is not supported:",

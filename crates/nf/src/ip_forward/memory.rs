@@ -22,9 +22,7 @@ impl<T: Pod> HugeSlice<T> {
     /// What the kernel says when it cannot give that much memory.
     pub(super) fn zeroed(length: usize) -> io::Result<Self> {
         const { assert!(align_of::<T>() <= 4096, "regions are aligned to pages") };
-        let bytes = length
-            .checked_mul(size_of::<T>())
-            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = length.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(HugeSlice {
             region: Region::zeroed(bytes)?,
             length,

@@ -68,9 +68,7 @@ impl fmt::Display for Expected {
             Expected::NoHostBits(prefix) => {
                 write!(f, "no address bits beyond the length ({prefix})")
             }
-            Expected::NextHop => {
-                f.write_str("local, blackhole, or the name or address of one of nextHops")
-            }
+            Expected::NextHop => f.write_str("local, blackhole, or the name or address of one of nextHops"),
             Expected::SomeNextHop => f.write_str("a next hop, as nextHops has none"),
             Expected::EndOfLine => f.write_str("the end of the line"),
             Expected::Utf8 => f.write_str("text in UTF-8"),
@@ -171,8 +169,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     /// The route; `None` if there is only blank space or a comment.
     fn route(&self, names: &Names<'_>) -> Result<Option<Route>, ParseError> {
-        let text = str::from_utf8(self.line)
-            .map_err(|error| self.error(error.valid_up_to(), Expected::Utf8))?;
+        let text = str::from_utf8(self.line).map_err(|error| self.error(error.valid_up_to(), Expected::Utf8))?;
         let text = text.split('#').next().unwrap_or_default();
         let mut fields = text.split_ascii_whitespace();
         let Some(field) = fields.next() else {

@@ -11,10 +11,7 @@ use std::net::IpAddr;
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The second level of the IPv4 structure is full.
-    #[error(
-        "more than {} IPv4 /24 networks hold prefixes longer than /24",
-        v4::MAX_EXTENDED
-    )]
+    #[error("more than {} IPv4 /24 networks hold prefixes longer than /24", v4::MAX_EXTENDED)]
     TooManyLongPrefixes,
     /// The IPv6 structure would take too much memory.
     #[error("the IPv6 routes need more than {} MiB", v6::MAX_BYTES >> 20)]
@@ -53,8 +50,7 @@ impl RouteTable {
         if routes.len() > MAX_ROUTES {
             return Err(TableError::TooManyRoutes);
         }
-        let is_unknown =
-            |target| matches!(target, Target::NextHop(hop) if usize::from(hop) >= next_hops.len());
+        let is_unknown = |target| matches!(target, Target::NextHop(hop) if usize::from(hop) >= next_hops.len());
         let mut targets = routes.iter().map(|route| route.target).chain(default);
         if next_hops.len() > MAX_NEXT_HOPS || targets.any(is_unknown) {
             return Err(TableError::NextHops);

@@ -151,18 +151,13 @@ proptest! {
 
 #[test]
 fn tables_have_limits() {
-    let refused = |routes: &[Route], hops: &[NextHop]| {
-        RouteTable::new(routes, None, hops, SOURCE).err().unwrap()
-    };
+    let refused = |routes: &[Route], hops: &[NextHop]| RouteTable::new(routes, None, hops, SOURCE).err().unwrap();
     let long = |i: u32| Route {
         prefix: IpNet::V4(Ipv4Net::new((i << 8).into(), 25).unwrap()),
         target: Target::Local,
     };
     let routes: Vec<_> = (0..=32_768).map(long).collect();
-    assert!(matches!(
-        refused(&routes, &[]),
-        TableError::TooManyLongPrefixes
-    ));
+    assert!(matches!(refused(&routes, &[]), TableError::TooManyLongPrefixes));
     let table = table(&routes[1..], None);
     assert_eq!(table.find([0, 128, 0, 1].into()), Some(Target::Local));
     assert_eq!(table.find([0, 128, 0, 128].into()), None);
@@ -191,10 +186,7 @@ fn v4(destination: [u8; 4], ttl: u8) -> Vec<u8> {
 }
 
 fn options(in_flow: bool, pass_local: bool) -> ForwardOptions {
-    ForwardOptions {
-        pass_local,
-        in_flow,
-    }
+    ForwardOptions { pass_local, in_flow }
 }
 
 fn rig(routes: &[Route], options: ForwardOptions) -> ChainRig {
@@ -239,13 +231,7 @@ fn expected(frame: &[u8], routes: &[Route]) -> Option<Vec<u8>> {
 fn packets_go_to_the_next_hop() {
     let routes = some_routes();
     let tag = VlanTag::customer(7);
-    let key = FlowKey::v4(
-        [10, 0, 0, 2].into(),
-        [198, 18, 7, 200].into(),
-        protocol::TCP,
-        9,
-        80,
-    );
+    let key = FlowKey::v4([10, 0, 0, 2].into(), [198, 18, 7, 200].into(), protocol::TCP, 9, 80);
     let tagged = FrameBuilder::new(&key).vlan(tag).to_vec().unwrap();
     let with_options = FrameBuilder::new(&key).ip_options(&[1; 8]).to_vec();
     let frames = [
@@ -357,20 +343,8 @@ fn wrong_routes_files_say_where() {
         assert_eq!(error(text, 1), wanted);
     };
     fails(b"\nten/8", 2, 1, Expected::Prefix, "\"ten/8\"");
-    fails(
-        b"10.0.0.0/33",
-        1,
-        1,
-        Expected::PrefixLength,
-        "\"10.0.0.0/33\"",
-    );
-    fails(
-        b"10.0.0.0/+8",
-        1,
-        1,
-        Expected::PrefixLength,
-        "\"10.0.0.0/+8\"",
-    );
+    fails(b"10.0.0.0/33", 1, 1, Expected::PrefixLength, "\"10.0.0.0/33\"");
+    fails(b"10.0.0.0/+8", 1, 1, Expected::PrefixLength, "\"10.0.0.0/+8\"");
     fails(b"::/129", 1, 1, Expected::PrefixLength, "\"::/129\"");
     let truncated = Expected::NoHostBits("10.0.0.0/8".parse().unwrap());
     fails(b"  10.1.0.0/8", 1, 3, truncated, "\"10.1.0.0/8\"");
@@ -443,10 +417,7 @@ fn full_table() -> Option<Vec<u8>> {
         return None;
     };
     let path = std::path::Path::new(&data).join("prefixes/bgp_fulltable_2023-12_iprbench.txt.xz");
-    let output = std::process::Command::new("xz")
-        .arg("-dc")
-        .arg(&path)
-        .output();
+    let output = std::process::Command::new("xz").arg("-dc").arg(&path).output();
     match output {
         Ok(output) if output.status.success() => Some(output.stdout),
         _ => {
@@ -473,16 +444,11 @@ fn the_full_bgp_table_agrees_with_a_map_of_prefixes() {
     let table = table(&routes, None);
     let mib = table.memory_bytes() >> 20;
     assert!(mib < 64, "{mib} MiB");
-    let map = routes
-        .iter()
-        .map(|route| (route.prefix, route.target))
-        .collect();
+    let map = routes.iter().map(|route| (route.prefix, route.target)).collect();
     // A deterministic walk over addresses at random and around prefixes' ends.
     let mut state = 1u64;
     let mut random = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     };
     let mut check = |address: IpAddr| {

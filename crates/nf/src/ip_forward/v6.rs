@@ -216,13 +216,7 @@ struct Builder {
 impl Builder {
     /// Fills node `at`, which branches by the first of the `left` bits, from sorted entries that
     /// are all longer than the bits before. `inherited` is for what they leave open.
-    fn node(
-        &mut self,
-        at: u32,
-        entries: &[Entry],
-        left: u32,
-        inherited: Decision,
-    ) -> Result<(), TableError> {
+    fn node(&mut self, at: u32, entries: &[Entry], left: u32, inherited: Decision) -> Result<(), TableError> {
         // Prefixes up to this length end in this node.
         let last = 128 - left + STRIDE;
         let ends_here = |entry: &Entry| u32::from(entry.1) <= last;

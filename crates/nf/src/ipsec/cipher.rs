@@ -1,8 +1,6 @@
 //! The ciphers of ESP, each with authentication: keys, nonces and what is authenticated.
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::fmt;
 
 /// Bytes of the initialisation vector in front of each ciphertext (RFC 4106 §3, RFC 7634 §2).
@@ -111,27 +109,16 @@ impl Sealer {
     ) -> Option<()> {
         let (aad, length) = self.authenticated(spi, sequence);
         let aad = Aad::from(aad.get(..length)?);
-        self.key
-            .seal_in_place_scatter(self.nonce(iv), aad, text, &[], icv)
-            .ok()
+        self.key.seal_in_place_scatter(self.nonce(iv), aad, text, &[], icv).ok()
     }
 
     /// Decrypts in place a ciphertext with its check value behind it. `None`, with the bytes spoilt, if it is
     /// not what the other end has sealed.
     #[inline]
-    pub(super) fn open(
-        &self,
-        spi: u32,
-        sequence: u64,
-        iv: [u8; IV],
-        text: &mut [u8],
-    ) -> Option<()> {
+    pub(super) fn open(&self, spi: u32, sequence: u64, iv: [u8; IV], text: &mut [u8]) -> Option<()> {
         let (aad, length) = self.authenticated(spi, sequence);
         let aad = Aad::from(aad.get(..length)?);
-        self.key
-            .open_in_place(self.nonce(iv), aad, text)
-            .ok()
-            .map(drop)
+        self.key.open_in_place(self.nonce(iv), aad, text).ok().map(drop)
     }
 
     #[inline]

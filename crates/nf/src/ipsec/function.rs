@@ -122,14 +122,7 @@ impl Ipsec {
         let key = &packet.headers.key;
         match key.protocol() {
             protocol::ESP if self.held.value.is_end(key.destination(), None) => Kind::Esp,
-            protocol::UDP
-                if self
-                    .held
-                    .value
-                    .is_end(key.destination(), Some(key.destination_port())) =>
-            {
-                Kind::Udp
-            }
+            protocol::UDP if self.held.value.is_end(key.destination(), Some(key.destination_port())) => Kind::Udp,
             _ => Kind::Other,
         }
     }
@@ -142,9 +135,7 @@ impl Ipsec {
             policies,
             protect,
         } = &mut *self.scratch;
-        self.held
-            .value
-            .find_policies(&keys[..others], &mut policies[..others]);
+        self.held.value.find_policies(&keys[..others], &mut policies[..others]);
         let mut found = 0;
         for (policy, place) in policies[..others].iter().zip(&*places) {
             let packet = batch.packet_mut((*place).into()).0;
@@ -316,9 +307,7 @@ fn uncover<'a>(
         [0, 0, 0, 0, ..] if in_udp => return Err(POLICY),
         _ => {}
     }
-    let (head, text) = esp
-        .split_first_chunk_mut::<{ ESP + IV }>()
-        .ok_or(MALFORMED)?;
+    let (head, text) = esp.split_first_chunk_mut::<{ ESP + IV }>().ok_or(MALFORMED)?;
     if text.len() < TRAILER + ICV {
         return Err(MALFORMED);
     }
@@ -339,14 +328,9 @@ fn uncover<'a>(
     let sequence = window
         .map_or(Ok(low.into()), |window| window.check(low))
         .map_err(refused)?;
-    association
-        .sealer
-        .open(spi, sequence, iv, text)
-        .ok_or(NOT_AUTHENTIC)?;
+    association.sealer.open(spi, sequence, iv, text).ok_or(NOT_AUTHENTIC)?;
     // Not before: a forged packet must not move the window.
-    window
-        .map_or(Ok(()), |window| window.mark(sequence))
-        .map_err(refused)?;
+    window.map_or(Ok(()), |window| window.mark(sequence)).map_err(refused)?;
     let (text, _) = text.split_last_chunk_mut::<ICV>().ok_or(MALFORMED)?;
     let (text, [padding, next]) = text.split_last_chunk_mut::<TRAILER>().ok_or(MALFORMED)?;
     let length = text.len().checked_sub((*padding).into()).ok_or(PADDING)?;
@@ -366,9 +350,7 @@ fn uncover<'a>(
         (protocol::NO_NEXT_HEADER, _) => return Err(KEEP_ALIVE),
         _ => return Err(NEXT_HEADER),
     };
-    let outer = outside
-        .get(headers.network_offset.into()..)
-        .and_then(Inner::of);
+    let outer = outside.get(headers.network_offset.into()..).and_then(Inner::of);
     tell_congestion(outer.ok_or(MALFORMED)?, datagram)?;
     let start = start + ESP + IV;
     Ok(Some(Uncovered {
@@ -420,10 +402,7 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
         usize::from(packet.headers.end),
     );
     let (inner, whole) = (end - link, packet.length());
-    let seen = frame
-        .get(link..end)
-        .and_then(Inner::of)
-        .ok_or(INNER_MALFORMED)?;
+    let seen = frame.get(link..end).and_then(Inner::of).ok_or(INNER_MALFORMED)?;
     let next = if packet.headers.network == Network::V4 {
         IPV4
     } else {
@@ -442,10 +421,7 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
     // since the packet inside has more.
     const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
-    let link_header: [u8; LINK] = *frame
-        .get(front..)
-        .and_then(<[u8]>::first_chunk)
-        .ok_or(NO_ROOM)?;
+    let link_header: [u8; LINK] = *frame.get(front..).and_then(<[u8]>::first_chunk).ok_or(NO_ROOM)?;
     *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;
     let (network, ethertype) = match outer.network {
         ipv4::HEADER => (Network::V4, ethertype::IPV4),
@@ -455,9 +431,7 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     *addresses.last_chunk_mut::<2>().ok_or(NO_ROOM)? = ethertype.to_be_bytes();
     let total = datagram.len();
     let (head, rest) = datagram.split_at_mut_checked(front).ok_or(NO_ROOM)?;
-    outer
-        .write(head, total as u16, seen, sequence as u16)
-        .ok_or(NO_ROOM)?;
+    outer.write(head, total as u16, seen, sequence as u16).ok_or(NO_ROOM)?;
     let iv = leaving.iv_base.wrapping_add(sequence).to_be_bytes();
     let esp = head.last_chunk_mut::<{ ESP + IV }>().ok_or(NO_ROOM)?;
     esp[..4].copy_from_slice(&leaving.spi.to_be_bytes());
@@ -466,10 +440,7 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     let (text, icv) = rest.split_last_chunk_mut::<ICV>().ok_or(NO_ROOM)?;
     let (_, trailer) = text.split_at_mut_checked(inner).ok_or(NO_ROOM)?;
     let (padded, last) = trailer.split_last_chunk_mut::<TRAILER>().ok_or(NO_ROOM)?;
-    padded
-        .iter_mut()
-        .zip(1..)
-        .for_each(|(byte, count)| *byte = count);
+    padded.iter_mut().zip(1..).for_each(|(byte, count)| *byte = count);
     *last = [padding as u8, next];
     leaving
         .sealer

@@ -137,13 +137,7 @@ impl Outer {
     /// Writes the headers in front of an IP packet that will be `total` bytes long with them. `identification` is
     /// for IPv4. `None`, with anything written, if there is no room.
     #[inline]
-    pub(crate) fn write(
-        &self,
-        out: &mut [u8],
-        total: u16,
-        inner: Inner,
-        identification: u16,
-    ) -> Option<()> {
+    pub(crate) fn write(&self, out: &mut [u8], total: u16, inner: Inner, identification: u16) -> Option<()> {
         let class = match self.dscp {
             None => inner.class,
             Some(dscp) => dscp << 2 | inner.class & ECN,
@@ -188,9 +182,7 @@ impl Outer {
     /// Writes the checksum of the UDP datagram in `packet`, an IPv6 packet that is complete but for it.
     #[inline]
     pub(crate) fn finish(&self, packet: &mut [u8]) -> Option<()> {
-        let (IpAddr::V6(source), IpAddr::V6(destination)) =
-            (self.key.source(), self.key.destination())
-        else {
+        let (IpAddr::V6(source), IpAddr::V6(destination)) = (self.key.source(), self.key.destination()) else {
             return None;
         };
         let datagram = packet.get_mut(self.network..)?;

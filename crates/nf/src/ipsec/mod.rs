@@ -10,8 +10,8 @@ mod table;
 
 pub(crate) use association::Identity;
 pub use association::{
-    Association, DontFragment, Inbound, IpsecRules, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW,
-    Outbound, Policy, PolicyAction, UdpPorts, WINDOW,
+    Association, DontFragment, Inbound, IpsecRules, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW, Outbound, Policy,
+    PolicyAction, UdpPorts, WINDOW,
 };
 pub use cipher::{Cipher, Keying};
 pub use function::Ipsec;

@@ -11,9 +11,7 @@ pub(super) struct SpiTable {
 impl SpiTable {
     /// Each index with its place in the list.
     pub(super) fn new(indices: &[u32]) -> SpiTable {
-        let bits = (2 * indices.len().max(1))
-            .next_power_of_two()
-            .trailing_zeros();
+        let bits = (2 * indices.len().max(1)).next_power_of_two().trailing_zeros();
         let mut slots = vec![(0, 0); 1 << bits].into_boxed_slice();
         let shift = u32::BITS - bits;
         for (number, spi) in (1..).zip(indices) {

@@ -66,11 +66,7 @@ impl Numbers {
     }
 
     /// The window of packets that come.
-    fn coming(
-        &mut self,
-        inbound: &Inbound,
-        commons: &Commons,
-    ) -> Result<Option<Arc<Window>>, IpsecError> {
+    fn coming(&mut self, inbound: &Inbound, commons: &Commons) -> Result<Option<Arc<Window>>, IpsecError> {
         let association = &inbound.association;
         let counting = (inbound.first, association.extended, inbound.window);
         let known = self.coming.entry(association.keying.secret().to_vec());
@@ -197,11 +193,7 @@ impl IpsecTable {
         mut numbers: Numbers,
         commons: &Commons,
     ) -> Result<IpsecTable, IpsecError> {
-        let matching: Vec<Rule> = rules
-            .policies
-            .iter()
-            .map(|policy| policy.rule.clone())
-            .collect();
+        let matching: Vec<Rule> = rules.policies.iter().map(|policy| policy.rule.clone()).collect();
         let mut leaving = |outbound: &Outbound| {
             let association = &outbound.association;
             let sealer = Sealer::new(&association.keying, association.extended);
@@ -235,11 +227,7 @@ impl IpsecTable {
             .iter()
             .map(&mut coming)
             .collect::<Result<_, IpsecError>>()?;
-        let indices: Vec<u32> = rules
-            .inbound
-            .iter()
-            .map(|inbound| inbound.association.spi)
-            .collect();
+        let indices: Vec<u32> = rules.inbound.iter().map(|inbound| inbound.association.spi).collect();
         let mut ends: Vec<_> = rules
             .inbound
             .iter()

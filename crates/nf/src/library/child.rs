@@ -32,13 +32,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    const ALL: [Step; 5] = [
-        Step::Load,
-        Step::Configure,
-        Step::Start,
-        Step::Stop,
-        Step::Done,
-    ];
+    const ALL: [Step; 5] = [Step::Load, Step::Configure, Step::Start, Step::Stop, Step::Done];
 
     fn doing(self) -> &'static str {
         match self {
@@ -92,11 +86,7 @@ fn survives_program(program: &mut Command, config: &str) -> Result<(), LibraryEr
         steps.rewind()?;
         // It reads the configuration, and writes its steps behind that.
         let [input, output, error] = [&steps, &said, &said].map(File::try_clone);
-        let child = program
-            .stdin(input?)
-            .stdout(output?)
-            .stderr(error?)
-            .spawn()?;
+        let child = program.stdin(input?).stdout(output?).stderr(error?).spawn()?;
         Ok((child.id() as libc::pid_t, steps, said))
     };
     let (child, steps, said) = trial().map_err(LibraryError::Child)?;
@@ -123,10 +113,7 @@ pub(super) fn tried(file: &Path, work: fn(&Path, &str, &mut dyn FnMut(Step))) ->
     }
 }
 
-fn survives_within(
-    patience: Duration,
-    work: impl FnOnce(&mut dyn FnMut(Step)),
-) -> Result<(), LibraryError> {
+fn survives_within(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), LibraryError> {
     let steps = memory(c"steps").map_err(LibraryError::Child)?;
     let said = memory(c"said").map_err(LibraryError::Child)?;
     // SAFETY: in a program with one thread, such as one that reads its chain spec, a child can do whatever its
@@ -253,10 +240,7 @@ fn ending(status: Option<i32>, patience: Duration) -> String {
         return format!("did not come back within {patience:?}");
     };
     if !libc::WIFSIGNALED(status) {
-        return format!(
-            "ended the process (exit code {})",
-            libc::WEXITSTATUS(status)
-        );
+        return format!("ended the process (exit code {})", libc::WEXITSTATUS(status));
     }
     let signal = libc::WTERMSIG(status);
     let name = match signal {
@@ -313,10 +297,7 @@ mod tests {
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }
         });
-        assert_eq!(
-            ends,
-            "ended the process (exit code 0) while an instance was started"
-        );
+        assert_eq!(ends, "ended the process (exit code 0) while an instance was started");
     }
 
     #[test]

@@ -29,9 +29,7 @@ pub enum LibraryError {
     #[error("cannot be loaded: {0}")]
     Linker(String),
     /// It is a library, but not one for Tailwater.
-    #[error(
-        "expected a library that exports tailwater_function (see tailwater_nf.h), found none of that name"
-    )]
+    #[error("expected a library that exports tailwater_function (see tailwater_nf.h), found none of that name")]
     NoSymbol,
     /// It is one, but not for this version, or says what makes no sense.
     #[error(transparent)]

@@ -157,12 +157,7 @@ impl NetworkFunction for Foreign {
         // SAFETY: as the header says: the worker's instance, one flow with a state of the declared size, aligned
         // to 8, and as many counters as the library has; all outlive the call.
         unsafe {
-            flows_ended(
-                self.instance,
-                &raw const ended,
-                1,
-                self.counters.as_mut_ptr(),
-            );
+            flows_ended(self.instance, &raw const ended, 1, self.counters.as_mut_ptr());
         }
     }
 

@@ -124,9 +124,7 @@ fn send_to(target: Target, packet: &mut Packet, frame: &mut [u8]) -> Result<(), 
             let port = port.unwrap_or(key.destination_port());
             redirect_v6(packet, frame, (address, port))
         }
-        Target::Mac(address) => frame
-            .first_chunk_mut::<6>()
-            .map(|destination| *destination = address),
+        Target::Mac(address) => frame.first_chunk_mut::<6>().map(|destination| *destination = address),
     };
     rewritten.ok_or(NOT_REWRITABLE)
 }

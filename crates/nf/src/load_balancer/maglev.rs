@@ -37,10 +37,7 @@ pub(super) fn populate(size: u32, candidates: &[Candidate]) -> Vec<u16> {
         return Vec::new();
     };
     let mut table = vec![FREE; size as usize];
-    let mut cursors: Vec<u32> = candidates
-        .iter()
-        .map(|candidate| candidate.offset)
-        .collect();
+    let mut cursors: Vec<u32> = candidates.iter().map(|candidate| candidate.offset).collect();
     let mut credits = vec![0u64; candidates.len()];
     let mut free = size;
     loop {

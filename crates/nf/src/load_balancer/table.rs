@@ -223,11 +223,7 @@ impl Choices {
             found => found,
         };
         let Some(choice) = found else {
-            return if self.drop_others {
-                REFUSE_OTHERS
-            } else {
-                PASS
-            };
+            return if self.drop_others { REFUSE_OTHERS } else { PASS };
         };
         if choice.keeping.binary_search(&present).is_ok() {
             return present;
@@ -279,11 +275,7 @@ impl Numbering {
     }
 
     fn targets(&self) -> Vec<Target> {
-        let fixed = [
-            Target::Pass,
-            Target::Refuse(NO_SERVICE),
-            Target::Refuse(NO_BACKEND),
-        ];
+        let fixed = [Target::Pass, Target::Refuse(NO_SERVICE), Target::Refuse(NO_BACKEND)];
         let destinations = self.destinations.iter().copied().map(Target::from);
         fixed.into_iter().chain(destinations).collect()
     }
@@ -347,10 +339,7 @@ impl LoadBalancerTable {
     /// # Errors
     /// As [`replace`](Self::replace).
     pub fn prepare(&self, services: &[Service]) -> Result<Choices, TableError> {
-        let mut numbering = self
-            .numbering
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut numbering = self.numbering.lock().unwrap_or_else(PoisonError::into_inner);
         compile(services, self.size, self.drop_others, &mut numbering)
     }
 
@@ -378,16 +367,10 @@ fn compile(
     for (service, Service { backends, .. }) in services.iter().enumerate() {
         let (most, found) = (most_backends(size), backends.len());
         if found > most {
-            return Err(TableError::Backends {
-                service,
-                most,
-                found,
-            });
+            return Err(TableError::Backends { service, most, found });
         }
         for Backend {
-            destination,
-            weight,
-            ..
+            destination, weight, ..
         } in backends
         {
             if !(1..=MAX_WEIGHT).contains(weight) {

@@ -56,9 +56,7 @@ fn candidates(names: impl IntoIterator<Item = u32>, size: u32) -> Vec<Candidate>
 
 fn counts(table: &[u16], backends: usize) -> Vec<usize> {
     let mut counts = vec![0; backends];
-    table
-        .iter()
-        .for_each(|backend| counts[usize::from(*backend)] += 1);
+    table.iter().for_each(|backend| counts[usize::from(*backend)] += 1);
     counts
 }
 
@@ -105,23 +103,15 @@ fn other_backends_hardly_notice_a_change() {
             DEFAULT_TABLE_SIZE,
             &candidates(rest.iter().copied(), DEFAULT_TABLE_SIZE),
         );
-        let of_gone = all
-            .iter()
-            .filter(|backend| u32::from(**backend) == gone)
-            .count();
+        let of_gone = all.iter().filter(|backend| u32::from(**backend) == gone).count();
         let moved = all
             .iter()
             .zip(&fewer)
-            .filter(|(before, after)| {
-                u32::from(**before) != gone && u32::from(**before) != rest[usize::from(**after)]
-            })
+            .filter(|(before, after)| u32::from(**before) != gone && u32::from(**before) != rest[usize::from(**after)])
             .count();
         assert!((of_gone as i64 - 655).abs() <= 1, "{of_gone}");
         // Read the other way round, this is what adding a backend moves.
-        assert!(
-            moved < DEFAULT_TABLE_SIZE as usize / 50,
-            "{moved} others moved"
-        );
+        assert!(moved < DEFAULT_TABLE_SIZE as usize / 50, "{moved} others moved");
     }
 }
 
@@ -165,13 +155,7 @@ fn rig(services: &[Service], drop_others: bool) -> (Arc<LoadBalancerTable>, Chai
 fn client(n: u32) -> FlowKey {
     let source = Ipv4Addr::from_bits(0x0a00_0001 + n / 100);
     let port = 1024 + (n % 100) as u16;
-    FlowKey::v4(
-        source,
-        Ipv4Addr::new(203, 0, 113, 10),
-        protocol::TCP,
-        port,
-        443,
-    )
+    FlowKey::v4(source, Ipv4Addr::new(203, 0, 113, 10), protocol::TCP, port, 443)
 }
 
 fn frame(key: &FlowKey) -> Vec<u8> {
@@ -217,19 +201,14 @@ fn flows_go_where_the_papers_table_says() {
     let mut seen: HashMap<IpAddr, u32> = HashMap::new();
     for n in 0..2000 {
         let place = client(n).hash(0x6261_6c61_6e63_6572) % u64::from(SIZE);
-        let Destination::Address(expected, _) =
-            backends[usize::from(table[place as usize])].destination
-        else {
+        let Destination::Address(expected, _) = backends[usize::from(table[place as usize])].destination else {
             panic!("as made above");
         };
         assert_eq!(backend_of(&mut rig, &client(n)), Some(expected));
         *seen.entry(expected).or_default() += 1;
     }
     // 2000 flows over 7: 286 each, with a standard deviation of 16.
-    assert!(
-        seen.values().all(|flows| (200..380).contains(flows)),
-        "{seen:?}"
-    );
+    assert!(seen.values().all(|flows| (200..380).contains(flows)), "{seen:?}");
 }
 
 proptest! {
@@ -291,10 +270,7 @@ fn no_backend_is_a_reason_until_there_is_one() {
     // A list that is refused changes nothing.
     let mut wrong = up(1);
     wrong[0].weight = 0;
-    let error = TableError::Weight {
-        service: 0,
-        weight: 0,
-    };
+    let error = TableError::Weight { service: 0, weight: 0 };
     assert_eq!(table.replace(&[service(wrong)]), Err(error));
     assert_eq!(table.version(), 2);
     assert!(backend_of(&mut rig, &client(2)).is_some());
@@ -305,17 +281,9 @@ fn what_is_for_no_service_passes_or_is_dropped() {
     let other_port = FlowKey::v4([10, 0, 0, 1].into(), [203, 0, 113, 10].into(), 6, 1, 80);
     let other_protocol = FlowKey::v4([10, 0, 0, 1].into(), [203, 0, 113, 10].into(), 17, 1, 443);
     let ping = FlowKey::v4([10, 0, 0, 1].into(), [203, 0, 113, 10].into(), 1, 443, 443);
-    let mut fragment = FrameBuilder::new(&client(1))
-        .payload(&[0; 68])
-        .to_vec()
-        .unwrap();
+    let mut fragment = FrameBuilder::new(&client(1)).payload(&[0; 68]).to_vec().unwrap();
     fragment[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
-    let frames = [
-        frame(&other_port),
-        frame(&other_protocol),
-        frame(&ping),
-        fragment,
-    ];
+    let frames = [frame(&other_port), frame(&other_protocol), frame(&ping), fragment];
     let (_, mut passing) = rig(&[service(up(3))], false);
     assert_eq!(passing.run(&frames, SECOND), frames);
     let (_, mut dropping) = rig(&[service(up(3))], true);
@@ -328,10 +296,7 @@ fn what_is_for_no_service_passes_or_is_dropped() {
 fn the_most_specific_service_decides_and_ports_stay_if_none_is_given() {
     let to = |last| {
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
-        vec![backend(
-            Destination::Address(address, None),
-            BackendState::Up,
-        )]
+        vec![backend(Destination::Address(address, None), BackendState::Up)]
     };
     let wide = |address: &str, port, backends| Service {
         address: address.parse().unwrap(),
@@ -410,19 +375,10 @@ fn tables_out_of_range_are_refused() {
         most: 1,
         found: 2,
     };
-    assert_eq!(
-        refused(&[service(up(1)), service(up(2))], 101),
-        Some(too_many)
-    );
+    assert_eq!(refused(&[service(up(1)), service(up(2))], 101), Some(too_many));
     let address = IpAddr::V6(1u128.into());
-    let mixed = vec![backend(
-        Destination::Address(address, None),
-        BackendState::Up,
-    )];
-    let error = TableError::Version {
-        service: 0,
-        address,
-    };
+    let mixed = vec![backend(Destination::Address(address, None), BackendState::Up)];
+    let error = TableError::Version { service: 0, address };
     assert_eq!(refused(&[service(mixed)], SIZE), Some(error));
 }
 
@@ -440,10 +396,7 @@ fn the_limit_counts_distinct_destinations() {
     let mut four = up(5);
     four[4].state = BackendState::Down;
     for version in 2..10 {
-        assert_eq!(
-            table.replace(&[service(four.clone()), other(up(3))]),
-            Ok(version)
-        );
+        assert_eq!(table.replace(&[service(four.clone()), other(up(3))]), Ok(version));
     }
     let full = Some(TableError::Destinations(4));
     assert_eq!(table.replace(&[service(up(5))]).err(), full);
@@ -474,10 +427,7 @@ fn the_table_changes_while_packets_flow() {
 }
 
 /// A balancer, and behind it what decides by where it sends flows.
-fn with_behind(
-    services: &[Service],
-    behind: Box<dyn NetworkFunction>,
-) -> (Arc<LoadBalancerTable>, ChainRig) {
+fn with_behind(services: &[Service], behind: Box<dyn NetworkFunction>) -> (Arc<LoadBalancerTable>, ChainRig) {
     let table = Arc::new(LoadBalancerTable::new(services, SIZE, false).unwrap());
     let balancer = Box::new(LoadBalancer::new(Arc::clone(&table)));
     (table, ChainRig::new(vec![balancer, behind], INPUT))

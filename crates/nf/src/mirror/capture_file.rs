@@ -130,10 +130,7 @@ impl CaptureFile {
     /// Each full file gets the next name; the one with the last is replaced.
     fn rotate(&mut self) -> io::Result<()> {
         for number in (0..self.files - 1).rev() {
-            match fs::rename(
-                numbered(&self.path, number),
-                numbered(&self.path, number + 1),
-            ) {
+            match fs::rename(numbered(&self.path, number), numbered(&self.path, number + 1)) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 renamed => renamed?,
             }

@@ -40,11 +40,7 @@ impl MirrorRules {
     ///
     /// # Errors
     /// The program cannot be run.
-    pub fn new(
-        program: Option<&[Instruction]>,
-        sampling: Sampling,
-        snap: usize,
-    ) -> Result<MirrorRules, Refused> {
+    pub fn new(program: Option<&[Instruction]>, sampling: Sampling, snap: usize) -> Result<MirrorRules, Refused> {
         Ok(MirrorRules {
             filter: program.map(Filter::new).transpose()?,
             sampling,
@@ -120,11 +116,7 @@ impl NetworkFunction for Mirror {
             notes,
             ..
         } = self;
-        let MirrorRules {
-            filter,
-            sampling,
-            snap,
-        } = &held.value;
+        let MirrorRules { filter, sampling, snap } = &held.value;
         batch.for_each(|packet, frame| {
             if let Sampling::Flows(every) = *sampling
                 && !is_sampled(packet.rss_hash, every)

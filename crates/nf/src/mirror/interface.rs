@@ -92,9 +92,7 @@ impl Interface {
             };
             match error.kind() {
                 ErrorKind::Interrupted => continue,
-                ErrorKind::WouldBlock
-                    if waiting.get_or_insert_with(Instant::now).elapsed() < GRACE =>
-                {
+                ErrorKind::WouldBlock if waiting.get_or_insert_with(Instant::now).elapsed() < GRACE => {
                     std::thread::sleep(NAP);
                     continue;
                 }
@@ -135,8 +133,7 @@ impl Interface {
         let count = messages.len() as libc::c_uint;
         // SAFETY: so many messages, each of one piece, which is a part of `frames`. All outlive the call, which only reads the
         // frames.
-        let sent =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+        let sent = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         match usize::try_from(sent) {
             Ok(0) => Err(ErrorKind::WouldBlock.into()),
             Ok(sent) => Ok(sent),

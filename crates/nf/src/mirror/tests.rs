@@ -68,13 +68,7 @@ fn rig(table: &Arc<MirrorTable>) -> ChainRig {
 type Sent = (u16, usize);
 
 fn frame((port, bytes): Sent, number: usize) -> Vec<u8> {
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [192, 0, 2, 1].into(),
-        protocol::UDP,
-        port,
-        53,
-    );
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::UDP, port, 53);
     let payload: Vec<u8> = (0..bytes).map(|at| (at + number) as u8).collect();
     FrameBuilder::new(&key).payload(&payload).to_vec().unwrap()
 }
@@ -92,9 +86,7 @@ fn finished(rig: ChainRig) -> [u64; 4] {
     let before: Vec<u64> = rig.chain.reason_counts().collect();
     let last = rig.chain.finish();
     ["copied", "no-room", "file-full", "not-written"].map(|name| {
-        let place = names
-            .iter()
-            .position(|reason| reason.name == format!("mirror/{name}"));
+        let place = names.iter().position(|reason| reason.name == format!("mirror/{name}"));
         before[place.unwrap()] + last[place.unwrap()]
     })
 }
@@ -269,16 +261,10 @@ fn a_full_file_has_the_first_packets_and_files_the_last() {
 #[test]
 fn copies_that_find_no_room_are_counted() {
     let folder = Folder::new();
-    let made = std::process::Command::new("mkfifo")
-        .arg(folder.file())
-        .status();
+    let made = std::process::Command::new("mkfifo").arg(folder.file()).status();
     assert!(made.unwrap().success());
     // Open both ways: neither end waits for the other.
-    let mut reader = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(folder.file())
-        .unwrap();
+    let mut reader = OpenOptions::new().read(true).write(true).open(folder.file()).unwrap();
     let table = table(to(&folder.file(), 1 << 30, 1), all());
     let mut rig = rig(&table);
     let frames: Vec<_> = (0..4000).map(|at| frame((at as u16, 900), at)).collect();
@@ -317,15 +303,9 @@ fn copies_that_find_no_room_are_counted() {
 #[test]
 fn a_file_that_hangs_is_given_up() {
     let folder = Folder::new();
-    let made = std::process::Command::new("mkfifo")
-        .arg(folder.file())
-        .status();
+    let made = std::process::Command::new("mkfifo").arg(folder.file()).status();
     assert!(made.unwrap().success());
-    let reader = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(folder.file())
-        .unwrap();
+    let reader = OpenOptions::new().read(true).write(true).open(folder.file()).unwrap();
     let table = table(to(&folder.file(), 1 << 30, 1), all());
     let mut rig = rig(&table);
     let frames: Vec<_> = (0..4000).map(|at| frame((at as u16, 900), at)).collect();
@@ -367,10 +347,7 @@ fn listen() -> Option<File> {
     // SAFETY: no memory is passed.
     let socket = unsafe { libc::socket(libc::AF_PACKET, kind, everything.into()) };
     if socket < 0 {
-        eprintln!(
-            "skipped: packet sockets: {}",
-            std::io::Error::last_os_error()
-        );
+        eprintln!("skipped: packet sockets: {}", std::io::Error::last_os_error());
         return None;
     }
     // SAFETY: it was opened just now, and nobody else has it.

@@ -51,20 +51,14 @@ impl Outlet {
     /// The files that it makes: the one that is written, and those that full ones become, whether there are any yet or not.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
-            Outlet::File { path, files, .. } => {
-                (0..*files).map(|number| numbered(path, number)).collect()
-            }
+            Outlet::File { path, files, .. } => (0..*files).map(|number| numbered(path, number)).collect(),
             Outlet::Interface(_) => Vec::new(),
         }
     }
 
     fn open(&self) -> Result<Writing, ExportError> {
         let opened = match self {
-            Outlet::File {
-                path,
-                max_bytes,
-                files,
-            } => CaptureFile::create(path, *max_bytes, *files).map(Writing::File),
+            Outlet::File { path, max_bytes, files } => CaptureFile::create(path, *max_bytes, *files).map(Writing::File),
             Outlet::Interface(name) => Interface::open(name).map(Writing::Interface),
         };
         opened.map_err(|source| ExportError::Copies {
@@ -248,10 +242,7 @@ impl MirrorTable {
     /// # Errors
     /// A file cannot be created, an interface not be opened, or a thread not be started.
     pub fn new(options: Options, rules: MirrorRules) -> Result<MirrorTable, ExportError> {
-        let writing = options
-            .to
-            .as_ref()
-            .map_or(Ok(Writing::Nowhere), Outlet::open)?;
+        let writing = options.to.as_ref().map_or(Ok(Writing::Nowhere), Outlet::open)?;
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -339,20 +330,14 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
     loop {
         // In this order: what was pushed before its worker ended is popped below.
         let over = shared.over.load(Ordering::Acquire);
-        let mut new = shared
-            .sources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut new = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.append(&mut new);
         drop(new);
         sources.retain(|source| !source.ring.is_closed() || !source.ring.is_empty());
         let mut popped = 0;
         for source in &mut sources {
             let Source {
-                ring,
-                assembler,
-                taken,
-                ..
+                ring, assembler, taken, ..
             } = source;
             popped += ring.pop_each(TURN, |cell| {
                 assembler.take(&cell, |copied| {

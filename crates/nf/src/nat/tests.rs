@@ -32,10 +32,7 @@ fn frame(key: &FlowKey, payload: &[u8]) -> Vec<u8> {
 /// A connection from an internal host.
 fn outward(host: u8, port: u16, remote: u8, tcp: bool) -> FlowKey {
     let protocol = if tcp { protocol::TCP } else { protocol::UDP };
-    let ends = (
-        Ipv4Addr::new(10, 0, 0, host),
-        Ipv4Addr::new(198, 18, 0, remote),
-    );
+    let ends = (Ipv4Addr::new(10, 0, 0, host), Ipv4Addr::new(198, 18, 0, remote));
     FlowKey::v4(ends.0, ends.1, protocol, port, 443)
 }
 
@@ -116,13 +113,7 @@ fn a_host_keeps_its_external_address() {
 fn changes_of_the_pool_lose_no_connection() {
     let with = |external: &[Ipv4Addr]| {
         let external = external.to_vec();
-        NatTable::new(
-            NatRules {
-                external,
-                ..rules()
-            },
-            RssHasher::default(),
-        )
+        NatTable::new(NatRules { external, ..rules() }, RssHasher::default())
     };
     let first = rules().external;
     let table = Arc::new(Live::new(with(&first)));
@@ -141,11 +132,7 @@ fn changes_of_the_pool_lose_no_connection() {
             let sent = rig.run(&[frame(inside, b"on")], SECOND);
             assert_eq!(sent, [frame(outside, b"on")], "{inside} with {pool:?}");
             let back = rig.run(&[frame(&outside.reversed(), b"back")], SECOND);
-            assert_eq!(
-                back,
-                [frame(&inside.reversed(), b"back")],
-                "{inside} with {pool:?}"
-            );
+            assert_eq!(back, [frame(&inside.reversed(), b"back")], "{inside} with {pool:?}");
         }
     }
     table.replace(with(&remote));
@@ -169,32 +156,16 @@ fn exhausted_ports_are_counted_and_come_back() {
         *per_bucket.entry(bucket_of(rss.hash(&key))).or_default() += 1;
         delivered += rig.run(&[frame(&key, b"")], SECOND).len() as u64;
     }
-    assert_eq!(
-        delivered,
-        per_bucket.len() as u64,
-        "one connection a bucket"
-    );
+    assert_eq!(delivered, per_bucket.len() as u64, "one connection a bucket");
     assert_eq!(rig.count("nat/ports-exhausted"), 2000 - delivered);
-    assert_eq!(
-        rig.chain.lost(),
-        2000 - delivered,
-        "no room is a loss, not a decision"
-    );
+    assert_eq!(rig.chain.lost(), 2000 - delivered, "no room is a loss, not a decision");
     // To another remote the same ports are free.
-    assert_eq!(
-        rig.run(&[frame(&outward(1, 7, 2, false), b"")], SECOND)
-            .len(),
-        1
-    );
+    assert_eq!(rig.run(&[frame(&outward(1, 7, 2, false), b"")], SECOND).len(), 1);
     // When the bindings have expired, so are they to the first.
     let later = Nanos::from_secs(200);
     (0..512).for_each(|_| rig.chain.expire(later));
     assert_eq!(rig.chain.flows(), 0);
-    assert_eq!(
-        rig.run(&[frame(&outward(1, 1999, 1, false), b"")], later)
-            .len(),
-        1
-    );
+    assert_eq!(rig.run(&[frame(&outward(1, 1999, 1, false), b"")], later).len(), 1);
 }
 
 #[test]
@@ -214,13 +185,7 @@ fn a_zero_udp_checksum_stays_zero() {
 
 #[test]
 fn what_cannot_be_translated_is_dropped_or_passed() {
-    let ping = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [198, 18, 0, 1].into(),
-        protocol::ICMP,
-        7,
-        7,
-    );
+    let ping = FlowKey::v4([10, 0, 0, 1].into(), [198, 18, 0, 1].into(), protocol::ICMP, 7, 7);
     let stray = outward(1, 1, 1, true);
     let stray = FlowKey::v4(
         [198, 18, 0, 9].into(),
@@ -229,13 +194,7 @@ fn what_cannot_be_translated_is_dropped_or_passed() {
         stray.source_port(),
         80,
     );
-    let transit = FlowKey::v4(
-        [192, 0, 2, 1].into(),
-        [192, 0, 2, 2].into(),
-        protocol::TCP,
-        1,
-        2,
-    );
+    let transit = FlowKey::v4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), protocol::TCP, 1, 2);
     let v6 = FlowKey::v6(1u128.into(), 2u128.into(), protocol::TCP, 1, 2);
     // The second fragment of a datagram: offset 8 bytes, more to follow.
     let mut fragment = frame(&outward(1, 9, 1, false), &[0; 64]);

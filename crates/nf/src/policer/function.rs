@@ -162,9 +162,7 @@ fn judge(
         });
         match peak {
             Some(meter) => super::Meter::take_all(meter, &buckets.peak, packets, conforms),
-            None => limit
-                .committed
-                .take_all(&buckets.committed, packets, conforms),
+            None => limit.committed.take_all(&buckets.committed, packets, conforms),
         }
     };
     if let Some(peak) = &limit.peak {
@@ -185,11 +183,7 @@ fn judge(
         None => Colour::Violating,
     };
     for (place, conforms) in places.iter().zip(&*conforms) {
-        let colour = if *conforms {
-            Colour::Conforming
-        } else {
-            beyond
-        };
+        let colour = if *conforms { Colour::Conforming } else { beyond };
         apply(limit, colour, batch, *place, notes);
     }
 }

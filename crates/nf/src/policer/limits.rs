@@ -57,14 +57,10 @@ pub struct Limit {
 impl Limit {
     /// Whether a flow with this key is limited by it.
     pub fn matches(&self, key: &FlowKey) -> bool {
-        let holds = |prefix: Option<IpNet>, address: IpAddr| {
-            prefix.is_none_or(|prefix| prefix.contains(&address))
-        };
+        let holds = |prefix: Option<IpNet>, address: IpAddr| prefix.is_none_or(|prefix| prefix.contains(&address));
         holds(self.source, key.source())
             && holds(self.destination, key.destination())
-            && self
-                .protocol
-                .is_none_or(|protocol| protocol == key.protocol())
+            && self.protocol.is_none_or(|protocol| protocol == key.protocol())
     }
 
     /// What tells which packets it is for, and whether they share a bucket.

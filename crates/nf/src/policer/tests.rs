@@ -90,10 +90,7 @@ fn udp(source_port: u16) -> FlowKey {
 fn frame(flow: u16, bytes: usize) -> Vec<u8> {
     let headers = FrameBuilder::new(&udp(flow)).to_vec().unwrap().len();
     let payload = vec![7; bytes.saturating_sub(headers)];
-    FrameBuilder::new(&udp(flow))
-        .payload(&payload)
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&udp(flow)).payload(&payload).to_vec().unwrap()
 }
 
 /// The count of one of the function's reasons or notes.
@@ -209,10 +206,7 @@ fn a_shared_bucket_is_never_overdrawn() {
             passed
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .sum()
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(passed, 1000);
 }
@@ -239,17 +233,11 @@ fn the_first_limit_that_matches_counts() {
     let sent = some.run(&batch, now);
     let kept: Vec<u8> = sent.iter().map(|frame| frame[33]).collect();
     assert_eq!(kept, [7, 8, 8, 9]);
-    assert_eq!(
-        (count(&some, "violating"), count(&some, "no-limit")),
-        (3, 1)
-    );
+    assert_eq!((count(&some, "violating"), count(&some, "no-limit")), (3, 1));
     let mut passing = rig(limits, Outcome::Pass);
     assert_eq!(passing.run(&frames(200, 2), now).len(), 2);
     // Without a match nothing is kept with flows, and flows are not looked up.
-    let all = PolicerRules::new(
-        vec![limit(Rate::Packets(1), 1), within("::/0", 1)],
-        Outcome::Pass,
-    );
+    let all = PolicerRules::new(vec![limit(Rate::Packets(1), 1), within("::/0", 1)], Outcome::Pass);
     assert_eq!(all.limits().len(), 1);
     assert_eq!(Policer::new(Arc::new(Live::new(all))).state_bytes(), 0);
 }
@@ -273,12 +261,7 @@ fn marks_leave_the_rest_of_a_packet_right() {
     );
     let mut frames: Vec<Vec<u8>> = [udp(1), v6, v6]
         .iter()
-        .map(|key| {
-            FrameBuilder::new(key)
-                .payload(b"question")
-                .to_vec()
-                .unwrap()
-        })
+        .map(|key| FrameBuilder::new(key).payload(b"question").to_vec().unwrap())
         .collect();
     // Congestion was experienced, and a flow label is set.
     let parsed = parse(&frames[0]).unwrap();
@@ -328,10 +311,7 @@ fn what_was_taken_counts_under_new_rates() {
         assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 60);
         assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 40);
         let change = |rate, burst| {
-            let next = live
-                .current()
-                .value
-                .succeed(limits(rate, burst), Outcome::Pass);
+            let next = live.current().value.succeed(limits(rate, burst), Outcome::Pass);
             live.replace(next)
         };
         // Nothing has come back, and nothing is given away.

@@ -27,15 +27,7 @@ pub(super) const WHAT: &str = "a chain spec";
 /// What its `spec` is, in errors.
 pub(super) const PARTS: &str = "a map with functions and slo";
 /// The fields of its `spec`.
-pub(super) const FIELDS: &[&str] = &[
-    "match",
-    "functions",
-    "slo",
-    "flows",
-    "packets",
-    "ports",
-    "state",
-];
+pub(super) const FIELDS: &[&str] = &["match", "functions", "slo", "flows", "packets", "ports", "state"];
 /// What its `functions` are, in errors.
 pub(super) const FUNCTIONS: &str = "a list of functions";
 /// Most entries in a list of `match`.
@@ -96,8 +88,7 @@ impl ChainSpec {
     /// The chain cut at its external functions: a chain for what is in front of the first one, and for what is
     /// behind each. A part may have no function.
     pub fn parts(&self) -> Vec<ChainSpec> {
-        let is_external =
-            |function: &FunctionSpec| matches!(function.config, FunctionConfig::External(_));
+        let is_external = |function: &FunctionSpec| matches!(function.config, FunctionConfig::External(_));
         let parts = self.functions.split(is_external);
         let part = |functions: &[FunctionSpec]| ChainSpec {
             functions: functions.to_vec(),
@@ -154,23 +145,15 @@ impl ChainSpec {
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         let document = Document::parse(text, name, WHAT)?;
-        chain(
-            &document,
-            Some(Text::Given(text, name)),
-            base_dir,
-            Runs::Here,
-        )
+        chain(&document, Some(Text::Given(text, name)), base_dir, Runs::Here)
     }
 
     /// What is dangerous about it, though it is right.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let warnings = self
-            .functions
-            .iter()
-            .map(|function| match &function.config {
-                FunctionConfig::Ipsec(ipsec) => &ipsec.warnings[..],
-                _ => &[],
-            });
+        let warnings = self.functions.iter().map(|function| match &function.config {
+            FunctionConfig::Ipsec(ipsec) => &ipsec.warnings[..],
+            _ => &[],
+        });
         warnings.flatten().map(String::as_str)
     }
 }
@@ -188,12 +171,7 @@ impl ChainSpec {
 }
 
 /// Reads a spec; with `text`, one that can be [read again](Source::read_again).
-fn chain(
-    document: &Document,
-    text: Option<Text<'_>>,
-    base_dir: &Path,
-    runs: Runs<'_>,
-) -> Result<ChainSpec, SpecError> {
+fn chain(document: &Document, text: Option<Text<'_>>, base_dir: &Path, runs: Runs<'_>) -> Result<ChainSpec, SpecError> {
     let began = SystemTime::now();
     let (metadata, spec) = document.object(KIND, PARTS)?;
     let spec = spec.fields(FIELDS)?;
@@ -204,8 +182,7 @@ fn chain(
     let kept = match spec.optional("state") {
         None => None,
         Some(node) if functions.iter().any(|f| f.config.tracks_connections()) => {
-            let message =
-                "expected no function that tracks connections: their state stays on this server";
+            let message = "expected no function that tracks connections: their state stays on this server";
             return Err(node.error(message));
         }
         Some(node) if !branches.is_empty() => {

@@ -65,9 +65,7 @@ impl Document {
     pub fn object(&self, kind: &str, what: &str) -> Result<(Metadata, Located<'_>), SpecError> {
         let root = Located::root(&self.file, &self.root);
         let fields = root.fields(&["apiVersion", "kind", "metadata", "spec"])?;
-        fields
-            .required("apiVersion", API_VERSION)?
-            .word(&[(API_VERSION, ())])?;
+        fields.required("apiVersion", API_VERSION)?.word(&[(API_VERSION, ())])?;
         fields.required("kind", kind)?.word(&[(kind, ())])?;
         let metadata = metadata(&fields.required("metadata", "a map with name")?, kind)?;
         Ok((metadata, fields.required("spec", what)?))
@@ -88,10 +86,7 @@ fn metadata(node: &Located<'_>, kind: &str) -> Result<Metadata, SpecError> {
     let name = format!("the {}'s name", kind.to_lowercase());
     Ok(Metadata {
         name: label(&fields.required("name", &name)?)?,
-        namespace: fields
-            .optional("namespace")
-            .map(|node| label(&node))
-            .transpose()?,
+        namespace: fields.optional("namespace").map(|node| label(&node)).transpose()?,
         labels: strings("labels")?,
         annotations: strings("annotations")?,
     })

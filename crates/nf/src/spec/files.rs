@@ -28,11 +28,7 @@ pub(crate) fn read_text_up_to(path: &Path, name: &str, most: usize) -> Result<St
         let bad = error.as_bytes().get(good).copied().unwrap_or_default();
         let before = String::from_utf8_lossy(error.as_bytes().get(..good).unwrap_or_default());
         let line = before.matches('\n').count() + 1;
-        let column = before
-            .rsplit('\n')
-            .next()
-            .map_or(0, |last| last.chars().count())
-            + 1;
+        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
         let message = format!("expected UTF-8 text, found the byte {bad:#04x}");
         SpecError::whole_file(name, message).at(line, column)
     })

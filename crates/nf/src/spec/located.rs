@@ -53,11 +53,7 @@ impl<'a> Located<'a> {
 
     fn field(&self, name: &'a str, node: &'a Node) -> Located<'a> {
         let path = Rc::new(Path::Field(self.path.clone(), name));
-        Located {
-            path,
-            node,
-            ..*self
-        }
+        Located { path, node, ..*self }
     }
 
     /// The field path, such as `spec.functions[0].acl`.
@@ -120,9 +116,7 @@ impl<'a> Located<'a> {
         };
         if items.is_empty() || items.len() > most {
             let found = items.len();
-            return Err(self.error(format!(
-                "expected a list of 1 to {most} {what}, found {found}"
-            )));
+            return Err(self.error(format!("expected a list of 1 to {most} {what}, found {found}")));
         }
         Ok(self.items(items).collect())
     }
@@ -156,12 +150,11 @@ impl<'a> Located<'a> {
                 return Err(key.expected("the name of a field"));
             };
             if !seen.insert(&**name) {
-                let first = entries.iter().find(
-                    |(first, _)| matches!(&first.value, Value::Scalar { text, .. } if text == name),
-                );
+                let first = entries
+                    .iter()
+                    .find(|(first, _)| matches!(&first.value, Value::Scalar { text, .. } if text == name));
                 let line = first.map_or(0, |(key, _)| key.line);
-                let message =
-                    format!("expected each field once, found it again (first on line {line})");
+                let message = format!("expected each field once, found it again (first on line {line})");
                 return Err(self.field(name, key).error(message));
             }
             if &**name == "<<" {
@@ -240,9 +233,9 @@ impl<'a> Located<'a> {
     /// Anything else.
     pub fn string(&self, what: &str) -> Result<&'a str, SpecError> {
         match &self.node.value {
-            Value::Scalar { text, plain: true } if is_number_or_bool(text) => Err(self.error(
-                format!("expected {what}, found {text}, which needs quotes to be a string"),
-            )),
+            Value::Scalar { text, plain: true } if is_number_or_bool(text) => Err(self.error(format!(
+                "expected {what}, found {text}, which needs quotes to be a string"
+            ))),
             _ => self.text(what),
         }
     }
@@ -270,12 +263,10 @@ impl<'a> Located<'a> {
             Value::Scalar { text, plain: true } => digits(text),
             _ => None,
         };
-        number
-            .filter(|number| range.contains(number))
-            .ok_or_else(|| {
-                let (low, high) = (range.start(), range.end());
-                self.expected(&format!("a whole number from {low} to {high}"))
-            })
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            let (low, high) = (range.start(), range.end());
+            self.expected(&format!("a whole number from {low} to {high}"))
+        })
     }
 
     /// A number written without quotes, as text.
@@ -351,9 +342,8 @@ fn is_number_or_bool(text: &str) -> bool {
     const BOOLS: [&str; 6] = ["true", "True", "TRUE", "false", "False", "FALSE"];
     let starts_like_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
     let radix = |prefix| {
-        text.strip_prefix(prefix).is_some_and(|digits| {
-            !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit())
-        })
+        text.strip_prefix(prefix)
+            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit()))
     };
     let number = || text.parse::<f64>().is_ok() || radix("0x") || radix("0o");
     BOOLS.contains(&text) || (text.len() <= 64 && starts_like_number && number())

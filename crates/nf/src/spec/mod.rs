@@ -33,10 +33,9 @@ pub use flows::{FlowsSpec, PacketsSpec};
 #[cfg(test)]
 pub(crate) use functions::load_ids_rules;
 pub use functions::{
-    AclConfig, BranchConfig, Changes, ClassifierConfig, DnsGuardConfig, ExternalConfig,
-    FirewallConfig, ForeignFunction, ForwardConfig, FunctionConfig, IdsConfig, IpForwardConfig,
-    LibraryConfig, MirrorConfig, Missing, NatConfig, OwnFunction, ProgramConfig, Target,
-    TunnelConfig, UpfConfig, WanOptimizerConfig,
+    AclConfig, BranchConfig, Changes, ClassifierConfig, DnsGuardConfig, ExternalConfig, FirewallConfig,
+    ForeignFunction, ForwardConfig, FunctionConfig, IdsConfig, IpForwardConfig, LibraryConfig, MirrorConfig, Missing,
+    NatConfig, OwnFunction, ProgramConfig, Target, TunnelConfig, UpfConfig, WanOptimizerConfig,
 };
 pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};

@@ -103,9 +103,10 @@ impl std::str::FromStr for PortName {
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@".contains(c);
         let name = text.split(',').next().unwrap_or_default();
-        if name.strip_prefix("net_").is_some_and(|rest| {
-            rest.len() > 1 && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        }) {
+        if name
+            .strip_prefix("net_")
+            .is_some_and(|rest| rest.len() > 1 && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+        {
             return checked(text.to_owned(), false);
         }
         // Linux limits names of interfaces to fifteen characters.
@@ -132,9 +133,7 @@ fn checked(text: String, pci: bool) -> Result<PortName, PortNameError> {
 
 /// A PCI address with its domain, which may be left out.
 fn pci(text: &str) -> Option<String> {
-    let hex = |text: &str, digits: usize| {
-        text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit())
-    };
+    let hex = |text: &str, digits: usize| text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
     let (rest, function) = text.rsplit_once('.')?;
     let (rest, slot) = rest.rsplit_once(':')?;
     let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0000", rest));
@@ -177,15 +176,7 @@ mod tests {
     fn other_names_are_refused_with_a_hint() {
         let error = |text: &str| text.parse::<PortName>().unwrap_err().to_string();
         assert!(error("eth0").ends_with("write net_af_packet0,iface=eth0"));
-        for text in [
-            "",
-            "3b:00.8",
-            "3b:0.1",
-            "net_",
-            "a:b",
-            "net_ring 0",
-            "0000:zz:00.0",
-        ] {
+        for text in ["", "3b:00.8", "3b:0.1", "net_", "a:b", "net_ring 0", "0000:zz:00.0"] {
             assert!(error(text).contains("expected a PCI address"), "{text}");
         }
         assert!(error("net_null0,copy").ends_with("found \"copy\""));

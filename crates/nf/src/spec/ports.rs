@@ -58,10 +58,7 @@ pub struct DdioSpec {
     pub cache_bytes: Option<u64>,
 }
 
-pub(super) fn ports_of(
-    node: &Located<'_>,
-    functions: &[FunctionSpec],
-) -> Result<PortsSpec, SpecError> {
+pub(super) fn ports_of(node: &Located<'_>, functions: &[FunctionSpec]) -> Result<PortsSpec, SpecError> {
     let names = ["entry", "exit", "bothWays", "mtu", "promiscuous", "ddio"];
     let fields = node.fields(&names)?;
     let name = |node: &Located<'_>| {

@@ -22,22 +22,18 @@ impl ChainSpec {
     pub fn rows(&self, left_out: impl Fn(&FunctionSpec) -> bool) -> Vec<Row<'_>> {
         let places = places(&self.functions);
         let routes = routes(&self.branches, &places);
-        let is_in = |function: &FunctionSpec| {
-            !matches!(function.config, FunctionConfig::Classifier(_)) && !left_out(function)
-        };
+        let is_in =
+            |function: &FunctionSpec| !matches!(function.config, FunctionConfig::Classifier(_)) && !left_out(function);
         let mut end = 0;
         // Where packets leave the chain, or take branches, there is a classifier; where they come together, another branch.
-        let alike = |one: &FunctionSpec, next: &FunctionSpec| {
-            one.branch == next.branch && is_in(one) == is_in(next)
-        };
+        let alike = |one: &FunctionSpec, next: &FunctionSpec| one.branch == next.branch && is_in(one) == is_in(next);
         let rows = self.functions.chunk_by(alike).filter_map(|functions| {
             let first = end;
             end += functions.len();
             let route = routes[first];
             functions.first().is_some_and(&is_in).then(|| Row {
                 functions,
-                followed: (end..places.len())
-                    .any(|behind| follow(&self.branches, &places, [end - 1, behind])),
+                followed: (end..places.len()).any(|behind| follow(&self.branches, &places, [end - 1, behind])),
                 passed_by: route.within.and(route.gone) != Path::START,
             })
         });
@@ -78,12 +74,7 @@ mod tests {
 
     #[test]
     fn a_line_is_one_row_and_ends_where_functions_are_left_out() {
-        let line = spec(&format!(
-            "[{}, {}, {}]",
-            forward("a"),
-            forward("b"),
-            forward("c")
-        ));
+        let line = spec(&format!("[{}, {}, {}]", forward("a"), forward("b"), forward("c")));
         assert_eq!(rows(&line, ""), "a b c");
         assert_eq!(rows(&line, "b"), "a> | c");
         assert_eq!(rows(&line, "a"), "b c");
@@ -92,8 +83,7 @@ mod tests {
 
     #[test]
     fn rows_end_where_packets_take_branches_and_come_together() {
-        let [a, b, x, y, z, out, behind, last] =
-            ["a", "b", "x", "y", "z", "out", "behind", "last"].map(forward);
+        let [a, b, x, y, z, out, behind, last] = ["a", "b", "x", "y", "z", "out", "behind", "last"].map(forward);
         let inner = format!(
             "{{name: inner, classifier: {{rules: [{{to: deep, protocol: udp}}], branches: {{deep: {{functions: [{z}]}}}}}}}}"
         );
@@ -104,18 +94,9 @@ mod tests {
             )
         };
         let ends = spec(&outer("send"));
-        assert_eq!(
-            rows(&ends, ""),
-            "a b> | (x>) | (z>) | (y>) | (out) | (behind last)"
-        );
-        assert_eq!(
-            rows(&ends, "x"),
-            "a b> | (z>) | (y>) | (out) | (behind last)"
-        );
+        assert_eq!(rows(&ends, ""), "a b> | (x>) | (z>) | (y>) | (out) | (behind last)");
+        assert_eq!(rows(&ends, "x"), "a b> | (z>) | (y>) | (out) | (behind last)");
         let joins = spec(&outer("next"));
-        assert_eq!(
-            rows(&joins, ""),
-            "a b> | (x>) | (z>) | (y>) | (out>) | behind last"
-        );
+        assert_eq!(rows(&joins, ""), "a b> | (x>) | (z>) | (y>) | (out>) | behind last");
     }
 }

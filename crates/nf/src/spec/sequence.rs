@@ -41,12 +41,9 @@ impl FunctionSpec {
         let node = spec.fields(FIELDS)?.required("functions", FUNCTIONS)?;
         let mut items = Vec::new();
         with_branches(&node, &mut items)?;
-        let item = items.get(place).ok_or_else(|| {
-            node.error(format!(
-                "expected functions[{place}], found {}",
-                items.len()
-            ))
-        })?;
+        let item = items
+            .get(place)
+            .ok_or_else(|| node.error(format!("expected functions[{place}], found {}", items.len())))?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
         let (_, function) = function(item, &Context::new(base_dir, Runs::Here))?;
         Ok(function)
@@ -69,9 +66,7 @@ fn with_branches<'a>(node: &Located<'a>, items: &mut Vec<Located<'a>>) -> Result
 }
 
 fn too_many() -> String {
-    format!(
-        "expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more"
-    )
+    format!("expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more")
 }
 
 /// Reads a function, and tells whether the spec gives it a name.
@@ -148,18 +143,11 @@ impl Reader<'_> {
     fn function(&mut self, item: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
         let (named, function) = function(item, self.context)?;
         let FunctionSpec {
-            name,
-            config,
-            files,
-            ..
+            name, config, files, ..
         } = function;
         let (functions, paths) = (&self.functions, &self.paths);
         if let Some(other) = functions.iter().position(|function| function.name == name) {
-            let hint = if named {
-                ""
-            } else {
-                "; give one of them a name"
-            };
+            let hint = if named { "" } else { "; give one of them a name" };
             let message = format!(
                 "expected a different name for each function, found \"{name}\" as in \
                  {}{hint}",
@@ -168,22 +156,15 @@ impl Reader<'_> {
             return Err(item.error(message));
         }
         let translates = |config: &FunctionConfig| matches!(config, FunctionConfig::Nat(_));
-        let nat = functions
-            .iter()
-            .position(|function| translates(&function.config));
+        let nat = functions.iter().position(|function| translates(&function.config));
         if let Some(other) = nat.filter(|_| translates(&config)) {
             // Both directions run the functions in the same order, so that of two translations
             // the return path would undo the wrong one first.
-            let message = format!(
-                "expected at most one nat in a chain, found {} too",
-                paths[other]
-            );
+            let message = format!("expected at most one nat in a chain, found {} too", paths[other]);
             return Err(item.error(message));
         }
         let tracks = |config: &FunctionConfig| config.tracks_connections();
-        let tracking = functions
-            .iter()
-            .position(|function| tracks(&function.config));
+        let tracking = functions.iter().position(|function| tracks(&function.config));
         let both = (nat, tracking, translates(&config), tracks(&config));
         if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
             // Behind a translation both directions of a connection have different addresses.
@@ -249,8 +230,7 @@ impl Reader<'_> {
             branch,
         });
         let path = item.path();
-        self.paths
-            .push(path.strip_prefix("spec.").unwrap_or(&path).to_owned());
+        self.paths.push(path.strip_prefix("spec.").unwrap_or(&path).to_owned());
         let Some(classifier) = classifier else {
             return Ok(true);
         };
@@ -284,13 +264,9 @@ impl Reader<'_> {
             );
         }
         if external && self.branches.iter().any(|branch| branch.ends) {
-            return Some(
-                "expected no external function behind branches that leave the chain: all packets pass it",
-            );
+            return Some("expected no external function behind branches that leave the chain: all packets pass it");
         }
-        if config.decides_lifetimes()
-            && (branch.is_some() || self.branches.iter().any(|branch| branch.ends))
-        {
+        if config.decides_lifetimes() && (branch.is_some() || self.branches.iter().any(|branch| branch.ends)) {
             return Some(
                 "expected no firewall in a branch, or behind branches that leave the chain: it decides for the whole chain \
                  how long flows are kept, and would let go those that never come to it; put it in front of the classifier",
@@ -298,10 +274,7 @@ impl Reader<'_> {
         }
         let directed = |branch: usize| {
             let name = &self.branches[branch].classifier;
-            let classifier = self
-                .functions
-                .iter()
-                .find(|function| function.name == *name);
+            let classifier = self.functions.iter().find(|function| function.name == *name);
             matches!(classifier.map(|function| &function.config), Some(FunctionConfig::Classifier(classifier)) if !classifier.both)
         };
         let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);

@@ -42,12 +42,7 @@ impl PartialEq for Began {
 
 impl Source {
     /// Of a spec that has just been read from a text.
-    pub(super) fn new(
-        spec: &ChainSpec,
-        text: Text<'_>,
-        base_dir: &Path,
-        began: SystemTime,
-    ) -> Source {
+    pub(super) fn new(spec: &ChainSpec, text: Text<'_>, base_dir: &Path, began: SystemTime) -> Source {
         let (file, text) = match text {
             Text::File(path) => (Some(path.to_owned()), None),
             Text::Given(text, name) => (None, Some((text.into(), name.to_owned()))),
@@ -88,13 +83,8 @@ impl Source {
             }
         };
         let refuse = |what: &str| {
-            let name = self
-                .file
-                .as_ref()
-                .map_or(String::new(), |p| p.display().to_string());
-            let message = format!(
-                "expected {what} as it was when the run began: such a change takes a new run"
-            );
+            let name = self.file.as_ref().map_or(String::new(), |p| p.display().to_string());
+            let message = format!("expected {what} as it was when the run began: such a change takes a new run");
             Err(SpecError::whole_file(&name, message))
         };
         if names(&spec) != self.names {
@@ -109,10 +99,7 @@ impl Source {
         };
         let parts = [
             ("metadata", spec.metadata == before.metadata),
-            (
-                "what classifiers branch to",
-                spec.branches == before.branches,
-            ),
+            ("what classifiers branch to", spec.branches == before.branches),
             ("spec.match", spec.match_ == before.match_),
             ("spec.slo", spec.slo == before.slo),
             ("spec.flows", spec.flows == before.flows),

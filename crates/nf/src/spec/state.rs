@@ -83,10 +83,7 @@ pub enum Secret {
 pub(super) fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError> {
     let fields = node.fields(&["redis", "instance", "whenUnavailable", "packets", "wait"])?;
     Ok(StateSpec {
-        redis: redis(
-            &fields.required("redis", "a map with socket or address")?,
-            base_dir,
-        )?,
+        redis: redis(&fields.required("redis", "a map with socket or address")?, base_dir)?,
         instance: match fields.optional("instance") {
             None => None,
             Some(node) => Some(instance(&node)?),
@@ -123,14 +120,7 @@ fn instance(node: &Located<'_>) -> Result<String, SpecError> {
 }
 
 fn redis(node: &Located<'_>, base_dir: &Path) -> Result<RedisSpec, SpecError> {
-    let fields = node.fields(&[
-        "socket",
-        "address",
-        "tls",
-        "user",
-        "passwordFile",
-        "passwordEnv",
-    ])?;
+    let fields = node.fields(&["socket", "address", "tls", "user", "passwordFile", "passwordEnv"])?;
     let path = |node: &Located<'_>| Ok::<_, SpecError>(base_dir.join(node.string("a path")?));
     let address = match (fields.optional("socket"), fields.optional("address")) {
         (Some(socket), None) => match fields.given("tls") {

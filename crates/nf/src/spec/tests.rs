@@ -12,23 +12,10 @@ const UNUSUAL: &str = include_str!("../../tests/specs/right/unusual-yaml.yaml");
 /// One change to a text. Places and lengths are taken modulo the text's.
 #[derive(Clone, Debug)]
 enum Mutation {
-    Remove {
-        at: usize,
-        length: usize,
-    },
-    Insert {
-        at: usize,
-        text: String,
-    },
-    Copy {
-        from: usize,
-        length: usize,
-        to: usize,
-    },
-    SwapLines {
-        a: usize,
-        b: usize,
-    },
+    Remove { at: usize, length: usize },
+    Insert { at: usize, text: String },
+    Copy { from: usize, length: usize, to: usize },
+    SwapLines { a: usize, b: usize },
     RemoveLine(usize),
 }
 
@@ -91,8 +78,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     prop_oneof![
         (place.clone(), 1..12_usize).prop_map(|(at, length)| Mutation::Remove { at, length }),
         (place.clone(), text).prop_map(|(at, text)| Mutation::Insert { at, text }),
-        (place.clone(), 1..200_usize, place.clone())
-            .prop_map(|(from, length, to)| Mutation::Copy { from, length, to }),
+        (place.clone(), 1..200_usize, place.clone()).prop_map(|(from, length, to)| Mutation::Copy { from, length, to }),
         (place.clone(), place.clone()).prop_map(|(a, b)| Mutation::SwapLines { a, b }),
         place.prop_map(Mutation::RemoveLine),
     ]
@@ -141,10 +127,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
     // The parser may notice only at the end of the text, one line after the last.
     let lines = text.split(['\n', '\r']).count();
     prop_assert!(error.line <= lines + 1, "{shown} in {lines} lines");
-    prop_assert!(
-        shown.split('\n').all(|line| line.starts_with("spec.yaml:")),
-        "{shown}"
-    );
+    prop_assert!(shown.split('\n').all(|line| line.starts_with("spec.yaml:")), "{shown}");
     prop_assert!(!error.message.is_empty());
     Ok(())
 }
@@ -220,14 +203,8 @@ spec:
 fn fields_of_an_error_are_apart() {
     let text = FULL.replace("latency:", "latncy:");
     let error = ChainSpec::parse(&text, "a.yaml", Path::new("")).unwrap_err();
-    let line = 1 + text
-        .lines()
-        .position(|line| line.contains("latncy"))
-        .unwrap();
-    assert_eq!(
-        (&*error.file, error.line, error.column),
-        ("a.yaml", line, 5)
-    );
+    let line = 1 + text.lines().position(|line| line.contains("latncy")).unwrap();
+    assert_eq!((&*error.file, error.line, error.column), ("a.yaml", line, 5));
     assert_eq!(error.path, "spec.slo.latncy");
     assert_eq!(error.suggestion.as_deref(), Some("latency"));
 }
@@ -235,10 +212,7 @@ fn fields_of_an_error_are_apart() {
 #[test]
 fn the_network_takes_less_than_the_objective() {
     let with = |network: &str| {
-        let text = FULL.replace(
-            "    latency: 1.5ms\n",
-            &format!("    latency: 1.5ms\n    {network}\n"),
-        );
+        let text = FULL.replace("    latency: 1.5ms\n", &format!("    latency: 1.5ms\n    {network}\n"));
         assert_ne!(text, FULL);
         ChainSpec::parse(&text, "a.yaml", Path::new(""))
     };
@@ -271,10 +245,7 @@ fn exports_are_forgotten_by_every_function_that_has_some() {
         let config = &mut spec.functions[0].config;
         assert!(config.exports(), "{function}");
         config.forget_exports();
-        assert!(
-            !config.exports() && config.writes().is_empty(),
-            "{function}"
-        );
+        assert!(!config.exports() && config.writes().is_empty(), "{function}");
     }
 }
 

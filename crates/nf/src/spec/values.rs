@@ -69,9 +69,7 @@ pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nano
         let what = "a duration with one of the units ns, us, ms, s";
         let suggestion = match &*unit.to_ascii_lowercase() {
             lower @ ("ns" | "us" | "ms" | "s") => Some(format!("{number}{lower}")),
-            lower @ ("nsec" | "usec" | "msec" | "sec") => {
-                Some(format!("{number}{}", lower.trim_end_matches("ec")))
-            }
+            lower @ ("nsec" | "usec" | "msec" | "sec") => Some(format!("{number}{}", lower.trim_end_matches("ec"))),
             "m" | "min" => Some(format!("{}s", value * 60.0)),
             "h" => Some(format!("{}s", value * 3600.0)),
             _ => None,
@@ -106,9 +104,7 @@ pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
     };
     let Some(&(_, unit)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
         // Only the case: a unit guessed wrong would be wrong by a factor of a thousand.
-        let same = UNITS
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let same = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
         let suggestion = same.map(|(name, _)| format!("{number}{name}"));
         let what = "a rate with one of the units pps, kpps, Mpps, bps, kbps, Mbps, Gbps";
         return Err(node.expected(what).suggest(suggestion));
@@ -133,11 +129,7 @@ pub(super) fn number_and_unit(text: &str) -> (&str, &str) {
 }
 
 /// A size such as `22MiB`, in bytes; `what` says what it should be.
-pub(super) fn size(
-    node: &Located<'_>,
-    range: RangeInclusive<u64>,
-    what: &str,
-) -> Result<u64, SpecError> {
+pub(super) fn size(node: &Located<'_>, range: RangeInclusive<u64>, what: &str) -> Result<u64, SpecError> {
     let (number, unit) = number_and_unit(node.text(what)?);
     let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
         .into_iter()
@@ -291,9 +283,7 @@ pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
         return Ok(text.to_string());
     }
     let error = node.error(format!("expected {WHAT}, found {}", quoted(text)));
-    let repaired = text
-        .to_lowercase()
-        .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let repaired = text.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let repaired = repaired.trim_matches('-');
     Err(error.suggest(is_label(repaired).then_some(repaired)))
 }

@@ -83,10 +83,7 @@ pub(crate) fn too_large(file: &str) -> SpecError {
 /// The error for a file beyond so many bytes.
 pub(crate) fn larger_than(file: &str, most: usize) -> SpecError {
     let limit = most >> 20;
-    SpecError::whole_file(
-        file,
-        format!("expected at most {limit} MiB, found a larger file"),
-    )
+    SpecError::whole_file(file, format!("expected at most {limit} MiB, found a larger file"))
 }
 
 /// An error of the YAML parser.
@@ -98,10 +95,8 @@ fn syntax(error: &ScanError, text: &str, file: &str) -> SpecError {
         indentation.find('\t')
     });
     match tab {
-        Some(tab) => SpecError::whole_file(file, "expected spaces as indentation, found a tab")
-            .at(line, tab + 1),
-        None => SpecError::whole_file(file, format!("not valid YAML: {}", error.info()))
-            .at(line, column),
+        Some(tab) => SpecError::whole_file(file, "expected spaces as indentation, found a tab").at(line, tab + 1),
+        None => SpecError::whole_file(file, format!("not valid YAML: {}", error.info())).at(line, column),
     }
 }
 
@@ -249,13 +244,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Keeps a copy of an anchored node, which counts as much as the node itself.
-    fn keep(
-        &mut self,
-        anchor: usize,
-        node: &Node,
-        size: Size,
-        span: &Span,
-    ) -> Result<(), SpecError> {
+    fn keep(&mut self, anchor: usize, node: &Node, size: Size, span: &Span) -> Result<(), SpecError> {
         self.kept.add(size);
         self.check_size(span)?;
         let anchored = Anchor {

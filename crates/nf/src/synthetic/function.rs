@@ -46,9 +46,7 @@ impl Synthetic {
     pub fn new(work: Arc<Live<Work>>, memory: &Memory) -> Synthetic {
         let held = work.current();
         let set = WorkingSet::new(memory).unwrap_or_else(|_| {
-            handle_alloc_error(
-                Layout::array::<u8>(memory.bytes as usize).unwrap_or(Layout::new::<u8>()),
-            )
+            handle_alloc_error(Layout::array::<u8>(memory.bytes as usize).unwrap_or(Layout::new::<u8>()))
         });
         Synthetic {
             work,
@@ -108,9 +106,7 @@ impl NetworkFunction for Synthetic {
                     (self.place, self.packets)
                 }
             };
-            let visited = self
-                .set
-                .visit(place ^ self.value & self.nothing, visits, self.value);
+            let visited = self.set.visit(place ^ self.value & self.nothing, visits, self.value);
             self.place = visited.next;
             self.value ^= visited.sum & self.nothing;
             if mix(number) < work.drop {

@@ -96,10 +96,7 @@ fn a_chase_is_in_no_order() {
     let near = (0..10_000u64)
         .filter(|&at| set.visit(at, (1, 0), 0).next.abs_diff(at) < 10)
         .count();
-    assert!(
-        near < 60,
-        "{near} of 10,000 are near, of about 19 by chance"
-    );
+    assert!(near < 60, "{near} of 10,000 are near, of about 19 by chance");
 }
 
 fn rig(work: Work, of_flows: bool) -> (ChainRig, Arc<Live<Work>>) {

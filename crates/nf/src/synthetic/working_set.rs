@@ -101,9 +101,7 @@ impl WorkingSet {
     pub(super) fn place_of(&self, hash: u32) -> u64 {
         match self.pattern {
             Pattern::Random => mix(u64::from(hash)),
-            Pattern::Stride(_) | Pattern::Chase => {
-                below(mix(u64::from(hash)), self.map.len() as u64 / LINE)
-            }
+            Pattern::Stride(_) | Pattern::Chase => below(mix(u64::from(hash)), self.map.len() as u64 / LINE),
         }
     }
 

@@ -33,11 +33,7 @@ impl Tunnel {
     pub fn new(rules: Arc<Live<TunnelRules>>, in_flow: bool) -> Tunnel {
         let held = rules.current();
         let in_flow = in_flow && !held.value.depend_on_vlan();
-        Tunnel {
-            rules,
-            held,
-            in_flow,
-        }
+        Tunnel { rules, held, in_flow }
     }
 }
 

@@ -51,14 +51,10 @@ pub struct Rule {
 impl Rule {
     /// Whether a packet with this key and this outer VLAN identifier matches.
     pub fn matches(&self, key: &FlowKey, vlan: Option<u16>) -> bool {
-        let holds = |prefix: Option<IpNet>, address: IpAddr| {
-            prefix.is_none_or(|prefix| prefix.contains(&address))
-        };
+        let holds = |prefix: Option<IpNet>, address: IpAddr| prefix.is_none_or(|prefix| prefix.contains(&address));
         holds(self.source, key.source())
             && holds(self.destination, key.destination())
-            && self
-                .protocol
-                .is_none_or(|protocol| protocol == key.protocol())
+            && self.protocol.is_none_or(|protocol| protocol == key.protocol())
             && self.vlan.is_none_or(|wanted| vlan == wanted.id())
     }
 }
@@ -252,10 +248,7 @@ impl TunnelRules {
     /// The action for a packet with this key and this outer VLAN identifier.
     #[inline]
     pub fn find(&self, key: &FlowKey, vlan: Option<u16>) -> Action {
-        let group = self
-            .of_vlan
-            .as_ref()
-            .map_or(0, |of_vlan| of_vlan[place(vlan)]);
+        let group = self.of_vlan.as_ref().map_or(0, |of_vlan| of_vlan[place(vlan)]);
         self.groups[usize::from(group)].find(key)
     }
 }

@@ -70,8 +70,7 @@ fn expected(frame: &[u8], rules: &[Rule], default: Action) -> Option<Vec<u8>> {
         Action::Pop => drop(frame.drain(12..16)),
         Action::Push(_) if tags.len() == 3 => return None,
         Action::Push(tag) => {
-            let control =
-                u16::from(tag.priority) << 13 | u16::from(tag.drop_eligible) << 12 | tag.id;
+            let control = u16::from(tag.priority) << 13 | u16::from(tag.drop_eligible) << 12 | tag.id;
             let bytes = [tag.ethertype.to_be_bytes(), control.to_be_bytes()].concat();
             drop(frame.splice(12..12, bytes));
         }
@@ -81,30 +80,20 @@ fn expected(frame: &[u8], rules: &[Rule], default: Action) -> Option<Vec<u8>> {
 
 fn tag() -> impl Strategy<Value = VlanTag> {
     let kind = [ethertype::VLAN, ethertype::QINQ, ethertype::QINQ_OLD];
-    (
-        prop::sample::select(kind.to_vec()),
-        0u8..8,
-        any::<bool>(),
-        0u16..8,
-    )
-        .prop_map(|(ethertype, priority, drop_eligible, id)| VlanTag {
+    (prop::sample::select(kind.to_vec()), 0u8..8, any::<bool>(), 0u16..8).prop_map(
+        |(ethertype, priority, drop_eligible, id)| VlanTag {
             ethertype,
             priority,
             drop_eligible,
             id,
-        })
+        },
+    )
 }
 
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let v4 = (0u32..16, 0u32..16).prop_map(|(source, destination)| {
         let base = 0x0a00_0000;
-        FlowKey::v4(
-            (base | source).into(),
-            (base | destination).into(),
-            17,
-            1,
-            2,
-        )
+        FlowKey::v4((base | source).into(), (base | destination).into(), 17, 1, 2)
     });
     let v6 = (0u128..16, 0u128..16).prop_map(|(source, destination)| {
         let base = 0x2001_0db8 << 96;
@@ -125,17 +114,8 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 
 fn rule() -> impl Strategy<Value = Rule> {
     let prefix = || {
-        let prefixes = [
-            "10.0.0.0/30",
-            "10.0.0.8/29",
-            "10.0.0.3/32",
-            "2001:db8::/125",
-            "::/0",
-        ];
-        let prefixes: Vec<_> = prefixes
-            .iter()
-            .map(|prefix| prefix.parse().unwrap())
-            .collect();
+        let prefixes = ["10.0.0.0/30", "10.0.0.8/29", "10.0.0.3/32", "2001:db8::/125", "::/0"];
+        let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
         prop::option::of(prop::sample::select(prefixes))
     };
     let protocol = prop::option::of(prop::sample::select(vec![6u8, 17]));
@@ -204,10 +184,7 @@ fn drops_have_their_reasons() {
         assert_eq!(sent.len(), 1);
         assert_eq!(rig.count("tunnel/too-many-tags"), 1);
         let mut rig = self::rig(&[], Action::Drop, in_flow);
-        assert!(
-            rig.run(std::slice::from_ref(&three), Nanos::from_secs(1))
-                .is_empty()
-        );
+        assert!(rig.run(std::slice::from_ref(&three), Nanos::from_secs(1)).is_empty());
         assert_eq!(rig.count("tunnel/no-rule"), 1);
         assert_eq!(rig.chain.lost(), 0);
     }
@@ -241,10 +218,7 @@ fn only_vlans_need_every_packet() {
     assert!(!rules(None).depend_on_vlan());
     let by_vlan = rules(Some(VlanMatch::Id(5)));
     assert_eq!(by_vlan.constant(), None);
-    assert_eq!(
-        Tunnel::new(Arc::new(Live::new(by_vlan)), true).state_bytes(),
-        0
-    );
+    assert_eq!(Tunnel::new(Arc::new(Live::new(by_vlan)), true).state_bytes(), 0);
     let in_flow = Tunnel::new(Arc::new(Live::new(rules(None))), true);
     assert_eq!(in_flow.state_bytes(), 4);
 }

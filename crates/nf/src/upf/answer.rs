@@ -18,12 +18,7 @@ const QUOTED: [usize; 2] = [576 - ipv4::HEADER - ICMP, 1280 - ipv6::HEADER - ICM
 
 /// Has packet `i`, a datagram to this end, be the answer `message` to its sender, from port `from` to port `to`. `None`: it
 /// cannot, and anything may have been written.
-pub(crate) fn datagram(
-    batch: &mut Batch,
-    i: usize,
-    [from, to]: [u16; 2],
-    message: &[u8],
-) -> Option<()> {
+pub(crate) fn datagram(batch: &mut Batch, i: usize, [from, to]: [u16; 2], message: &[u8]) -> Option<()> {
     let key = batch.packet(i).headers.key;
     let length = (UDP + message.len()) as u16;
     let ends = [key.destination(), key.source()];
@@ -71,9 +66,7 @@ pub(super) fn error_indication(batch: &mut Batch, i: usize, teid: u32) -> Option
 pub(super) fn may_be_told(headers: &Headers, frame: &[u8]) -> bool {
     let key = &headers.key;
     let of_one = match key.source() {
-        IpAddr::V4(a) => {
-            !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback())
-        }
+        IpAddr::V4(a) => !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback()),
         IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
     };
     let kind = headers.transport(frame).first().copied();
@@ -83,10 +76,7 @@ pub(super) fn may_be_told(headers: &Headers, frame: &[u8]) -> bool {
         _ => false,
     };
     let unfragmentable = match key.source() {
-        IpAddr::V4(_) => headers
-            .datagram(frame)
-            .get(6)
-            .is_some_and(|flags| flags & 0x40 != 0),
+        IpAddr::V4(_) => headers.datagram(frame).get(6).is_some_and(|flags| flags & 0x40 != 0),
         IpAddr::V6(_) => true,
     };
     of_one && !is_error && unfragmentable && headers.fragment != Fragment::Later

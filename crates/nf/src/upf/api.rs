@@ -48,16 +48,13 @@ fn wish(table: &UpfTable, names: &Names, line: &str) -> Result<String, String> {
     let nobody = |id| format!("there is no session {id}");
     match word {
         "set" => {
-            let session =
-                parse_session(rest, names).map_err(|mistake| match mistake.suggestion {
-                    None => mistake.message,
-                    Some(suggestion) => {
-                        format!("{}; did you mean \"{suggestion}\"?", mistake.message)
-                    }
-                })?;
-            let changed = table
-                .set(&session, Owner::Api)
-                .map_err(|refused| refused.to_string())?;
+            let session = parse_session(rest, names).map_err(|mistake| match mistake.suggestion {
+                None => mistake.message,
+                Some(suggestion) => {
+                    format!("{}; did you mean \"{suggestion}\"?", mistake.message)
+                }
+            })?;
+            let changed = table.set(&session, Owner::Api).map_err(|refused| refused.to_string())?;
             Ok(match changed {
                 Changed::Added => "added",
                 Changed::Changed => "changed",
@@ -203,12 +200,7 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
 }
 
 /// Answers a client's lines until he goes or it is over.
-fn converse(
-    table: &UpfTable,
-    names: &Names,
-    client: &UnixStream,
-    over: &AtomicBool,
-) -> io::Result<()> {
+fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicBool) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(LOOK))?;
     client.set_write_timeout(Some(PATIENCE))?;

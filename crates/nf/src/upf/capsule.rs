@@ -36,10 +36,7 @@ pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<()
     let (packet, frame) = batch.packet_mut(i);
     let whole = packet.length();
     let headers = &mut packet.headers;
-    let (link, payload) = (
-        usize::from(headers.network_offset),
-        usize::from(headers.payload_offset),
-    );
+    let (link, payload) = (usize::from(headers.network_offset), usize::from(headers.payload_offset));
     let (start, end) = (payload + header.length, payload + header.end);
     let outer = frame.get(link..).and_then(Inner::of).ok_or(MALFORMED)?;
     let datagram = frame.get_mut(start..end).ok_or(MALFORMED)?;
@@ -86,10 +83,7 @@ impl Into<'_> {
             usize::from(packet.headers.end),
         );
         let (inner, whole) = (end - link, packet.length());
-        let seen = frame
-            .get(link..end)
-            .and_then(Inner::of)
-            .ok_or(INNER_MALFORMED)?;
+        let seen = frame.get(link..end).and_then(Inner::of).ok_or(INNER_MALFORMED)?;
         let seen = Inner {
             class: match self.treatment.dscp {
                 None => seen.class,
@@ -107,10 +101,7 @@ impl Into<'_> {
         // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
         // since the packet inside has more.
         const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
-        let link_header: [u8; LINK] = *frame
-            .get(front..)
-            .and_then(<[u8]>::first_chunk)
-            .ok_or(NO_ROOM)?;
+        let link_header: [u8; LINK] = *frame.get(front..).and_then(<[u8]>::first_chunk).ok_or(NO_ROOM)?;
         *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;
         let (network, kind) = match outer.network {
             ipv4::HEADER => (Network::V4, ethertype::IPV4),
@@ -167,8 +158,7 @@ impl Into<'_> {
     /// Writes the checksum of UDP over IPv4, which may be left out.
     fn finish_v4(&self, packet: &mut [u8]) -> Option<()> {
         let key = &self.outer.key;
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination())
-        else {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return None;
         };
         let datagram = packet.get_mut(self.outer.network..)?;

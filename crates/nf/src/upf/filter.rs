@@ -51,8 +51,7 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
         if found == Some(word) {
             return Ok(());
         }
-        let what =
-            format!("\"{word}\", as in \"permit out udp from 198.51.100.0/24 53 to assigned\"");
+        let what = format!("\"{word}\", as in \"permit out udp from 198.51.100.0/24 53 to assigned\"");
         Err(wrong(&what, found, [word]))
     };
     expect(&mut words, "permit")?;
@@ -108,9 +107,7 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
     Ok(Flows { rules: [up, down] })
 }
 
-fn end<'a>(
-    words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>,
-) -> Result<End, NoDescription> {
+fn end<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<End, NoDescription> {
     let word = words.next();
     let prefix = match word {
         Some("any" | "assigned") => None,
@@ -133,17 +130,11 @@ fn end<'a>(
     Ok(End { prefix, ports })
 }
 
-fn wrong<'a>(
-    what: &str,
-    found: Option<&str>,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> NoDescription {
+fn wrong<'a>(what: &str, found: Option<&str>, candidates: impl IntoIterator<Item = &'a str>) -> NoDescription {
     let quoted = found.map_or("nothing".to_owned(), quoted);
     NoDescription {
         message: format!("expected {what}, found {quoted}"),
-        suggestion: found
-            .and_then(|word| nearest(word, candidates))
-            .map(str::to_owned),
+        suggestion: found.and_then(|word| nearest(word, candidates)).map(str::to_owned),
     }
 }
 
@@ -161,28 +152,13 @@ mod tests {
         assert!(matches(dns.of(Way::Down), &down));
         assert!(matches(dns.of(Way::Up), &down.reversed()));
         assert!(!matches(dns.of(Way::Up), &down));
-        assert!(!matches(
-            dns.of(Way::Down),
-            &FlowKey::v4(server, user, 6, 53, 1)
-        ));
+        assert!(!matches(dns.of(Way::Down), &FlowKey::v4(server, user, 6, 53, 1)));
         let range = parse("permit out 6 from any 80-443 to any 1024-65535").unwrap();
-        assert!(matches(
-            range.of(Way::Down),
-            &FlowKey::v4(server, user, 6, 443, 1024)
-        ));
-        assert!(!matches(
-            range.of(Way::Down),
-            &FlowKey::v4(server, user, 6, 443, 1023)
-        ));
-        assert!(matches(
-            range.of(Way::Up),
-            &FlowKey::v4(user, server, 6, 1024, 80)
-        ));
+        assert!(matches(range.of(Way::Down), &FlowKey::v4(server, user, 6, 443, 1024)));
+        assert!(!matches(range.of(Way::Down), &FlowKey::v4(server, user, 6, 443, 1023)));
+        assert!(matches(range.of(Way::Up), &FlowKey::v4(user, server, 6, 1024, 80)));
         let all = parse("permit out ip from any to assigned").unwrap();
-        assert!(matches(
-            all.of(Way::Up),
-            &FlowKey::v4(user, server, 1, 0, 0)
-        ));
+        assert!(matches(all.of(Way::Up), &FlowKey::v4(user, server, 1, 0, 0)));
         let v6 = parse("permit out ip from 2001:db8::/32 to assigned").unwrap();
         assert!(!matches(v6.of(Way::Down), &down));
     }
@@ -193,10 +169,7 @@ mod tests {
             ("", "expected \"permit\""),
             ("deny out ip from any to any", "found \"deny\""),
             ("permit in ip from any to any", "expected \"out\""),
-            (
-                "permit out",
-                "expected a protocol, or ip for all, found nothing",
-            ),
+            ("permit out", "expected a protocol, or ip for all, found nothing"),
             (
                 "permit out udpp from any to any",
                 "expected ip, or a protocol such as tcp",
@@ -236,13 +209,7 @@ mod tests {
             assert!(message.contains(expected), "{text}: {message}");
         }
         let suggestion = |text| parse(text).unwrap_err().suggestion;
-        assert_eq!(
-            suggestion("permit out udpp from any to any").as_deref(),
-            Some("udp")
-        );
-        assert_eq!(
-            suggestion("permit out udp form any to any").as_deref(),
-            Some("from")
-        );
+        assert_eq!(suggestion("permit out udpp from any to any").as_deref(), Some("udp"));
+        assert_eq!(suggestion("permit out udp form any to any").as_deref(), Some("from"));
     }
 }

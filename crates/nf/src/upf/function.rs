@@ -171,13 +171,7 @@ fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
 impl Hands {
     /// What the packet is, with what is needed of its session being fetched.
     #[inline]
-    fn sort(
-        &mut self,
-        table: &UpfTable,
-        batch: &mut Batch,
-        i: usize,
-        flows: &mut FlowStates<'_>,
-    ) -> Result<Work, u8> {
+    fn sort(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, flows: &mut FlowStates<'_>) -> Result<Work, u8> {
         let packet = batch.packet(i);
         let key = &packet.headers.key;
         // The later fragments of a datagram have no ports.
@@ -216,13 +210,7 @@ impl Hands {
 
     /// Does what a message asks for.
     #[cold]
-    fn signalled(
-        &mut self,
-        table: &UpfTable,
-        batch: &mut Batch,
-        i: usize,
-        header: &Header,
-    ) -> Result<(), u8> {
+    fn signalled(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, header: &Header) -> Result<(), u8> {
         match header.message {
             message::ECHO_REQUEST => {
                 answer::echo(batch, i, header.sequence.unwrap_or(0)).ok_or(NO_ROOM)?;
@@ -231,9 +219,7 @@ impl Hands {
             }
             message::END_MARKER => {
                 let buckets = table.prefetch_teid(header.teid);
-                table
-                    .session_of_teid(header.teid, buckets)
-                    .ok_or(UNKNOWN_TEID)?;
+                table.session_of_teid(header.teid, buckets).ok_or(UNKNOWN_TEID)?;
                 self.counts[END_MARKERS] += 1;
             }
             message::ERROR_INDICATION => self.counts[PEER_ERRORS] += 1,
@@ -245,16 +231,8 @@ impl Hands {
 
     /// Takes the packet out that is in packet `i`, or says why not.
     #[inline]
-    fn take_out(
-        &mut self,
-        table: &UpfTable,
-        batch: &mut Batch,
-        i: usize,
-        work: &Work,
-    ) -> Result<(), u8> {
-        let Work {
-            header, buckets, ..
-        } = work;
+    fn take_out(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, work: &Work) -> Result<(), u8> {
+        let Work { header, buckets, .. } = work;
         let Some((place, record)) = table.session_of_teid(header.teid, *buckets) else {
             return self.unknown(table, batch, i, header.teid);
         };
@@ -292,13 +270,7 @@ impl Hands {
 
     /// No session has this tunnel: its sender may be told.
     #[cold]
-    fn unknown(
-        &mut self,
-        table: &UpfTable,
-        batch: &mut Batch,
-        i: usize,
-        teid: u32,
-    ) -> Result<(), u8> {
+    fn unknown(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, teid: u32) -> Result<(), u8> {
         if !table.may_tell(0, batch.packet(i).arrival) {
             return Err(UNKNOWN_TEID);
         }
@@ -360,13 +332,7 @@ impl Hands {
 
     /// Packet `i` would be too long with so many bytes in front: its sender may be told.
     #[cold]
-    fn too_big(
-        &mut self,
-        table: &UpfTable,
-        batch: &mut Batch,
-        i: usize,
-        front: usize,
-    ) -> Result<(), u8> {
+    fn too_big(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, front: usize) -> Result<(), u8> {
         let packet = batch.packet(i);
         let source = table.options.error_sources[usize::from(!packet.headers.key.is_v4())];
         let own = source.ok_or(TOO_BIG)?;

@@ -98,8 +98,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Unreadable> {
 /// Reads what follows the fixed part, if any flag is set: four bytes, and extension headers one after the other.
 #[inline]
 fn extensions(flags: u8, options: &[u8], header: &mut Header) -> Result<(), Unreadable> {
-    let (&[s0, s1, _, next], mut rest) =
-        options.split_first_chunk().ok_or(Unreadable::Malformed)?;
+    let (&[s0, s1, _, next], mut rest) = options.split_first_chunk().ok_or(Unreadable::Malformed)?;
     header.length += 4;
     if flags & SEQUENCE != 0 {
         header.sequence = Some(u16::from_be_bytes([s0, s1]));
@@ -140,11 +139,7 @@ pub fn write(out: &mut [u8], teid: u32, qfi: Option<u8>, uplink: bool, inner: us
     let length = u16::try_from(options + inner).ok()?;
     let [l0, l1] = length.to_be_bytes();
     let [t0, t1, t2, t3] = teid.to_be_bytes();
-    let flags = if qfi.is_some() {
-        PLAIN | EXTENSION
-    } else {
-        PLAIN
-    };
+    let flags = if qfi.is_some() { PLAIN | EXTENSION } else { PLAIN };
     *out.first_chunk_mut()? = [flags, message::G_PDU, l0, l1, t0, t1, t2, t3];
     if let Some(qfi) = qfi {
         let kind = u8::from(uplink) << 4;
@@ -161,22 +156,7 @@ pub fn echo_response(sequence: u16) -> [u8; ECHO_RESPONSE] {
     let [s0, s1] = sequence.to_be_bytes();
     let kind = message::ECHO_RESPONSE;
     // The restart counter says nothing in the user plane, and is 0.
-    [
-        PLAIN | SEQUENCE,
-        kind,
-        0,
-        6,
-        0,
-        0,
-        0,
-        0,
-        s0,
-        s1,
-        0,
-        0,
-        RECOVERY,
-        0,
-    ]
+    [PLAIN | SEQUENCE, kind, 0, 6, 0, 0, 0, 0, s0, s1, 0, 0, RECOVERY, 0]
 }
 
 /// The most bytes of an error indication.
@@ -184,30 +164,14 @@ pub const ERROR_INDICATION: usize = 40;
 
 /// Writes what tells the sender of a packet that its tunnel is not known at `address`, where it was sent to from the UDP
 /// port `port`. Returns its length.
-pub fn error_indication(
-    out: &mut [u8; ERROR_INDICATION],
-    teid: u32,
-    address: &[u8],
-    port: u16,
-) -> usize {
+pub fn error_indication(out: &mut [u8; ERROR_INDICATION], teid: u32, address: &[u8], port: u16) -> usize {
     let length = 16 + 5 + 3 + address.len();
     let message = (length - HEADER) as u8;
     let [p0, p1] = port.to_be_bytes();
     let [t0, t1, t2, t3] = teid.to_be_bytes();
     let (kind, flags) = (message::ERROR_INDICATION, PLAIN | SEQUENCE | EXTENSION);
-    let head = [
-        flags, kind, 0, message, 0, 0, 0, 0, 0, 0, 0, UDP_PORT, 1, p0, p1, 0,
-    ];
-    let elements = [
-        TEID_DATA,
-        t0,
-        t1,
-        t2,
-        t3,
-        PEER_ADDRESS,
-        0,
-        address.len() as u8,
-    ];
+    let head = [flags, kind, 0, message, 0, 0, 0, 0, 0, 0, 0, UDP_PORT, 1, p0, p1, 0];
+    let elements = [TEID_DATA, t0, t1, t2, t3, PEER_ADDRESS, 0, address.len() as u8];
     let bytes = head.iter().chain(&elements).chain(address);
     out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     length
@@ -248,8 +212,8 @@ mod tests {
         assert_eq!((header.teid, header.qfi, header.length), (1, Some(1), 16));
         // The same with a sequence number, a service class indicator in front, and a longer container.
         let long = [
-            0x36, 0xff, 0, 20, 0, 0, 0, 1, 0x12, 0x34, 0, 0x20, 1, 7, 7, 0x85, 2, 0x18, 0x45, 0, 0,
-            0, 0, 0, 0x45, 0, 0, 0,
+            0x36, 0xff, 0, 20, 0, 0, 0, 1, 0x12, 0x34, 0, 0x20, 1, 7, 7, 0x85, 2, 0x18, 0x45, 0, 0, 0, 0, 0, 0x45, 0,
+            0, 0,
         ];
         let header = parse(&long).unwrap();
         assert_eq!((header.sequence, header.qfi), (Some(0x1234), Some(5)));
@@ -318,17 +282,10 @@ mod tests {
         for address in [&[192, 0, 2, 1][..], &[7; 16]] {
             let length = error_indication(&mut bytes, 0x0a0b_0c0d, address, 40_000);
             let header = parse(&bytes[..length]).unwrap();
-            assert_eq!(
-                (header.message, header.teid),
-                (message::ERROR_INDICATION, 0)
-            );
+            assert_eq!((header.message, header.teid), (message::ERROR_INDICATION, 0));
             assert_eq!((header.length, header.end), (16, length));
             assert_eq!(bytes[13..15], 40_000u16.to_be_bytes());
-            let elements = [
-                &[16, 0xa, 0xb, 0xc, 0xd, 133, 0, address.len() as u8],
-                address,
-            ]
-            .concat();
+            let elements = [&[16, 0xa, 0xb, 0xc, 0xd, 133, 0, address.len() as u8], address].concat();
             assert_eq!(bytes[16..length], elements);
         }
     }

@@ -84,15 +84,9 @@ impl Index {
         let Buckets { tag, at } = self.buckets_of(key);
         let used = |at: &u32| {
             let entries = self.buckets[*at as usize].0.iter();
-            entries
-                .filter(|entry| entry.load(Ordering::Relaxed) != 0)
-                .count()
+            entries.filter(|entry| entry.load(Ordering::Relaxed) != 0).count()
         };
-        let emptier = if used(&at[0]) <= used(&at[1]) {
-            at[0]
-        } else {
-            at[1]
-        };
+        let emptier = if used(&at[0]) <= used(&at[1]) { at[0] } else { at[1] };
         let mut entries = self.buckets[emptier as usize].0.iter();
         let Some(free) = entries.find(|entry| entry.load(Ordering::Relaxed) == 0) else {
             return false;

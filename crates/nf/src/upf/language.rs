@@ -30,11 +30,7 @@ const WORDS: [&str; 6] = ["ue", "ue6", "teid", "peer", "peerTeid", "profile"];
 ///
 /// # Errors
 /// Every line that is no session or contradicts another, up to [`MOST_TOLD`], and how many more there are.
-pub fn parse(
-    text: &str,
-    names: &Names,
-    most: usize,
-) -> Result<Vec<Session>, (Vec<Mistake>, usize)> {
+pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Vec<Mistake>, usize)> {
     let most = most.min(MAX_SESSIONS);
     let (mut sessions, mut lines) = (Vec::new(), Vec::new());
     let mut told = Told::default();
@@ -91,19 +87,13 @@ impl Told {
         let mut seen: Vec<(u64, u32)> = Vec::with_capacity(sessions.len());
         for (what, of) in OWN {
             seen.clear();
-            seen.extend(
-                sessions
-                    .iter()
-                    .zip(lines)
-                    .filter_map(|(s, line)| Some((of(s)?, *line))),
-            );
+            seen.extend(sessions.iter().zip(lines).filter_map(|(s, line)| Some((of(s)?, *line))));
             seen.sort_unstable();
             let mut first = None;
             for (value, line) in &seen {
                 match first {
                     Some((known, before)) if known == value => {
-                        let message =
-                            format!("expected {what} of its own, found that of line {before}");
+                        let message = format!("expected {what} of its own, found that of line {before}");
                         self.tell(*line as usize, 1, message, None);
                     }
                     _ => first = Some((value, line)),
@@ -196,14 +186,11 @@ pub fn parse_session(line: &str, names: &Names) -> Result<Session, Mistake> {
             "peerTeid" => {
                 peer_teid = Some(tunnel_id(text).ok_or_else(|| words.expected(TEID, value))?);
             }
-            "peer" => {
-                peer = Some(other_end(text, names).map_err(|what| words.expected(&what, value))?)
-            }
+            "peer" => peer = Some(other_end(text, names).map_err(|what| words.expected(&what, value))?),
             _ => {
                 let known = names.profiles.get(text);
                 profile = Some(*known.ok_or_else(|| Mistake {
-                    suggestion:
-                        nearest(text, names.profiles.keys().map(String::as_str)).map(str::to_owned),
+                    suggestion: nearest(text, names.profiles.keys().map(String::as_str)).map(str::to_owned),
                     ..words.expected("the name of a profile", value)
                 })?);
             }
@@ -240,8 +227,7 @@ pub(super) fn number(text: &str) -> Option<u64> {
         None => (text, 10),
     };
     let all = digits.chars().all(|digit| digit.is_digit(radix));
-    all.then(|| u64::from_str_radix(digits, radix).ok())
-        .flatten()
+    all.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
 }
 
 fn tunnel_id(text: &str) -> Option<u32> {

@@ -27,8 +27,8 @@ pub use records::Usage;
 pub use replace::{Prepared, Put};
 pub use services::{Services, UpfError, start};
 pub use session::{
-    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session,
-    Treatment, Tunnel, Way,
+    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session, Treatment, Tunnel,
+    Way,
 };
 pub use table::{Changed, MAX_PEERS, Options, Owner, Refused, UpfTable};
 

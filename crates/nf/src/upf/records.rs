@@ -107,9 +107,7 @@ impl Records {
         Records {
             decided: lines(capacity),
             counted: lines(capacity),
-            rates: (0..capacity * pairs * 2)
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            rates: (0..capacity * pairs * 2).map(|_| AtomicU64::new(0)).collect(),
             pairs,
         }
     }
@@ -174,15 +172,11 @@ impl Records {
         let words = self.decided(place);
         let generation = words[GENERATION].load(Ordering::Relaxed);
         let counted = self.counted(place);
-        counted
-            .iter()
-            .for_each(|word| word.store(0, Ordering::Relaxed));
+        counted.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         counted[TIME_MARK].store(now, Ordering::Relaxed);
         let pairs = self.pairs * 2;
         let rates = &self.rates[place as usize * pairs..][..pairs];
-        rates
-            .iter()
-            .for_each(|word| word.store(0, Ordering::Relaxed));
+        rates.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let address = session.address.map_or(0, Ipv4Addr::to_bits);
         let mut flags = 0;
         if session.address.is_some() {

@@ -19,10 +19,7 @@ impl UpfTable {
     ///
     /// # Errors
     /// Each session that cannot be, with its place in the list.
-    pub fn prepare(
-        table: &Arc<UpfTable>,
-        sessions: &Arc<[Session]>,
-    ) -> Result<Prepared, Vec<(usize, Refused)>> {
+    pub fn prepare(table: &Arc<UpfTable>, sessions: &Arc<[Session]>) -> Result<Prepared, Vec<(usize, Refused)>> {
         let mut named: Vec<u64> = sessions.iter().map(|session| session.id).collect();
         named.sort_unstable();
         let mut writer = table.lock();
@@ -36,8 +33,7 @@ impl UpfTable {
         for (at, session) in sessions.iter().enumerate() {
             let stays = |id: &u64| {
                 let known = writer.sessions.get(id);
-                known.is_some_and(|(_, owner)| *owner == Owner::Api)
-                    && named.binary_search(id).is_err()
+                known.is_some_and(|(_, owner)| *owner == Owner::Api) && named.binary_search(id).is_err()
             };
             let mut taken = table.in_the_way(session).filter(|(_, other)| stays(other));
             let why = if let Some((what, other)) = taken.next() {
@@ -126,9 +122,7 @@ impl Put {
     pub(crate) fn told(&self) -> Option<String> {
         let (session, why) = self.left_out.first()?;
         let number = self.left_out.len();
-        Some(format!(
-            "all but {number}, the first of them session {session}: {why}"
-        ))
+        Some(format!("all but {number}, the first of them session {session}: {why}"))
     }
 }
 

@@ -53,9 +53,7 @@ pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services),
         Ok(sessions) => sessions.put().left_out.into_iter().next(),
         Err(refused) => {
             let mut refused = refused.into_iter();
-            refused
-                .next()
-                .map(|(at, why)| (config.sessions[at].id, why))
+            refused.next().map(|(at, why)| (config.sessions[at].id, why))
         }
     };
     if let Some((session, why)) = refused {

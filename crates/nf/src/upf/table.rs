@@ -175,9 +175,7 @@ impl UpfTable {
                 free: (0..capacity as u32).collect(),
                 ..Writer::default()
             }),
-            due: (0..capacity.div_ceil(64))
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            due: (0..capacity.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             now: AtomicU64::new(0),
             errors: Meter::new(Rate::Packets(errors), errors),
             error_buckets: Default::default(),
@@ -207,9 +205,7 @@ impl UpfTable {
 
     /// The profile at a place.
     pub fn profile(&self, place: u16) -> Option<&Profile> {
-        self.profiles
-            .get(usize::from(place))
-            .map(|used| &used.profile)
+        self.profiles.get(usize::from(place)).map(|used| &used.profile)
     }
 
     /// Bytes that it takes, whatever the number of sessions; without what is needed to change them.
@@ -240,12 +236,7 @@ impl UpfTable {
         self.set_locked(&mut writer, session, owner)
     }
 
-    pub(super) fn set_locked(
-        &self,
-        writer: &mut Writer,
-        session: &Session,
-        owner: Owner,
-    ) -> Result<Changed, Refused> {
+    pub(super) fn set_locked(&self, writer: &mut Writer, session: &Session, owner: Owner) -> Result<Changed, Refused> {
         if usize::from(session.profile) >= self.profiles.len() {
             return Err(Refused::Profile(session.profile));
         }
@@ -263,8 +254,7 @@ impl UpfTable {
             let (place, before) = (*place, self.records.read(*place));
             *known = owner;
             let same = before.is_some_and(|before| {
-                (before.address, before.prefix, before.teid)
-                    == (session.address, session.prefix, session.teid)
+                (before.address, before.prefix, before.teid) == (session.address, session.prefix, session.teid)
             });
             if same {
                 if before.is_some_and(|before| before.forward == forward) {
@@ -275,12 +265,9 @@ impl UpfTable {
             }
             // With other addresses it is another session of the same number.
             self.remove_locked(writer, session.id);
-            return self
-                .add(writer, session, forward, owner)
-                .map(|()| Changed::Changed);
+            return self.add(writer, session, forward, owner).map(|()| Changed::Changed);
         }
-        self.add(writer, session, forward, owner)
-            .map(|()| Changed::Added)
+        self.add(writer, session, forward, owner).map(|()| Changed::Added)
     }
 
     /// That nobody else has what is to be the session's own.
@@ -292,32 +279,19 @@ impl UpfTable {
     }
 
     /// Who has what is to be the session's own, and what.
-    pub(super) fn in_the_way(
-        &self,
-        session: &Session,
-    ) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(super) fn in_the_way(&self, session: &Session) -> impl Iterator<Item = (&'static str, u64)> {
         let teid = self.find_teid(session.teid);
-        let address = session
-            .address
-            .and_then(|address| self.find_user(address.into()));
+        let address = session.address.and_then(|address| self.find_user(address.into()));
         let prefix = session.prefix.and_then(|prefix| self.find_prefix(prefix));
         let (found, id) = (
             [("the teid", teid), ("the ue", address), ("the ue6", prefix)],
             session.id,
         );
-        let others = found
-            .into_iter()
-            .filter_map(|(what, found)| Some((what, found?.1.id)));
+        let others = found.into_iter().filter_map(|(what, found)| Some((what, found?.1.id)));
         others.filter(move |(_, other)| *other != id)
     }
 
-    fn add(
-        &self,
-        writer: &mut Writer,
-        session: &Session,
-        forward: Forward,
-        owner: Owner,
-    ) -> Result<(), Refused> {
+    fn add(&self, writer: &mut Writer, session: &Session, forward: Forward, owner: Owner) -> Result<(), Refused> {
         let full = || Refused::Full(self.options.capacity);
         let place = writer.free.pop_front().ok_or_else(full)?;
         let now = self.now.load(Ordering::Relaxed);
@@ -341,9 +315,7 @@ impl UpfTable {
     /// By what a session is found.
     fn keys(&self, session: &Session) -> Vec<(&Index, u64)> {
         let teid = Some((&self.teids, session.teid.into()));
-        let address = session
-            .address
-            .map(|a| (&self.addresses, a.to_bits().into()));
+        let address = session.address.map(|a| (&self.addresses, a.to_bits().into()));
         let prefix = session.prefix.map(|prefix| (&self.prefixes, prefix));
         [teid, address, prefix].into_iter().flatten().collect()
     }

@@ -83,11 +83,7 @@ impl Reports {
     ///
     /// # Errors
     /// If it cannot be.
-    pub(super) fn start(
-        table: Arc<UpfTable>,
-        path: &Path,
-        format: ExportFormat,
-    ) -> Result<Reports, ExportError> {
+    pub(super) fn start(table: Arc<UpfTable>, path: &Path, format: ExportFormat) -> Result<Reports, ExportError> {
         let error = |source| ExportError::Write {
             file: path.to_owned(),
             source,

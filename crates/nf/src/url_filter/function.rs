@@ -166,9 +166,7 @@ impl UrlFilter {
             verdict = match outcome {
                 Outcome::Passes => Verdict::Forward,
                 // The rest of a request, for all that is known.
-                Outcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => {
-                    self.unclear(stream)
-                }
+                Outcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => self.unclear(stream),
                 Outcome::Finished => {
                     self.release(stream);
                     stream.status = DONE;
@@ -250,13 +248,7 @@ impl UrlFilter {
     }
 
     /// Reads what a segment adds to the stream, and keeps it if it comes too early.
-    fn advance(
-        &mut self,
-        stream: &mut Stream,
-        mut sequence: u32,
-        mut data: &[u8],
-        packet: &Packet,
-    ) -> Outcome {
+    fn advance(&mut self, stream: &mut Stream, mut sequence: u32, mut data: &[u8], packet: &Packet) -> Outcome {
         if self.pool.conflicts(sequence, data) {
             self.notes[NOTE_CONFLICT] += 1;
         }
@@ -412,9 +404,7 @@ impl Stream {
             LOST => Verdict::Drop(OVERFLOW),
             FRAGMENTS => Verdict::Drop(FRAGMENT),
             // The byte that completed the match, sent again.
-            HELD if distance(self.next, sequence) > 0
-                && distance(self.next, sequence) <= length as i32 =>
-            {
+            HELD if distance(self.next, sequence) > 0 && distance(self.next, sequence) <= length as i32 => {
                 Verdict::Drop(if self.flags & NAMED != 0 {
                     SNI_BLOCKED
                 } else {
@@ -439,13 +429,7 @@ impl NetworkFunction for UrlFilter {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &[
-            "url-blocked",
-            "sni-blocked",
-            "flow-blocked",
-            "overflow",
-            "fragment",
-        ]
+        &["url-blocked", "sni-blocked", "flow-blocked", "overflow", "fragment"]
     }
 
     fn notes(&self) -> &'static [&'static str] {
@@ -473,15 +457,8 @@ impl NetworkFunction for UrlFilter {
         if key.protocol() == protocol::TCP {
             if packet.headers.fragment == Fragment::Whole {
                 let port = key.destination_port();
-                protocols = if config.http_ports.contain(port) {
-                    HTTP
-                } else {
-                    0
-                } | if config.tls_ports.contain(port) {
-                    TLS
-                } else {
-                    0
-                };
+                protocols = if config.http_ports.contain(port) { HTTP } else { 0 }
+                    | if config.tls_ports.contain(port) { TLS } else { 0 };
                 if protocols != 0 {
                     status = NEW;
                 }

@@ -56,12 +56,7 @@ fn is_blank(byte: u8) -> bool {
 }
 
 /// Reads a piece, at most to the end of the message; see [`Parser::feed`].
-pub(crate) fn feed(
-    parser: &mut Parser,
-    bytes: &[u8],
-    text: &mut Text<'_>,
-    lookup: &mut Lookup<'_>,
-) -> (usize, Event) {
+pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() && parser.state != START {
         let (count, event) = step(parser, &bytes[used..], text, lookup);
@@ -82,12 +77,7 @@ fn rest_of_line(bytes: &[u8]) -> (&[u8], usize, bool) {
 }
 
 /// Reads at least one of the bytes, of which there is one.
-fn step(
-    parser: &mut Parser,
-    bytes: &[u8],
-    text: &mut Text<'_>,
-    lookup: &mut Lookup<'_>,
-) -> (usize, Event) {
+fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let first = bytes[0];
     match parser.state {
         REQUEST_LINE => {
@@ -135,8 +125,7 @@ fn step(
                 end_of_line(parser);
                 let path = &text.target[..usize::from(parser.target)];
                 let path = (parser.flags & CONNECT == 0).then_some(path);
-                Host::new(&text.host[..usize::from(parser.host)])
-                    .is_some_and(|host| lookup.url(&host, path))
+                Host::new(&text.host[..usize::from(parser.host)]).is_some_and(|host| lookup.url(&host, path))
             };
             (used, if blocked { Event::Url } else { Event::More })
         }
@@ -145,11 +134,7 @@ fn step(
         CHUNK_SIZE => chunk_size(parser, first),
         CHUNK_EXTENSION => {
             let (_, used, ended) = rest_of_line(bytes);
-            let event = if ended {
-                end_of_chunk_size(parser)
-            } else {
-                Event::More
-            };
+            let event = if ended { end_of_chunk_size(parser) } else { Event::More };
             (used, event)
         }
         CHUNK_END => match first {
@@ -258,8 +243,7 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     // A method and a blank stood in front, so there is room for the slash of a path that has none.
     text.target.copy_within(path_start..end, 1);
     text.target[0] = b'/';
-    let rooted =
-        has_authority && !matches!(text.target[1..1 + end - path_start], [b'/' | b'\\', ..]);
+    let rooted = has_authority && !matches!(text.target[1..1 + end - path_start], [b'/' | b'\\', ..]);
     let from = usize::from(!rooted);
     let normal = normalize::path(&mut text.target[from..1 + end - path_start]);
     text.target.copy_within(from..from + normal, 0);

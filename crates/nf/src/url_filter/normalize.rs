@@ -147,9 +147,7 @@ fn close_segment(kept: &[u8], segment: usize) -> usize {
             before
                 .iter()
                 .rposition(|&b| b == b'/')
-                .map_or(if kept.first() == Some(&b'/') { 1 } else { 0 }, |slash| {
-                    slash + 1
-                })
+                .map_or(if kept.first() == Some(&b'/') { 1 } else { 0 }, |slash| slash + 1)
         }
         _ => kept.len(),
     }

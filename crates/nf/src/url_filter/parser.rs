@@ -41,8 +41,7 @@ impl Lookup<'_> {
 
     /// Whether the name in a ClientHello is blocked.
     pub(crate) fn server_name(&mut self, name: &[u8]) -> bool {
-        Host::new(name)
-            .is_some_and(|host| self.table.blocks(&host, [self.port; 2], None, self.joined))
+        Host::new(name).is_some_and(|host| self.table.blocks(&host, [self.port; 2], None, self.joined))
     }
 }
 
@@ -112,12 +111,7 @@ impl Parser {
 
     /// Reads a piece of the stream. Returns how many of its bytes it used, fewer than there are only
     /// with another event than [`Event::More`].
-    pub(crate) fn feed(
-        &mut self,
-        bytes: &[u8],
-        text: &mut Text<'_>,
-        lookup: &mut Lookup<'_>,
-    ) -> (usize, Event) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
         let mut used = 0;
         while used < bytes.len() {
             if self.state == START {
@@ -132,10 +126,7 @@ impl Parser {
                     first if lookup.http && http::is_token(first) => http::FIRST_STATE,
                     _ => return (used, Event::Finished),
                 };
-                *self = Parser {
-                    state,
-                    ..self.anew()
-                };
+                *self = Parser { state, ..self.anew() };
             }
             let (count, event) = if self.state >= tls::FIRST_STATE {
                 tls::feed(self, &bytes[used..], text, lookup)

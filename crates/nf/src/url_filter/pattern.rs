@@ -128,8 +128,7 @@ impl Pattern {
             .iter()
             .find_map(|scheme| {
                 let head = text.get(..scheme.len())?;
-                head.eq_ignore_ascii_case(scheme)
-                    .then(|| &text[scheme.len()..])
+                head.eq_ignore_ascii_case(scheme).then(|| &text[scheme.len()..])
             })
             .unwrap_or(text);
         let end = text.find(['/', '?', '#']).unwrap_or(text.len());
@@ -267,18 +266,9 @@ mod tests {
         for (text, expected) in [
             ("Example.com", host("example.com", false, None, None)),
             ("=example.com.", host("example.com", true, None, None)),
-            (
-                "https://example.com/",
-                host("example.com", false, None, None),
-            ),
-            (
-                "1.2.3.4:81/a%2Fb",
-                host("1.2.3.4", false, Some(81), Some("/a/b")),
-            ),
-            (
-                "example.com?x",
-                host("example.com", false, None, Some("/?x")),
-            ),
+            ("https://example.com/", host("example.com", false, None, None)),
+            ("1.2.3.4:81/a%2Fb", host("1.2.3.4", false, Some(81), Some("/a/b"))),
+            ("example.com?x", host("example.com", false, None, Some("/?x"))),
             ("[::1]:80", host("[::1]", false, Some(80), None)),
             ("||a.b/c?1:2$all", host("a.b", false, None, Some("/c?1:2"))),
             ("||a.b^", host("a.b", false, None, None)),

@@ -67,10 +67,7 @@ impl Stretch {
 #[inline]
 fn parts(window: &mut Window) -> Option<(&mut Kept, &mut [u8])> {
     let (head, bytes) = window.bytes_mut()?.split_at_mut(HEAD);
-    Some((
-        bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]),
-        bytes,
-    ))
+    Some((bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]), bytes))
 }
 
 /// What is known of the buffer that is open.
@@ -225,13 +222,10 @@ impl Pool {
         stretches[..count as usize].iter().any(|stretch| {
             let from = distance(stretch.start, sequence).clamp(0, data.len() as i32) as usize;
             let to = distance(stretch.end(), sequence).clamp(0, data.len() as i32) as usize;
-            data[from..to.max(from)]
-                .iter()
-                .enumerate()
-                .any(|(i, &byte)| {
-                    let at = sequence.wrapping_add((from + i) as u32) as usize;
-                    ring[at % ring.len()] != byte
-                })
+            data[from..to.max(from)].iter().enumerate().any(|(i, &byte)| {
+                let at = sequence.wrapping_add((from + i) as u32) as usize;
+                ring[at % ring.len()] != byte
+            })
         })
     }
 
@@ -246,17 +240,13 @@ impl Pool {
         if end > self.size as i64 {
             return Err(NoRoom);
         }
-        let Kept {
-            stretches: old,
-            count,
-        } = *kept(&self.window).ok_or(NoRoom)?;
+        let Kept { stretches: old, count } = *kept(&self.window).ok_or(NoRoom)?;
         let old = &old[..count as usize];
         let mut merged = new;
         let mut kept = [Stretch::default(); MAX_STRETCHES];
         let mut count = 0;
         for &stretch in old {
-            let apart =
-                distance(stretch.end(), new.start) < 0 || distance(stretch.start, new.end()) > 0;
+            let apart = distance(stretch.end(), new.start) < 0 || distance(stretch.start, new.end()) > 0;
             if apart {
                 *kept.get_mut(count).ok_or(NoRoom)? = stretch;
                 count += 1;

@@ -117,11 +117,7 @@ impl UrlTable {
             filler.hosts.push(HostEntry { name, groups });
         }
         let texts = (!texts.is_empty())
-            .then(|| {
-                AhoCorasick::builder()
-                    .ascii_case_insensitive(true)
-                    .build(texts)
-            })
+            .then(|| AhoCorasick::builder().ascii_case_insensitive(true).build(texts))
             .transpose()
             .map_err(|error| TableError::Patterns(error.to_string()))?;
         Ok(UrlTable {
@@ -151,23 +147,13 @@ impl UrlTable {
 
     /// Whether a normalised path is blocked on every host.
     pub(crate) fn blocks_path(&self, path: &[u8]) -> bool {
-        self.any_prefix(&self.any_host, path)
-            || self
-                .texts
-                .as_ref()
-                .is_some_and(|texts| texts.is_match(path))
+        self.any_prefix(&self.any_host, path) || self.texts.as_ref().is_some_and(|texts| texts.is_match(path))
     }
 
     /// Whether a host is blocked. `path` is the normalised path of a request, `None` where there is
     /// none to see; `ports` are those that a pattern's may be; `joined` is room to put
     /// host and path together, never more than its capacity.
-    pub(crate) fn blocks(
-        &self,
-        host: &Host,
-        ports: [u16; 2],
-        path: Option<&[u8]>,
-        joined: &mut Vec<u8>,
-    ) -> bool {
+    pub(crate) fn blocks(&self, host: &Host, ports: [u16; 2], path: Option<&[u8]>, joined: &mut Vec<u8>) -> bool {
         if self.blocks_host(host.name(), ports, path) {
             return true;
         }
@@ -212,17 +198,10 @@ impl UrlTable {
         }
     }
 
-    fn entry_blocks(
-        &self,
-        entry: &HostEntry,
-        is_subdomain: bool,
-        ports: [u16; 2],
-        path: Option<&[u8]>,
-    ) -> bool {
+    fn entry_blocks(&self, entry: &HostEntry, is_subdomain: bool, ports: [u16; 2], path: Option<&[u8]>) -> bool {
         let groups = &self.groups[entry.groups.start as usize..entry.groups.end as usize];
         let blocks = |exact: bool, port: u16| {
-            let found =
-                groups.binary_search_by_key(&(exact, port), |group| (group.exact, group.port));
+            let found = groups.binary_search_by_key(&(exact, port), |group| (group.exact, group.port));
             found.is_ok_and(|place| {
                 let group = &groups[place];
                 group.whole || path.is_some_and(|path| self.any_prefix(&group.paths, path))
@@ -312,10 +291,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn table(patterns: &[&str]) -> UrlTable {
-        let patterns: Vec<_> = patterns
-            .iter()
-            .map(|text| Pattern::parse(text).unwrap())
-            .collect();
+        let patterns: Vec<_> = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
         UrlTable::new(&patterns).unwrap()
     }
 
@@ -359,18 +335,9 @@ mod tests {
             ("needle.example", [443, 443], None, true),
             ("", [80, 80], Some("/"), false),
         ] {
-            assert_eq!(
-                blocks(&table, host, ports, path),
-                expected,
-                "{host} {path:?}"
-            );
+            assert_eq!(blocks(&table, host, ports, path), expected, "{host} {path:?}");
         }
-        assert!(!blocks(
-            &UrlTable::new(&[]).unwrap(),
-            "a",
-            [1, 2],
-            Some("/")
-        ));
+        assert!(!blocks(&UrlTable::new(&[]).unwrap(), "a", [1, 2], Some("/")));
     }
 
     proptest! {

@@ -42,12 +42,7 @@ const WIDTHS: [u8; 11] = [1, 3, 1, 2, 1, 2, 2, 2, 2, 1, 2];
 const FIXED: u32 = 34;
 
 /// Reads a piece; see [`Parser::feed`].
-pub(crate) fn feed(
-    parser: &mut Parser,
-    bytes: &[u8],
-    text: &mut Text<'_>,
-    lookup: &mut Lookup<'_>,
-) -> (usize, Event) {
+pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() {
         let (count, event) = if parser.state == RECORD_HEADER {
@@ -105,12 +100,7 @@ fn record_header(parser: &mut Parser, byte: u8) -> Event {
 }
 
 /// Reads some of the handshake message: at least one of the bytes, of which there is one.
-fn message(
-    parser: &mut Parser,
-    bytes: &[u8],
-    text: &mut Text<'_>,
-    lookup: &mut Lookup<'_>,
-) -> (usize, Event) {
+fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     if parser.pass > 0 {
         let count = bytes.len().min(parser.pass as usize);
         let piece = &bytes[..count];

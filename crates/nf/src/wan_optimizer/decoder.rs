@@ -112,12 +112,7 @@ impl Decoder {
     ///
     /// # Errors
     /// It cannot; `missing` then has the lines that are missing.
-    pub(super) fn restore(
-        &self,
-        content: &Content<'_>,
-        out: &mut [u8],
-        missing: &mut Missing,
-    ) -> Result<(), Lost> {
+    pub(super) fn restore(&self, content: &Content<'_>, out: &mut [u8], missing: &mut Missing) -> Result<(), Lost> {
         missing.ranges.clear();
         let (epoch, line) = (content.epoch, content.line);
         let present = self.arrive(epoch, line);
@@ -165,11 +160,7 @@ impl Decoder {
         }
         // Word by word, each of which may be cut at either end.
         let mask = self.words.len() - 1;
-        let word = |at: u64| {
-            self.words[(at / 8) as usize & mask]
-                .load(Relaxed)
-                .to_le_bytes()
-        };
+        let word = |at: u64| self.words[(at / 8) as usize & mask].load(Relaxed).to_le_bytes();
         let skip = (from % 8) as usize;
         let (head, rest) = out.split_at_mut((8 - skip).min(out.len()));
         head.copy_from_slice(&word(from)[skip..skip + head.len()]);

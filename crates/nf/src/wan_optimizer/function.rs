@@ -117,9 +117,7 @@ impl WanOptimizer {
         }
         let content = headers.datagram(frame);
         let inner = Inner::of(content).ok_or(INNER_MALFORMED)?;
-        let from = headers
-            .payload_offset
-            .saturating_sub(headers.network_offset);
+        let from = headers.payload_offset.saturating_sub(headers.network_offset);
         let coded = encoder.plan(content, from.into());
         if outer.length + coded > usize::from(self.table.options().mtu) {
             self.counts[TOO_BIG] += 1;
@@ -136,12 +134,7 @@ impl WanOptimizer {
     }
 
     /// Does with packet `i`, which is for this end's ports, what it says.
-    fn inbound(
-        &mut self,
-        batch: &mut Batch,
-        i: usize,
-        ports: super::table::Ports,
-    ) -> Result<(), u8> {
+    fn inbound(&mut self, batch: &mut Batch, i: usize, ports: super::table::Ports) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let headers = packet.headers;
         if headers.fragment != Fragment::Whole {
@@ -195,13 +188,7 @@ impl WanOptimizer {
     }
 
     /// Has packet `i`, of which content is lost, ask the encoder not to refer to what is missing, or to begin anew.
-    fn ask(
-        &mut self,
-        batch: &mut Batch,
-        i: usize,
-        (stream, epoch): (usize, u32),
-        lost: Lost,
-    ) -> Result<(), u8> {
+    fn ask(&mut self, batch: &mut Batch, i: usize, (stream, epoch): (usize, u32), lost: Lost) -> Result<(), u8> {
         let decoder = self.table.inbound(stream);
         let note = match lost {
             Lost::Missing => MISSING,
@@ -230,12 +217,7 @@ fn replace(batch: &mut Batch, i: usize, kind: u16, length: usize) -> Result<&mut
 }
 
 /// Has packet `i` be a datagram of the tunnel with this payload. `inner` is what its headers take from the packet inside.
-fn wrap(
-    batch: &mut Batch,
-    i: usize,
-    (outer, inner): (&Outer, Inner),
-    payload: &[u8],
-) -> Result<(), u8> {
+fn wrap(batch: &mut Batch, i: usize, (outer, inner): (&Outer, Inner), payload: &[u8]) -> Result<(), u8> {
     let (network, kind) = match outer.network {
         ipv4::HEADER => (Network::V4, ethertype::IPV4),
         _ => (Network::V6, ethertype::IPV6),
@@ -245,9 +227,7 @@ fn wrap(
     let (_, room) = datagram.split_at_mut_checked(outer.length).ok_or(NO_ROOM)?;
     room.copy_from_slice(payload);
     // Not to be fragmented, so that it needs no identification (RFC 6864).
-    outer
-        .write(datagram, total as u16, inner, 0)
-        .ok_or(NO_ROOM)?;
+    outer.write(datagram, total as u16, inner, 0).ok_or(NO_ROOM)?;
     if outer.wants_checksum() {
         outer.finish(datagram).ok_or(NO_ROOM)?;
     }

@@ -38,8 +38,7 @@ pub const MAX_RANGES: usize = 255;
 /// The most regions of content: one fewer, for a request is about the content's own lines, too.
 pub const MAX_REGIONS: usize = MAX_RANGES - 1;
 /// The most lines that a request can be about: what the longest content refers to, and its own.
-pub const MAX_MISSING: u32 =
-    2 * (MAX_CONTENT as u32).div_ceil(super::LINE as u32) + 2 * MAX_RANGES as u32;
+pub const MAX_MISSING: u32 = 2 * (MAX_CONTENT as u32).div_ceil(super::LINE as u32) + 2 * MAX_RANGES as u32;
 
 const CONTENT: u8 = VERSION << 4;
 const REQUEST: u8 = VERSION << 4 | 1;
@@ -156,16 +155,11 @@ pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Unreadable> {
         Some(_) => return Err(Unreadable::Version),
         None => return Err(Unreadable::Malformed),
     }
-    let (head, rest) = bytes
-        .split_first_chunk::<HEADER>()
-        .ok_or(Unreadable::Malformed)?;
+    let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or(Unreadable::Malformed)?;
     let entries = usize::from(head[1]) * ENTRY;
-    let (entries, rest) = rest
-        .split_at_checked(entries)
-        .ok_or(Unreadable::Malformed)?;
+    let (entries, rest) = rest.split_at_checked(entries).ok_or(Unreadable::Malformed)?;
     let (entries, _) = entries.as_chunks();
-    let number =
-        |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let short = u16::from_be_bytes([head[2], head[3]]);
     let (epoch, line, last) = (number(4), number(8), number(12));
     if head[0] == CONTENT {
@@ -178,9 +172,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Unreadable> {
             literals: rest,
         };
         let whole = content.is_whole() && line.checked_add(lines_of(short.into())).is_some();
-        return whole
-            .then_some(Message::Content(content))
-            .ok_or(Unreadable::Malformed);
+        return whole.then_some(Message::Content(content)).ok_or(Unreadable::Malformed);
     }
     let request = Request {
         epoch,
@@ -197,9 +189,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Unreadable> {
         })
         .is_some_and(|all| all <= MAX_MISSING);
     let sound = all && rest.is_empty() && short <= 1;
-    sound
-        .then_some(Message::Request(request))
-        .ok_or(Unreadable::Malformed)
+    sound.then_some(Message::Request(request)).ok_or(Unreadable::Malformed)
 }
 
 /// The bytes that content takes as it is sent.

@@ -159,10 +159,7 @@ impl WanTable {
     #[inline]
     pub(super) fn ports_of(&self, key: &FlowKey) -> Option<Ports> {
         let options = &self.options;
-        if key.protocol() != protocol::UDP
-            || key.source() != options.remote
-            || key.destination() != options.local
-        {
+        if key.protocol() != protocol::UDP || key.source() != options.remote || key.destination() != options.local {
             return None;
         }
         let ports = options.ports();

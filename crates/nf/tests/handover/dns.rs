@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::dns_guard::{
-    Amplification, DnsGuard, DnsGuardTable, Fragments, GuardRules, Limits, Mode, Sizes,
-};
+use tailwater_nf::dns_guard::{Amplification, DnsGuard, DnsGuardTable, Fragments, GuardRules, Limits, Mode, Sizes};
 
 fn rig(instances: usize, mode: Mode) -> Rig {
     let rules = GuardRules {
@@ -21,10 +19,7 @@ fn rig(instances: usize, mode: Mode) -> Rig {
             queries: Some(20),
             ..Limits::default()
         },
-        amplification: Some(Amplification {
-            ratio: 3,
-            burst: 600,
-        }),
+        amplification: Some(Amplification { ratio: 3, burst: 600 }),
         window: Nanos::from_secs(3),
         prefixes: [24, 56],
         slip: 2,

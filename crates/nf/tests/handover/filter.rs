@@ -7,9 +7,7 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_nf::spec::Fate;
-use tailwater_nf::url_filter::{
-    Action, FilterConfig, FilterTable, Pattern, Ports, Rest, UrlFilter,
-};
+use tailwater_nf::url_filter::{Action, FilterConfig, FilterTable, Pattern, Ports, Rest, UrlFilter};
 
 const STREAMS: usize = 8;
 
@@ -54,16 +52,9 @@ fn halves_of_a_request_at_different_instances_make_one() {
             for (turn, piece) in [(1, first), (2, second)] {
                 rig.turn_to(turn);
                 let sequence = 1 + piece.start as u32;
-                rig.run(
-                    &[segment(1, sequence, TcpFlags::ACK, &request[piece])],
-                    SECOND,
-                );
+                rig.run(&[segment(1, sequence, TcpFlags::ACK, &request[piece])], SECOND);
             }
-            assert_eq!(
-                (rig.count("url-blocked"), rig.count("overflow")),
-                (1, 0),
-                "{cut}"
-            );
+            assert_eq!((rig.count("url-blocked"), rig.count("overflow")), (1, 0), "{cut}");
             assert!(all_buffers_are_free(&mut rig, SECOND, std::iter::repeat(0)));
         }
     }
@@ -84,12 +75,7 @@ fn memory_comes_back_when_a_flow_ends_elsewhere() {
 }
 
 fn request() -> impl Strategy<Value = String> {
-    let hosts = prop::sample::select(vec![
-        "ok.example",
-        "fine.example",
-        "ok.example",
-        "bad.example",
-    ]);
+    let hosts = prop::sample::select(vec!["ok.example", "fine.example", "ok.example", "bad.example"]);
     let targets = prop::sample::select(vec!["/", "/a/b", "/x", "/secret", "/?needle"]);
     (hosts, targets, 0..50usize).prop_map(|(host, target, size)| {
         let body = "x".repeat(size);

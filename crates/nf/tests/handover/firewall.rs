@@ -79,14 +79,7 @@ proptest! {
 #[test]
 fn a_connection_goes_round() {
     let mut rig = rig(INSTANCES);
-    let steps = [
-        (0, false),
-        (0, true),
-        (4, false),
-        (4, true),
-        (1, false),
-        (1, true),
-    ];
+    let steps = [(0, false), (0, true), (4, false), (4, true), (1, false), (1, true)];
     for (i, (step, answer)) in steps.into_iter().enumerate() {
         rig.turn_to(i % INSTANCES);
         let frame = [segment(1, step, answer)];

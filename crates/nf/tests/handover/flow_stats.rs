@@ -128,8 +128,7 @@ fn model(steps: &[Step]) -> Vec<Told> {
         let place = open.get(&(step.0, step.1 % 4)).copied();
         let goes_on = place.filter(|place| {
             let record = &records[*place];
-            packet.first - record.last < IDLE.0 / 1_000_000
-                && packet.first - record.first < ACTIVE.0 / 1_000_000
+            packet.first - record.last < IDLE.0 / 1_000_000 && packet.first - record.first < ACTIVE.0 / 1_000_000
         });
         match goes_on {
             Some(place) => {

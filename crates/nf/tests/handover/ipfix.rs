@@ -19,12 +19,8 @@ pub struct Message {
 
 /// An element of a record as a number.
 pub fn number(record: &Record, element: u16) -> u64 {
-    let bytes = record
-        .get(&element)
-        .unwrap_or_else(|| panic!("no {element}"));
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    let bytes = record.get(&element).unwrap_or_else(|| panic!("no {element}"));
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 struct Template {
@@ -88,20 +84,17 @@ impl Reader {
             }
             let fields = (0..count).map(|_| (word(&mut set), usize::from(word(&mut set))));
             let fields = fields.collect();
-            self.templates
-                .insert(number, Template { fields, is_option });
+            self.templates.insert(number, Template { fields, is_option });
             message.templates += 1;
         }
     }
 
     fn records(&self, set: u16, mut bytes: &[u8], message: &mut Message) {
         let template = self.templates.get(&set);
-        let Template { fields, is_option } =
-            template.unwrap_or_else(|| panic!("no template {set}"));
+        let Template { fields, is_option } = template.unwrap_or_else(|| panic!("no template {set}"));
         while !bytes.is_empty() {
             let fields = fields.iter();
-            let record =
-                fields.map(|(element, length)| (*element, take(&mut bytes, *length).to_vec()));
+            let record = fields.map(|(element, length)| (*element, take(&mut bytes, *length).to_vec()));
             let record: Record = record.collect();
             match is_option {
                 true => message.options.push(record),

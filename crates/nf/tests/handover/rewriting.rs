@@ -12,9 +12,7 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_nf::encrypt::{Direction, Encrypt, EncryptRules, PacketNumbers};
 use tailwater_nf::live::Live;
-use tailwater_nf::load_balancer::{
-    Backend, BackendState, Destination, LoadBalancer, LoadBalancerTable, Service,
-};
+use tailwater_nf::load_balancer::{Backend, BackendState, Destination, LoadBalancer, LoadBalancerTable, Service};
 use tailwater_nf::nat::{Nat, NatRules, NatTable};
 
 fn encryption(instances: usize, direction: Direction) -> Rig {

@@ -78,9 +78,7 @@ impl NetworkFunction for Relay {
         self.instances[0].flow_ended(key, state);
     }
     fn finish(&mut self) {
-        self.instances
-            .iter_mut()
-            .for_each(|instance| instance.finish());
+        self.instances.iter_mut().for_each(|instance| instance.finish());
     }
     fn looks_every(&self) -> Option<Nanos> {
         self.instances[0].looks_every()
@@ -118,10 +116,8 @@ pub struct Rig {
 impl Rig {
     /// Flows are forgotten after 60 seconds.
     pub fn new<F: NetworkFunction + 'static>(instances: impl IntoIterator<Item = F>) -> Rig {
-        let instances: Vec<Box<dyn NetworkFunction>> = instances
-            .into_iter()
-            .map(|instance| Box::new(instance) as _)
-            .collect();
+        let instances: Vec<Box<dyn NetworkFunction>> =
+            instances.into_iter().map(|instance| Box::new(instance) as _).collect();
         let turn = Arc::new(AtomicUsize::new(0));
         let version = Arc::new(AtomicU32::new(0));
         let relay = Relay {
@@ -130,8 +126,7 @@ impl Rig {
             turn: Arc::clone(&turn),
             version: Arc::clone(&version),
         };
-        let functions: Vec<(String, Box<dyn NetworkFunction>)> =
-            vec![("function".to_owned(), Box::new(relay))];
+        let functions: Vec<(String, Box<dyn NetworkFunction>)> = vec![("function".to_owned(), Box::new(relay))];
         let rss = match functions[0].1.tracks_connections() {
             true => RssHasher::symmetric(),
             false => RssHasher::default(),
@@ -149,9 +144,7 @@ impl Rig {
             seed: 1,
         };
         let (mut table, partitions) = FlowTable::create(&config).unwrap();
-        partitions
-            .into_iter()
-            .for_each(|partition| table.adopt(partition));
+        partitions.into_iter().for_each(|partition| table.adopt(partition));
         let input = InputPolicy {
             malformed: Fate::Drop,
             non_ip: Fate::Pass,
@@ -184,9 +177,7 @@ impl Rig {
             assert!(self.batch.push(&mut self.pool, frame, now, hash));
         }
         self.chain.process(&mut self.batch, now);
-        let sent = (0..self.batch.len())
-            .map(|i| self.batch.frame(i).to_vec())
-            .collect();
+        let sent = (0..self.batch.len()).map(|i| self.batch.frame(i).to_vec()).collect();
         self.batch.release(&mut self.pool);
         sent
     }
@@ -202,11 +193,7 @@ impl Rig {
 
     pub fn count(&self, reason: &str) -> u64 {
         let name = format!("function/{reason}");
-        let mut counts = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let mut counts = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         counts.find(|(reason, _)| reason.name == name).unwrap().1
     }
 

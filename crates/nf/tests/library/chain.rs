@@ -120,8 +120,7 @@ proptest! {
 fn frames_change_within_their_buffers_only() {
     let file = library("REWRITE", "rewrite");
     // Who is behind it sees the packets as they are now.
-    let behind =
-        "{acl: {default: allow, rules: [{action: deny, destinationPorts: 52, protocol: udp}]}}";
+    let behind = "{acl: {default: allow, rules: [{action: deny, destinationPorts: 52, protocol: udp}]}}";
     let spec = spec(&format!("[{}, {behind}]", item(&file, ""))).unwrap();
     let mut rig = Rig::new(&spec);
     let of = |payload: &[u8]| frame(1, payload);
@@ -131,15 +130,9 @@ fn frames_change_within_their_buffers_only() {
         frame
     };
     let (grown, shrunk) = (parse(&of(b"G+")).unwrap(), parse(&of(b"")).unwrap());
-    let sent = rig.run(
-        &[of(b"."), of(b"V"), of(b"G"), of(b"S"), of(b"W")],
-        Nanos::ZERO,
-    );
+    let sent = rig.run(&[of(b"."), of(b"V"), of(b"G"), of(b"S"), of(b"W")], Nanos::ZERO);
     assert_eq!(sent.len(), 5);
-    assert_eq!(
-        (&sent[0], &sent[1], &sent[4]),
-        (&of(b"."), &tagged, &of(b"W"))
-    );
+    assert_eq!((&sent[0], &sent[1], &sent[4]), (&of(b"."), &tagged, &of(b"W")));
     assert_eq!(parse(&sent[2]).unwrap(), grown);
     assert!(sent[2].ends_with(b"G+"));
     assert_eq!(parse(&sent[3]).unwrap(), shrunk);
@@ -176,11 +169,8 @@ fn a_function_of_headers_changes_no_length() {
     assert_eq!(parse(&sent[0]).unwrap().key.destination_port(), 53 ^ 1);
     assert_eq!(sent[1], frame(1, b"."));
     assert!(
-        rig.run(
-            &[frame(1, b"V"), frame(1, b"G"), frame(1, b"S")],
-            Nanos::ZERO
-        )
-        .is_empty()
+        rig.run(&[frame(1, b"V"), frame(1, b"G"), frame(1, b"S")], Nanos::ZERO)
+            .is_empty()
     );
     assert_eq!(rig.counts()["rewrite/invalid"], 3);
 }

@@ -13,22 +13,13 @@ pub fn folder() -> &'static Path {
 pub fn library(function: &str, test: &str) -> PathBuf {
     let file = folder().join(format!("{test}-{function}.so"));
     let output = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Wno-unused-function",
-        ])
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-function"])
         .args(["-Werror", "-fPIC", "-shared"])
         .arg(format!("-D{function}"))
         .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../sdk/include"))
         .arg("-o")
         .arg(&file)
-        .arg(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/library/functions.c"
-        ))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/functions.c"))
         .output()
         .expect("a C compiler");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -8,10 +8,7 @@ fn error(function: &str, config: &str) -> String {
     let error = spec(&format!("[{}]", item(&file, config))).unwrap_err();
     let told = error.to_string();
     assert_eq!(told.lines().count(), 1, "{told}");
-    told.replace(
-        &format!("{}/errors-{function}.so", folder().display()),
-        "LIB",
-    )
+    told.replace(&format!("{}/errors-{function}.so", folder().display()), "LIB")
 }
 
 const FILE: &str = "chain.yaml:7:32: spec.functions[0].library.file: LIB";
@@ -27,10 +24,7 @@ fn libraries_that_are_none_for_this_program() {
             "NO_SYMBOL",
             "expected a library that exports tailwater_function (see tailwater_nf.h), found none of that name",
         ),
-        (
-            "UNDEFINED",
-            "cannot be loaded: undefined symbol: missing_function",
-        ),
+        ("UNDEFINED", "cannot be loaded: undefined symbol: missing_function"),
         (
             "SIZE",
             "tailwater_function: expected a size of 104 bytes or more, found 16",
@@ -40,10 +34,7 @@ fn libraries_that_are_none_for_this_program() {
             "tailwater_function: name: expected a name of 1 to 63 lower-case letters, digits and dashes, found \
              \"A Name\"",
         ),
-        (
-            "NO_PROCESS",
-            "tailwater_function: expected process, found NULL",
-        ),
+        ("NO_PROCESS", "tailwater_function: expected process, found NULL"),
         (
             "STATE",
             "tailwater_function: state_bytes: expected at most 1024, found 1025",
@@ -56,24 +47,14 @@ fn libraries_that_are_none_for_this_program() {
             "ENDS",
             "tailwater_function: flows_ended: expected NULL, since there is no state_bytes",
         ),
-        (
-            "REASONS",
-            "tailwater_function: drop_reasons: expected 2, found NULL",
-        ),
+        ("REASONS", "tailwater_function: drop_reasons: expected 2, found NULL"),
         (
             "TWICE",
             "tailwater_function: expected a different name for each reason and counter, found \"invalid\" twice",
         ),
-        (
-            "START",
-            "tailwater_function: start: expected an instance, found NULL",
-        ),
+        ("START", "tailwater_function: start: expected an instance, found NULL"),
     ] {
-        assert_eq!(
-            error(function, ""),
-            format!("{FILE} {expected}"),
-            "{function}"
-        );
+        assert_eq!(error(function, ""), format!("{FILE} {expected}"), "{function}");
     }
 }
 
@@ -85,25 +66,12 @@ fn crashes_are_told_and_survived() {
             "CRASH_ABORT",
             r#"crashed (SIGABRT) while it was loaded; it said "no table of \u{1b}[31mroutes""#,
         ),
-        (
-            "CRASH_EXIT",
-            "ended the process (exit code 3) while it was loaded",
-        ),
-        (
-            "CRASH_CONFIGURE",
-            "crashed (SIGSEGV) while it read its configuration",
-        ),
-        (
-            "CRASH_START",
-            "crashed (SIGABRT) while an instance was started",
-        ),
+        ("CRASH_EXIT", "ended the process (exit code 3) while it was loaded"),
+        ("CRASH_CONFIGURE", "crashed (SIGSEGV) while it read its configuration"),
+        ("CRASH_START", "crashed (SIGABRT) while an instance was started"),
         ("CRASH_STOP", "crashed (SIGKILL) while it was stopped"),
     ] {
-        assert_eq!(
-            error(function, ""),
-            format!("{FILE} {expected}"),
-            "{function}"
-        );
+        assert_eq!(error(function, ""), format!("{FILE} {expected}"), "{function}");
     }
 }
 
@@ -117,10 +85,7 @@ fn files_that_are_no_libraries() {
             "missing.so",
             "cannot be read: No such file or directory (os error 2); expected one that has been built",
         ),
-        (
-            "folder.so",
-            "expected a shared library, found a folder or device",
-        ),
+        ("folder.so", "expected a shared library, found a folder or device"),
         ("text.so", "cannot be loaded: file too short"),
     ] {
         let error = spec(&format!("[{{library: {{file: {file}}}}}]")).unwrap_err();
@@ -197,9 +162,7 @@ fn names_are_the_librarys_own_unless_given() {
     let two = spec(&format!("[{plain}, {named}]")).unwrap();
     assert_eq!(two.functions[1].name, "mine");
     assert_eq!(two.functions[0].config, two.functions[1].config);
-    let error = spec(&format!("[{plain}, {plain}]"))
-        .unwrap_err()
-        .to_string();
+    let error = spec(&format!("[{plain}, {plain}]")).unwrap_err().to_string();
     assert!(
         error.contains("found \"plain\" as in functions[0]; give one of them a name"),
         "{error}"

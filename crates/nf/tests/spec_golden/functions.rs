@@ -10,16 +10,11 @@ fn user_planes_are_read() {
         other => panic!("{other:?}"),
     });
     let options = &core.options;
-    assert_eq!(
-        (options.role, options.capacity, options.mtu),
-        (Role::Core, 1000, 9000)
-    );
+    assert_eq!((options.role, options.capacity, options.mtu), (Role::Core, 1000, 9000));
     assert_eq!((options.addresses.len(), options.ttl), (2, 7));
     assert_eq!(options.dont_fragment, DontFragment::Set);
     assert_eq!((options.others, options.errors_per_second), (Fate::Pass, 0));
-    let sources = options
-        .error_sources
-        .map(|source| source.unwrap().to_string());
+    let sources = options.error_sources.map(|source| source.unwrap().to_string());
     assert_eq!(sources, ["203.0.113.1", "2001:db8::9"]);
     assert!(options.check_qfi && options.flow_ports && options.checksums && options.cached);
     let [internet, iot] = &core.profiles[..] else {
@@ -31,10 +26,7 @@ fn user_planes_are_read() {
     let [dns, mail] = [0, 1].map(|at| &internet.rules[at].treatment);
     assert_eq!((dns.qfi, dns.dscp), (Some(5), Some(46)));
     assert!(!dns.in_session_rate && !dns.counted);
-    assert_eq!(
-        (mail.qfi, mail.dscp, mail.open),
-        (Some(9), Some(10), [false, true])
-    );
+    assert_eq!((mail.qfi, mail.dscp, mail.open), (Some(9), Some(10), [false, true]));
     assert!(mail.rates[0].is_some() && mail.rates[1].is_none());
     assert!(iot.rest.is_none() && internet.rest.is_some());
     let ids: Vec<_> = core.sessions.iter().map(|s| (s.id, s.profile)).collect();
@@ -42,10 +34,7 @@ fn user_planes_are_read() {
     assert_eq!(core.sessions[1].teid, 4098);
     assert_eq!(spec.functions[0].files.len(), 1);
     assert_eq!(station.options.role, Role::Access);
-    assert_eq!(
-        (station.options.mtu, station.options.others),
-        (1500, Fate::Drop)
-    );
+    assert_eq!((station.options.mtu, station.options.others), (1500, Fate::Drop));
     assert!(station.sessions.is_empty() && station.usage.is_none());
 }
 
@@ -58,15 +47,9 @@ fn optimizers_are_read() {
     });
     let options = &near.options;
     assert_eq!((options.port, options.streams), (50_000, 4));
-    assert_eq!(
-        (options.cache, options.mtu, options.ttl),
-        (1 << 20, 9000, 7)
-    );
+    assert_eq!((options.cache, options.mtu, options.ttl), (1 << 20, 9000, 7));
     let fingerprints = options.fingerprints;
-    assert_eq!(
-        (fingerprints.sampling, fingerprints.period),
-        (Sampling::MaxP, 64)
-    );
+    assert_eq!((fingerprints.sampling, fingerprints.period), (Sampling::MaxP, 64));
     let destinations: Vec<_> = near.destinations.iter().map(ToString::to_string).collect();
     assert_eq!(destinations, ["10.2.0.0/16", "2001:db8:2::/48"]);
     let usual = &other.options;
@@ -76,10 +59,7 @@ fn optimizers_are_read() {
         (49_664, 16, 1500, 64)
     );
     let fingerprints = usual.fingerprints;
-    assert_eq!(
-        (fingerprints.sampling, fingerprints.period),
-        (Sampling::SampleByte, 32)
-    );
+    assert_eq!((fingerprints.sampling, fingerprints.period), (Sampling::SampleByte, 32));
     assert_eq!([near.options.minimum, usual.minimum], [0, 64]);
     assert_eq!(usual.cache, 16 << 20);
 }
@@ -112,11 +92,7 @@ fn mirrors_are_read() {
     });
     let file = |path: &str, max_bytes, files| {
         let path = path.into();
-        Some(mirror::Outlet::File {
-            path,
-            max_bytes,
-            files,
-        })
+        Some(mirror::Outlet::File { path, max_bytes, files })
     };
     assert_eq!(usual.options.to, file("all.pcap", 1 << 30, 1));
     assert_eq!(
@@ -146,10 +122,7 @@ fn flow_stats_are_read() {
         FunctionConfig::FlowStats(stats) => &stats.options,
         other => panic!("{other:?}"),
     });
-    assert_eq!(
-        (usual.active, usual.idle),
-        (Nanos::from_secs(60), Nanos::from_secs(15))
-    );
+    assert_eq!((usual.active, usual.idle), (Nanos::from_secs(60), Nanos::from_secs(15)));
     assert_eq!((usual.sampling, usual.domain), (1, 0));
     assert!(usual.outlets.is_empty());
     assert_eq!(
@@ -187,10 +160,7 @@ fn tunnels_are_read() {
     let [east, north] = &rules.outbound[..] else {
         panic!("{rules:?}");
     };
-    assert_eq!(
-        (east.association.spi, east.ttl, east.first),
-        (0x1001, 64, 1)
-    );
+    assert_eq!((east.association.spi, east.ttl, east.first), (0x1001, 64, 1));
     assert_eq!((east.udp, east.dscp), (None, None));
     assert_eq!(east.dont_fragment, DontFragment::Copy);
     assert!(!east.association.extended && north.association.extended);
@@ -198,10 +168,7 @@ fn tunnels_are_read() {
         source: 40_000,
         destination: 4500,
     };
-    assert_eq!(
-        (north.udp, north.dscp, north.ttl),
-        (Some(ports), Some(46), 7)
-    );
+    assert_eq!((north.udp, north.dscp, north.ttl), (Some(ports), Some(46), 7));
     assert_eq!(north.dont_fragment, DontFragment::Set);
     assert_eq!((north.association.spi, north.first), (4098, (1 << 32) + 1));
     let [west, south] = &rules.inbound[..] else {
@@ -211,11 +178,7 @@ fn tunnels_are_read() {
     assert_eq!((south.window, south.udp), (None, Some(4500)));
     assert_eq!(south.allow[0].protocol, Some(6));
     let actions: Vec<_> = rules.policies.iter().map(|policy| policy.action).collect();
-    let expected = [
-        PolicyAction::Protect(0),
-        PolicyAction::Protect(1),
-        PolicyAction::Pass,
-    ];
+    let expected = [PolicyAction::Protect(0), PolicyAction::Protect(1), PolicyAction::Pass];
     assert_eq!(actions, expected);
     assert_eq!((rules.default, rules.mtu), (PolicyAction::Pass, 9000));
     assert!(!rules.pass_ike && rules.pass_keep_alives);
@@ -228,20 +191,11 @@ fn nat_translates_private_space_unless_told_otherwise() {
         panic!("{:?}", spec.functions[0]);
     };
     let internal: Vec<_> = nat.internal.iter().map(ToString::to_string).collect();
-    let private = [
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",
-    ];
+    let private = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"];
     assert_eq!(internal, private);
     assert_eq!(nat.ports, 1024..=u16::MAX);
     assert_eq!((nat.other_protocols, nat.inbound), (Fate::Drop, Fate::Drop));
-    let size: usize = nat
-        .external
-        .iter()
-        .map(|prefix| 1 << (32 - prefix.prefix_len()))
-        .sum();
+    let size: usize = nat.external.iter().map(|prefix| 1 << (32 - prefix.prefix_len())).sum();
     assert_eq!(size, 4096, "the largest pool is accepted");
 }
 
@@ -257,10 +211,7 @@ fn routers_and_tunnels_keep_every_field() {
     let rule = &tunnel.rules[0];
     assert_eq!(rule.source, Some("10.0.0.0/8".parse().unwrap()));
     assert_eq!(rule.destination, Some("198.18.0.0/15".parse().unwrap()));
-    assert_eq!(
-        (rule.protocol, rule.vlan),
-        (Some(17), Some(VlanMatch::Id(7)))
-    );
+    assert_eq!((rule.protocol, rule.vlan), (Some(17), Some(VlanMatch::Id(7))));
     let TunnelAction::Push(tag) = rule.action else {
         panic!("{rule:?}");
     };
@@ -274,10 +225,7 @@ fn routers_and_tunnels_keep_every_field() {
     };
     assert_eq!(router.source_mac, [2, 0, 0, 0, 0, 1]);
     assert_eq!(router.next_hops[0].source_mac, Some([2, 0, 0, 0, 0, 2]));
-    assert_eq!(
-        router.next_hops[1].address,
-        Some("2001:db8::1".parse().unwrap())
-    );
+    assert_eq!(router.next_hops[1].address, Some("2001:db8::1".parse().unwrap()));
     assert_eq!((router.local, router.cached), (Fate::Pass, true));
     assert_eq!(router.default, Some(Target::NextHop(0)));
     let route = |prefix: &str, target| Route {
@@ -301,12 +249,7 @@ fn url_filter_spec() {
     let FunctionConfig::UrlFilter(config) = &spec.functions[0].config else {
         panic!("{:?}", spec.functions[0]);
     };
-    let texts = [
-        "bad.example",
-        "worse.example/x",
-        "=exact.example",
-        "*needle*",
-    ];
+    let texts = ["bad.example", "worse.example/x", "=exact.example", "*needle*"];
     let patterns: Vec<_> = texts
         .iter()
         .map(|text| Pattern::parse(text).expect("a pattern"))
@@ -317,8 +260,5 @@ fn url_filter_spec() {
     assert_eq!(filter.http_ports, Ports(vec![80..=80, 8000..=8080]));
     assert_eq!(filter.tls_ports, Ports(vec![443..=443]));
     assert_eq!((filter.streams, filter.buffer_bytes), (100, 2048));
-    assert_eq!(
-        (filter.on_overflow, filter.fragments),
-        (Fate::Drop, Fate::Drop)
-    );
+    assert_eq!((filter.on_overflow, filter.fragments), (Fate::Drop, Fate::Drop));
 }

@@ -63,11 +63,7 @@ mod tests {
             references,
             offered: 100.0,
         };
-        let instances = [
-            shared(&small, 8.0),
-            shared(&large, 1.0),
-            shared(&large, 3.0),
-        ];
+        let instances = [shared(&small, 8.0), shared(&large, 1.0), shared(&large, 3.0)];
         let held = shares(&instances, 90);
         assert_eq!(held, [10.0, 20.0, 60.0]);
         assert!(held.iter().sum::<f64>() <= 90.0);

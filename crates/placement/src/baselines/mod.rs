@@ -99,8 +99,7 @@ pub fn predictor(tenants: &[Tenant<'_>], server: &ServerKind, bytes: u64) -> Ser
             let fits = |(there, needs): &(&Vec<usize>, &Vec<f64>)| {
                 let all: f64 = there.iter().map(|&i| alone(&tenants[i])).sum();
                 let all = all + alone(tenant);
-                let met =
-                    |i: usize, need: f64| predicted(&tenants[i], all - alone(&tenants[i])) >= need;
+                let met = |i: usize, need: f64| predicted(&tenants[i], all - alone(&tenants[i])) >= need;
                 there.len() < usize::from(server.cores)
                     && met(number, need)
                     && there.iter().zip(*needs).all(|(&i, &need)| met(i, need))

@@ -91,18 +91,12 @@ impl Holder {
 
     /// Takes a grant, and says whether it is in force: not one that is older than the last, or for an earlier start.
     pub fn receive(&mut self, now: Nanos, grant: &Grant) -> bool {
-        if grant.incarnation != self.incarnation || grant.number <= self.number || grant.sent > now
-        {
+        if grant.incarnation != self.incarnation || grant.number <= self.number || grant.sent > now {
             return false;
         }
         self.number = grant.number;
         self.amount = grant.amount;
-        self.until = Nanos(
-            grant
-                .sent
-                .0
-                .saturating_add(grant.duration.min(self.terms.duration).0),
-        );
+        self.until = Nanos(grant.sent.0.saturating_add(grant.duration.min(self.terms.duration).0));
         self.keep();
         true
     }

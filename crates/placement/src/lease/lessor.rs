@@ -57,13 +57,7 @@ impl Lessor {
     /// A server that an earlier controller leased nobody knows what of, beyond what is reserved now: all of that
     /// counts as leased, until the agent says what it keeps to or all leases must have ended. `epoch` is higher than
     /// that of any controller before.
-    pub fn after_restart(
-        terms: Terms,
-        epoch: u64,
-        capacity: Amount,
-        reserved: Amount,
-        now: Nanos,
-    ) -> Self {
+    pub fn after_restart(terms: Terms, epoch: u64, capacity: Amount, reserved: Amount, now: Nanos) -> Self {
         let granted = Granted {
             number: (epoch, 0),
             amount: capacity.less(reserved),
@@ -125,8 +119,7 @@ impl Lessor {
     pub fn receive(&mut self, now: Nanos, request: &Request) -> Grant {
         self.granted.retain(|granted| now < granted.until);
         // The agent never goes back to what is lower than what it keeps to.
-        self.granted
-            .retain(|granted| granted.number >= request.kept);
+        self.granted.retain(|granted| granted.number >= request.kept);
         let amount = request.wants.max(request.in_use).min(self.offer);
         let amount = amount.min(self.capacity.less(self.reserved));
         self.number.1 += 1;

@@ -83,11 +83,7 @@ impl Optimised {
 ///
 /// # Errors
 /// The solver failed, or found no plan on the cluster in its time.
-pub fn optimise(
-    cluster: &Cluster,
-    requests: &[Request],
-    effort: Effort,
-) -> Result<Optimised, SolveError> {
+pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Result<Optimised, SolveError> {
     let began = Instant::now();
     let mut plan = Plan::new(cluster.clone());
     let mut cheapest = Cheapest::default();

@@ -47,9 +47,7 @@ pub(super) struct Prices {
 impl Prices {
     /// The price of an instance of any size: at least that of any smaller one, which would fit in its place.
     pub(super) fn of(&self, slot: Slot) -> f64 {
-        let smaller = |other: &Slot| {
-            other.kind == slot.kind && other.cores <= slot.cores && other.ways <= slot.ways
-        };
+        let smaller = |other: &Slot| other.kind == slot.kind && other.cores <= slot.cores && other.ways <= slot.ways;
         let prices = self.prices.iter().filter(|(other, _)| smaller(other));
         prices.map(|&(_, price)| price).fold(0.0, f64::max)
     }
@@ -151,10 +149,7 @@ pub(super) fn solve<'a>(
     let taken = program.sorts.iter();
     let taken = taken.map(|sort| values.by_ref().take(sort.choices.len()).collect());
     let taken: Vec<Vec<usize>> = taken.collect();
-    let counts: Vec<usize> = solution.columns()[first..]
-        .iter()
-        .map(|v| v.round() as usize)
-        .collect();
+    let counts: Vec<usize> = solution.columns()[first..].iter().map(|v| v.round() as usize).collect();
     let nodes = patterns.into_iter().zip(counts);
     Ok(Some(Solution {
         nodes: nodes
@@ -183,11 +178,7 @@ impl<'a> Program<'a> {
             sorts[sort].members.push(i);
         }
         let slots = sorts.iter().flat_map(|sort| sort.choices).flatten();
-        let sizes: Vec<Slot> = slots
-            .copied()
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect();
+        let sizes: Vec<Slot> = slots.copied().collect::<BTreeSet<_>>().into_iter().collect();
         let mut servers = vec![0; cluster.kinds().len()];
         for (number, server) in cluster.servers().iter().enumerate() {
             servers[server.kind] += usize::from(!plan.is_active(number));
@@ -287,10 +278,7 @@ impl<'a> Program<'a> {
             let solution = solved.get_solution();
             let duals = solution.dual_rows();
             let (sorts, sizes) = (self.sorts.len(), self.sizes.len());
-            let worth: Vec<f64> = duals[sorts..sorts + sizes]
-                .iter()
-                .map(|d| d.max(0.0))
-                .collect();
+            let worth: Vec<f64> = duals[sorts..sorts + sizes].iter().map(|d| d.max(0.0)).collect();
             let kinds = &duals[sorts + sizes..];
             let mut found = Vec::new();
             let mut scale = f64::INFINITY;
@@ -403,12 +391,7 @@ impl Greedy {
     }
 
     /// Values of all columns.
-    fn start(
-        &self,
-        program: &Program<'_>,
-        patterns: &[(usize, Pattern)],
-        first: usize,
-    ) -> Option<Vec<f64>> {
+    fn start(&self, program: &Program<'_>, patterns: &[(usize, Pattern)], first: usize) -> Option<Vec<f64>> {
         let taken = self.taken.as_ref()?;
         let servers = self.servers.iter().flat_map(|&n| [n as f64, 0.0]);
         let taken = taken.iter().flatten().map(|&n| n as f64);
@@ -423,11 +406,7 @@ impl Greedy {
 }
 
 /// A model that says nothing, and stops at the deadline; `None` if that is over.
-fn quiet(
-    problem: ColProblem,
-    effort: Effort,
-    deadline: Instant,
-) -> Result<Option<Model>, SolveError> {
+fn quiet(problem: ColProblem, effort: Effort, deadline: Instant) -> Result<Option<Model>, SolveError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Ok(None);

@@ -60,11 +60,7 @@ impl<'a> Node<'a> {
             if count > 0 {
                 pattern.push((number, count.into()));
             }
-            let left = [
-                cores - count * slot.cores,
-                ways - count * slot.ways,
-                classes - count,
-            ];
+            let left = [cores - count * slot.cores, ways - count * slot.ways, classes - count];
             let all = self.extend(first + 1, left, pattern, most, steps, found);
             if count > 0 {
                 pattern.pop();

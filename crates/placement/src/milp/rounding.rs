@@ -8,11 +8,7 @@ use std::collections::HashMap;
 
 /// Deals the instances of all SLOs out to nodes with the patterns that were chosen; SLOs that must be apart first.
 /// Those that find no place are left.
-pub(super) fn assign<'a>(
-    plan: &mut Plan,
-    requests: &[&'a Request],
-    solution: &Solution<'_>,
-) -> Vec<&'a Request> {
+pub(super) fn assign<'a>(plan: &mut Plan, requests: &[&'a Request], solution: &Solution<'_>) -> Vec<&'a Request> {
     let mut places = Places::new(plan, solution);
     // By SLO, the choice that it takes.
     let mut choices: Vec<(&'a Request, &[Slot])> = Vec::new();
@@ -65,9 +61,7 @@ impl Places {
             }
         }
         // The smallest first.
-        places
-            .values_mut()
-            .for_each(|places| places.sort_unstable());
+        places.values_mut().for_each(|places| places.sort_unstable());
         Places { places }
     }
 

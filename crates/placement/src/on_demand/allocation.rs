@@ -49,10 +49,7 @@ impl Allocation {
 
     /// All ways of some kinds of classes, as bits.
     pub fn bits(&self, kinds: &[Kind]) -> u32 {
-        let classes = self
-            .classes
-            .iter()
-            .filter(|class| kinds.contains(&class.kind));
+        let classes = self.classes.iter().filter(|class| kinds.contains(&class.kind));
         classes.fold(0, |bits, class| bits | class.mask.bits())
     }
 }
@@ -118,9 +115,7 @@ pub trait CacheAllocator {
 pub fn steps(from: &Allocation, to: &Allocation) -> Vec<Step> {
     let mut steps = Vec::new();
     let assign = |class: &Class, steps: &mut Vec<Step>| {
-        let before = from
-            .class(&class.name)
-            .map_or(&[][..], |class| &class.tasks);
+        let before = from.class(&class.name).map_or(&[][..], |class| &class.tasks);
         let tasks = class.tasks.iter().copied();
         let tasks: Vec<u32> = tasks.filter(|task| !before.contains(task)).collect();
         if !tasks.is_empty() {
@@ -171,10 +166,7 @@ pub fn steps(from: &Allocation, to: &Allocation) -> Vec<Step> {
         });
         create.extend(to.class(&class.name).map(|class| (class, true)));
     }
-    let new = to
-        .classes
-        .iter()
-        .filter(|class| from.class(&class.name).is_none());
+    let new = to.classes.iter().filter(|class| from.class(&class.name).is_none());
     create.extend(new.map(|class| (class, false)));
     for (class, all) in create {
         steps.push(Step::Create {

@@ -54,14 +54,9 @@ impl OnDemand {
     /// A cache that is cut in some way now: in none, or in what an earlier agent left. Reserved classes stay
     /// where they are.
     pub fn new(config: Config, now: Allocation) -> Self {
-        let isolated = now
-            .classes
-            .iter()
-            .filter(|class| class.kind == Kind::Isolated);
+        let isolated = now.classes.iter().filter(|class| class.kind == Kind::Isolated);
         OnDemand {
-            isolated: isolated
-                .flat_map(|class| class.instances.iter().cloned())
-                .collect(),
+            isolated: isolated.flat_map(|class| class.instances.iter().cloned()).collect(),
             config,
             allocation: now,
             wants: BTreeMap::new(),
@@ -87,9 +82,7 @@ impl OnDemand {
     pub fn tick(&mut self, situation: &Situation<'_>) -> Decision {
         let seen = &situation.on_demand[..situation.on_demand.len().min(MAX_INSTANCES)];
         let (reserved, refused) = self.reserved(situation);
-        let taken = reserved
-            .iter()
-            .fold(0, |bits, class| bits | class.mask.bits());
+        let taken = reserved.iter().fold(0, |bits, class| bits | class.mask.bits());
         let usable = self.config.cache.usable() & !taken;
         let ways = situation.ways.min(usable.count_ones() as u16);
         let classes = usize::from(self.config.cache.classes).saturating_sub(reserved.len());
@@ -125,18 +118,12 @@ impl OnDemand {
         };
         self.short = wants > got;
         let shares = self.told(seen, &groups, &targets, !masks.is_empty());
-        self.last = shares
-            .iter()
-            .map(|share| (share.name.clone(), share.share))
-            .collect();
+        self.last = shares.iter().map(|share| (share.name.clone(), share.share)).collect();
         let (mut asks, mut policing) = (Vec::new(), Vec::new());
         for (seen, share) in seen.iter().zip(&shares) {
             let want = &self.wants[&seen.name];
             policing.extend(self.relief.police(seen, want, share.share, &self.config));
-            asks.extend(
-                self.relief
-                    .ask(situation.now, seen, want, share.share, &self.config),
-            );
+            asks.extend(self.relief.ask(situation.now, seen, want, share.share, &self.config));
         }
         Decision {
             allocation: self.allocation.clone(),
@@ -150,14 +137,7 @@ impl OnDemand {
     }
 
     /// Classes for on-demand instances, and their masks; in one class if no one may be `alone`.
-    fn divide(
-        &mut self,
-        seen: &[Observed],
-        usable: u32,
-        ways: u16,
-        classes: usize,
-        alone: bool,
-    ) -> Divided {
+    fn divide(&mut self, seen: &[Observed], usable: u32, ways: u16, classes: usize, alone: bool) -> Divided {
         let groups = self.groups(seen, ways, classes, alone);
         let claims: Vec<Claim> = groups.iter().map(|group| self.claim(group, seen)).collect();
         let (least, moves) = (self.config.cache.least.max(1), self.config.moves);
@@ -229,10 +209,7 @@ impl OnDemand {
             match arrange(usable, &pieces).filter(|_| !full) {
                 Some(masks) => {
                     placed.push((i, masks[masks.len() - 1]));
-                    placed
-                        .iter_mut()
-                        .zip(masks)
-                        .for_each(|(place, mask)| place.1 = mask);
+                    placed.iter_mut().zip(masks).for_each(|(place, mask)| place.1 = mask);
                 }
                 None => refused.push(reserved.name.clone()),
             }
@@ -260,13 +237,9 @@ impl OnDemand {
         let fair = f64::from(ways) / seen.len().max(1) as f64;
         for seen in seen {
             let class = self.allocation.class_of(&seen.name);
-            let alone =
-                class.filter(|class| class.instances.len() == 1 && class.kind != Kind::Reserved);
+            let alone = class.filter(|class| class.instances.len() == 1 && class.kind != Kind::Reserved);
             let alone = alone.map(|class| class.mask.ways());
-            let want = self
-                .wants
-                .entry(seen.name.clone())
-                .or_insert_with(Want::new);
+            let want = self.wants.entry(seen.name.clone()).or_insert_with(Want::new);
             want.observe(seen, &self.config, alone, fair, self.short);
         }
     }
@@ -283,12 +256,10 @@ impl OnDemand {
             return Vec::new();
         }
         let patience = self.config.patience.max(1);
-        let calm =
-            |want: &Want| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
+        let calm = |want: &Want| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
         // While ways are short, one that holds more than its share would be taken out again at once.
         let short = self.short;
-        self.isolated
-            .retain(|name| short || !calm(&self.wants[name]));
+        self.isolated.retain(|name| short || !calm(&self.wants[name]));
         let lateness = |seen: &Observed| {
             let latency = seen.latency.map_or(0.0, |latency| latency.0 as f64);
             latency / seen.objective.0.max(1) as f64
@@ -298,11 +269,7 @@ impl OnDemand {
             want.late >= patience && !want.few_misses && !self.isolated.contains(&seen.name)
         };
         let mut late: Vec<&Observed> = seen.iter().filter(waits).collect();
-        late.sort_by(|a, b| {
-            lateness(b)
-                .total_cmp(&lateness(a))
-                .then(a.name.cmp(&b.name))
-        });
+        late.sort_by(|a, b| lateness(b).total_cmp(&lateness(a)).then(a.name.cmp(&b.name)));
         for next in late.into_iter().chain(self.hog(seen)) {
             let one_more = self.isolated.len() + 1;
             if one_more + usize::from(one_more < seen.len()) <= most {
@@ -312,11 +279,7 @@ impl OnDemand {
         // Classes, or ways, became fewer: who needs least shares.
         while self.isolated.len() + usize::from(self.isolated.len() < seen.len()) > most {
             let ways = |name: &&String| self.wants[*name].ways();
-            let smallest = self
-                .isolated
-                .iter()
-                .min_by(|a, b| ways(a).total_cmp(&ways(b)))
-                .cloned();
+            let smallest = self.isolated.iter().min_by(|a, b| ways(a).total_cmp(&ways(b))).cloned();
             match smallest {
                 Some(name) => self.isolated.remove(&name),
                 None => break,
@@ -346,9 +309,7 @@ impl OnDemand {
         let alone = |seen: &Observed| self.isolated.contains(&seen.name);
         let starves = |seen: &Observed| {
             let want = &self.wants[&seen.name];
-            alone(seen)
-                && want.late >= self.config.patience
-                && share(seen).is_some_and(|share| share < want.ways())
+            alone(seen) && want.late >= self.config.patience && share(seen).is_some_and(|share| share < want.ways())
         };
         if !seen.iter().any(starves) {
             return None;
@@ -359,23 +320,17 @@ impl OnDemand {
         };
         let shared = seen.iter().filter(|seen| !alone(seen)).filter_map(beyond);
         let most = shared.max_by(|a, b| a.0.total_cmp(&b.0));
-        most.filter(|(beyond, _)| *beyond > 1.0)
-            .map(|(_, seen)| seen)
+        most.filter(|(beyond, _)| *beyond > 1.0).map(|(_, seen)| seen)
     }
 
     /// Which group goes on with which class: as many as can be, so that none is created while another is removed.
     fn go_on(&self, groups: &mut [Group], seen: &[Observed]) {
         let classes = self.allocation.classes.iter();
-        let mut left: Vec<&Class> = classes
-            .filter(|class| class.kind != Kind::Reserved)
-            .collect();
+        let mut left: Vec<&Class> = classes.filter(|class| class.kind != Kind::Reserved).collect();
         for group in groups.iter_mut() {
             let same = |class: &&Class| match group.kind {
                 Kind::Shared => class.kind == Kind::Shared,
-                _ => {
-                    class.kind == Kind::Isolated
-                        && class.instances == [&*seen[group.members[0]].name]
-                }
+                _ => class.kind == Kind::Isolated && class.instances == [&*seen[group.members[0]].name],
             };
             if let Some(at) = left.iter().position(same) {
                 let class = left.remove(at);
@@ -383,12 +338,7 @@ impl OnDemand {
             }
         }
         for group in groups.iter_mut().filter(|group| group.class.is_none()) {
-            let mine = |class: &&Class| {
-                group
-                    .members
-                    .iter()
-                    .any(|&i| class.instances.contains(&seen[i].name))
-            };
+            let mine = |class: &&Class| group.members.iter().any(|&i| class.instances.contains(&seen[i].name));
             let at = left.iter().position(mine).unwrap_or(0);
             if at < left.len() {
                 let class = left.remove(at);
@@ -401,12 +351,7 @@ impl OnDemand {
                 let mut members = shared.members.iter();
                 members.any(|&i| class.instances.contains(&seen[i].name))
             };
-            let brought: u16 = left
-                .iter()
-                .copied()
-                .filter(names)
-                .map(|c| c.mask.ways())
-                .sum();
+            let brought: u16 = left.iter().copied().filter(names).map(|c| c.mask.ways()).sum();
             shared.has += brought;
         }
     }
@@ -417,11 +362,7 @@ impl OnDemand {
         Claim {
             demands: match group.kind {
                 Kind::Shared => group.members.iter().map(ways).collect(),
-                _ => group
-                    .members
-                    .iter()
-                    .map(|i| ways(i).ceil().max(least))
-                    .collect(),
+                _ => group.members.iter().map(|i| ways(i).ceil().max(least)).collect(),
             },
             has: group.has,
         }
@@ -432,18 +373,9 @@ impl OnDemand {
     }
 
     /// The allocation with these masks.
-    fn allocated(
-        &self,
-        reserved: Vec<Class>,
-        groups: &[Group],
-        masks: &[WayMask],
-        seen: &[Observed],
-    ) -> Allocation {
+    fn allocated(&self, reserved: Vec<Class>, groups: &[Group], masks: &[WayMask], seen: &[Observed]) -> Allocation {
         let mut classes = reserved;
-        let kept: BTreeSet<&str> = groups
-            .iter()
-            .filter_map(|group| group.class.as_deref())
-            .collect();
+        let kept: BTreeSet<&str> = groups.iter().filter_map(|group| group.class.as_deref()).collect();
         let taken: BTreeSet<&str> = classes.iter().map(|class| &*class.name).collect();
         let mut free = (0..)
             .map(numbered)
@@ -452,16 +384,12 @@ impl OnDemand {
         for (group, &mask) in groups.iter().zip(masks) {
             let members = || group.members.iter().map(|&i| &seen[i]);
             let name = group.class.clone().or_else(|| free.next());
-            new.extend(name.map(|name| {
-                Class {
-                    name,
-                    kind: group.kind,
-                    mask,
-                    instances: members().map(|seen| seen.name.clone()).collect(),
-                    tasks: members()
-                        .flat_map(|seen| seen.tasks.iter().copied())
-                        .collect(),
-                }
+            new.extend(name.map(|name| Class {
+                name,
+                kind: group.kind,
+                mask,
+                instances: members().map(|seen| seen.name.clone()).collect(),
+                tasks: members().flat_map(|seen| seen.tasks.iter().copied()).collect(),
             }));
         }
         classes.extend(new);
@@ -469,32 +397,18 @@ impl OnDemand {
     }
 
     /// What each instance gets.
-    fn told(
-        &self,
-        seen: &[Observed],
-        groups: &[Group],
-        targets: &[u16],
-        placed: bool,
-    ) -> Vec<Share> {
+    fn told(&self, seen: &[Observed], groups: &[Group], targets: &[u16], placed: bool) -> Vec<Share> {
         let mut shares: Vec<Share> = seen
             .iter()
             .map(|seen| Share {
                 name: seen.name.clone(),
-                class: self
-                    .allocation
-                    .class_of(&seen.name)
-                    .map(|class| class.name.clone()),
+                class: self.allocation.class_of(&seen.name).map(|class| class.name.clone()),
                 demand: self.wants[&seen.name].ways(),
                 share: 0.0,
             })
             .collect();
         for (group, &ways) in groups.iter().zip(targets).filter(|_| placed) {
-            let demands = || {
-                group
-                    .members
-                    .iter()
-                    .map(|&i| self.wants[&seen[i].name].ways())
-            };
+            let demands = || group.members.iter().map(|&i| self.wants[&seen[i].name].ways());
             let most = level(demands(), f64::from(ways));
             for &i in &group.members {
                 shares[i].share = match group.kind {

@@ -16,23 +16,12 @@ pub(super) struct Wanted {
 /// Masks for classes, in `usable` ways and no more than `most` of them, nearer to their targets: no more than `moves`
 /// ways become another class's, or those that one way more or less takes. Classes that must give way (a new class, a
 /// lease that ends) do so at once. `None` if there are not even `least` ways for each.
-pub(super) fn approach(
-    usable: u32,
-    most: u16,
-    least: u16,
-    moves: u16,
-    classes: &[Wanted],
-) -> Option<Vec<WayMask>> {
+pub(super) fn approach(usable: u32, most: u16, least: u16, moves: u16, classes: &[Wanted]) -> Option<Vec<WayMask>> {
     let mut sizes: Vec<u16> = classes.iter().map(|class| class.has.max(least)).collect();
     let sum = |sizes: &[u16]| sizes.iter().map(|&w| u32::from(w)).sum::<u32>();
     let place = |sizes: &[u16]| {
         let pieces = sizes.iter().zip(classes);
-        let pieces: Vec<Piece> = pieces
-            .map(|(&ways, c)| Piece {
-                before: c.before,
-                ways,
-            })
-            .collect();
+        let pieces: Vec<Piece> = pieces.map(|(&ways, c)| Piece { before: c.before, ways }).collect();
         match sum(sizes) <= u32::from(most) {
             true => arrange(usable, &pieces),
             false => None,
@@ -52,12 +41,8 @@ pub(super) fn approach(
         sizes[giver] -= 1;
     };
     let fresh = |masks: &[WayMask]| -> u32 {
-        let olds = masks
-            .iter()
-            .zip(classes)
-            .filter(|(_, class)| class.before.is_some());
-        olds.map(|(mask, class)| u32::from(mask.fresh(class.before)))
-            .sum()
+        let olds = masks.iter().zip(classes).filter(|(_, class)| class.before.is_some());
+        olds.map(|(mask, class)| u32::from(mask.fresh(class.before))).sum()
     };
     let forced = fresh(&masks);
     let mut moved = false;

@@ -140,8 +140,7 @@ pub fn arrange(usable: u32, pieces: &[Piece]) -> Option<Vec<WayMask>> {
                 order
             })
         });
-        let jumps =
-            jumps.filter_map(|order| cost(&order).map(|(cost, masks)| (cost, order, masks)));
+        let jumps = jumps.filter_map(|order| cost(&order).map(|(cost, masks)| (cost, order, masks)));
         let best = jumps.min_by_key(|(cost, ..)| *cost);
         best.map(|(_, order, masks)| (order, masks))
     })?;

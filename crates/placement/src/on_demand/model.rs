@@ -97,13 +97,8 @@ impl Model {
                 .min(limit.map_or(f64::INFINITY, |limit| limit.rate as f64))
         };
         let mut held = vec![0.0; self.tenants.len()];
-        for class in allocation
-            .classes
-            .iter()
-            .filter(|class| class.kind != Kind::Reserved)
-        {
-            let members = (0..self.tenants.len())
-                .filter(|&i| class.instances.contains(&self.tenants[i].name));
+        for class in allocation.classes.iter().filter(|class| class.kind != Kind::Reserved) {
+            let members = (0..self.tenants.len()).filter(|&i| class.instances.contains(&self.tenants[i].name));
             let members: Vec<usize> = members.collect();
             let sharing: Vec<Shared<'_>> = members
                 .iter()
@@ -113,9 +108,7 @@ impl Model {
                     offered: admitted(&self.tenants[i]),
                 })
                 .collect();
-            let bytes = members
-                .iter()
-                .map(|&i| self.warm(class, &self.tenants[i].name));
+            let bytes = members.iter().map(|&i| self.warm(class, &self.tenants[i].name));
             let bytes = bytes.fold(f64::INFINITY, f64::min);
             if bytes.is_finite() {
                 for (&i, share) in members.iter().zip(shares(&sharing, bytes as u64)) {
@@ -153,9 +146,9 @@ impl Model {
             offered: off(tenant.offered),
             occupancy: Some(off(fare.held) as u64),
             // The part that is slower for want of cache, near enough.
-            misses: Some(off(1.0
-                - fare.capacity.min(tenant.curves.cache.most())
-                    / tenant.curves.cache.most())),
+            misses: Some(off(
+                1.0 - fare.capacity.min(tenant.curves.cache.most()) / tenant.curves.cache.most()
+            )),
             curves: tenant.known.then(|| tenant.curves.clone()),
             instances: tenant.instances.0,
             most: tenant.instances.1,
@@ -197,23 +190,14 @@ impl Model {
                 },
                 mask,
                 tasks: members.clone().map(|i| i as u32 + 1).collect(),
-                instances: self.tenants[members]
-                    .iter()
-                    .map(|t| t.name.clone())
-                    .collect(),
+                instances: self.tenants[members].iter().map(|t| t.name.clone()).collect(),
             });
         }
         allocation
     }
 
     /// Whether a reserved instance can do what was promised in the tick with this allocation, which is the next one.
-    pub fn keeps(
-        &self,
-        allocation: &Allocation,
-        reserved: &Reserved,
-        curves: &Curves,
-        rate: f64,
-    ) -> bool {
+    pub fn keeps(&self, allocation: &Allocation, reserved: &Reserved, curves: &Curves, rate: f64) -> bool {
         let class = allocation.class(&reserved.name);
         let held = class.map_or(0.0, |class| {
             let starts = self.before.class(&reserved.name).is_none();

@@ -70,14 +70,7 @@ impl Relief {
     }
 
     /// What to ask for an instance, that has a share of some ways now.
-    pub(super) fn ask(
-        &mut self,
-        now: Nanos,
-        seen: &Observed,
-        want: &Want,
-        share: f64,
-        config: &Config,
-    ) -> Option<Ask> {
+    pub(super) fn ask(&mut self, now: Nanos, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Ask> {
         let limited = self.limits.contains_key(&seen.name);
         if want.late < config.patience.max(1) && !limited {
             // Short and on time again: whatever was asked for is no longer needed.
@@ -115,13 +108,7 @@ impl Relief {
     }
 
     /// How to police an instance's input, if at all: only of an SLO that has all of its instances.
-    pub(super) fn police(
-        &mut self,
-        seen: &Observed,
-        want: &Want,
-        share: f64,
-        config: &Config,
-    ) -> Option<Policing> {
+    pub(super) fn police(&mut self, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Policing> {
         if seen.instances < seen.most {
             self.limits.remove(&seen.name);
             return None;
@@ -133,9 +120,7 @@ impl Relief {
         let limit = match self.limits.get(&seen.name).copied() {
             None if want.late < config.ask_after.max(1) => return None,
             None => Limit {
-                rate: known
-                    .map_or(f64::INFINITY, |rate| rate)
-                    .min(seen.offered * DOWN),
+                rate: known.map_or(f64::INFINITY, |rate| rate).min(seen.offered * DOWN),
                 since: 0,
             },
             Some(limit) => {

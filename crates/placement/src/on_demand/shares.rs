@@ -42,9 +42,7 @@ pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
 /// instances are filled least, of those that have a use for it.
 pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
     let most = level(
-        claims
-            .iter()
-            .flat_map(|claim| claim.demands.iter().copied()),
+        claims.iter().flat_map(|claim| claim.demands.iter().copied()),
         f64::from(available),
     );
     let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(most)).sum() };
@@ -55,8 +53,7 @@ pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
     let sum = |ways: &[u16]| ways.iter().map(|&w| u32::from(w)).sum::<u32>();
     while sum(&ways) > u32::from(available) {
         let rich = (0..claims.len()).filter(|&i| ways[i] > least);
-        let rich =
-            rich.max_by(|&i, &j| each(ways[i], &claims[i]).total_cmp(&each(ways[j], &claims[j])));
+        let rich = rich.max_by(|&i, &j| each(ways[i], &claims[i]).total_cmp(&each(ways[j], &claims[j])));
         match rich {
             Some(i) => ways[i] -= 1,
             None => return ways,

@@ -83,21 +83,12 @@ impl Want {
     /// Ways that it has a use for.
     pub(super) fn ways(&self) -> f64 {
         let all = self.held + self.more;
-        self.useless
-            .map_or(all, |most| all.min(most))
-            .max(1.0 / PARTS)
+        self.useless.map_or(all, |most| all.min(most)).max(1.0 / PARTS)
     }
 
     /// What was seen in a tick. `class` is how many ways the class has that it is alone in, if it is; `fair` its part
     /// of the on-demand ways, `short` whether anybody has a use for more than there is.
-    pub(super) fn observe(
-        &mut self,
-        seen: &Observed,
-        config: &Config,
-        class: Option<u16>,
-        fair: f64,
-        short: bool,
-    ) {
+    pub(super) fn observe(&mut self, seen: &Observed, config: &Config, class: Option<u16>, fair: f64, short: bool) {
         let is_late = seen.latency.is_some_and(|latency| latency > seen.objective);
         match is_late {
             true => (self.late, self.on_time) = (self.late.saturating_add(1), 0),
@@ -105,14 +96,10 @@ impl Want {
         }
         self.few_misses = seen.misses.is_some_and(|part| part < config.few_misses);
         let load = match self.load {
-            Some(load) if (seen.offered - load).abs() <= JUMP * load => {
-                load + WEIGHT * (seen.offered - load)
-            }
+            Some(load) if (seen.offered - load).abs() <= JUMP * load => load + WEIGHT * (seen.offered - load),
             _ => seen.offered,
         };
-        let changed = self
-            .load
-            .is_some_and(|before| (load - before).abs() > JUMP * before);
+        let changed = self.load.is_some_and(|before| (load - before).abs() > JUMP * before);
         if changed {
             // What was learnt holds for another load.
             (self.trial, self.useless, self.wait, self.backoff) = (None, None, 0, 1);
@@ -128,28 +115,18 @@ impl Want {
     }
 
     /// Ways that it needs now, with little room above the load, and with much.
-    fn needs(
-        &mut self,
-        seen: &Observed,
-        config: &Config,
-        load: f64,
-        fair: f64,
-        alone: bool,
-    ) -> (f64, f64) {
+    fn needs(&mut self, seen: &Observed, config: &Config, load: f64, fair: f64, alone: bool) -> (f64, f64) {
         if let Some(curves) = &seen.curves {
             let within = curves.load.load_within(seen.objective);
             let rate = |ways: u16| {
                 let bytes = u64::from(ways) * config.cache.way_bytes;
                 curves.cache.rate(bytes) * within * ISOLATED
             };
-            let need =
-                |room: f64| (1..=config.cache.ways).find(|&ways| rate(ways) >= load * (1.0 + room));
+            let need = |room: f64| (1..=config.cache.ways).find(|&ways| rate(ways) >= load * (1.0 + room));
             // As many as make it faster, where none is enough.
             let useful = || {
                 let most = rate(config.cache.ways) * (1.0 - config.gain);
-                (1..=config.cache.ways)
-                    .find(|&ways| rate(ways) >= most)
-                    .unwrap_or(1)
+                (1..=config.cache.ways).find(|&ways| rate(ways) >= most).unwrap_or(1)
             };
             self.enough = match rate(config.cache.ways) >= load {
                 true => Enough::Here,
@@ -199,11 +176,7 @@ impl Want {
         if let Some(trial) = &mut self.trial {
             trial.left -= 1;
             let trial = *trial;
-            let misses = trial
-                .before
-                .1
-                .zip(seen.misses)
-                .map(|(before, now)| now - before);
+            let misses = trial.before.1.zip(seen.misses).map(|(before, now)| now - before);
             if !trial.up {
                 // Too little: the way back at once.
                 if self.late > 0 || misses.is_some_and(|more| more > config.few_misses) {
@@ -232,8 +205,7 @@ impl Want {
             before,
             left: config.patience.max(1) + 1,
         };
-        let tries_more =
-            self.enough != Enough::Nowhere && !self.few_misses && self.useless.is_none();
+        let tries_more = self.enough != Enough::Nowhere && !self.few_misses && self.useless.is_none();
         if self.late >= config.patience && settled && self.wait == 0 && tries_more {
             if self.ways() + 1.0 <= f64::from(config.cache.ways) {
                 self.more += 1.0;

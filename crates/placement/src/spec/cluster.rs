@@ -1,9 +1,7 @@
 //! Cluster specs.
 
 use super::profiles::{NoProfiles, Profiles};
-use crate::cluster::{
-    Cluster, MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS, Server, ServerKind,
-};
+use crate::cluster::{Cluster, MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS, Server, ServerKind};
 use std::path::Path;
 use tailwater_nf::spec::SpecError;
 use tailwater_nf::spec::document::{Document, Located, is_label, label};
@@ -38,10 +36,7 @@ impl ClusterSpec {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
-        cluster(
-            &Document::parse(text, name, "a cluster spec")?,
-            &mut NoProfiles,
-        )
+        cluster(&Document::parse(text, name, "a cluster spec")?, &mut NoProfiles)
     }
 }
 
@@ -71,10 +66,7 @@ fn cluster(document: &Document, profiles: &mut dyn Profiles) -> Result<ClusterSp
 }
 
 /// A group of servers: their kind, and their names.
-fn group(
-    node: &Located<'_>,
-    profiles: &mut dyn Profiles,
-) -> Result<(ServerKind, Vec<String>), SpecError> {
+fn group(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<(ServerKind, Vec<String>), SpecError> {
     let fields = node.fields(&[
         "name",
         "count",

@@ -12,11 +12,7 @@ pub trait Profiles {
     ///
     /// # Errors
     /// What is wrong there, also as hardware of these servers.
-    fn servers(
-        &mut self,
-        kind: &ServerKind,
-        hardware: Option<&Located<'_>>,
-    ) -> Result<(), SpecError>;
+    fn servers(&mut self, kind: &ServerKind, hardware: Option<&Located<'_>>) -> Result<(), SpecError>;
 
     /// The files and folders that a set of SLOs names.
     ///

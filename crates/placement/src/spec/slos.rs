@@ -9,9 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::document::{
-    Document, Fields, Located, duration, label, line, nearest, percentile, throughput,
-};
+use tailwater_nf::spec::document::{Document, Fields, Located, duration, label, line, nearest, percentile, throughput};
 use tailwater_nf::spec::{SpecError, Throughput};
 
 /// The `kind` of SLO specs.
@@ -52,10 +50,7 @@ impl SloSet {
     /// # Errors
     /// The first thing that is wrong, with its place.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
-        set(
-            &Document::parse(text, name, "a set of SLOs")?,
-            &mut NoProfiles,
-        )
+        set(&Document::parse(text, name, "a set of SLOs")?, &mut NoProfiles)
     }
 }
 
@@ -118,9 +113,7 @@ fn chain(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<ChainProfile
         // What is promised is one thing, whichever machine an instance is on.
         let first = measured.get_or_insert_with(|| here.clone());
         if *first != here {
-            let message = format!(
-                "expected curves {first}, as of the chain's first machine, found curves {here}"
-            );
+            let message = format!("expected curves {first}, as of the chain's first machine, found curves {here}");
             return Err(node.error(message));
         }
         if all.iter().any(|other| other.machine == curves.machine) {
@@ -175,14 +168,7 @@ pub(super) fn traffic_name(node: &Located<'_>) -> Result<String, SpecError> {
 }
 
 fn curves(node: &Located<'_>) -> Result<(Curves, Measured), SpecError> {
-    let known = [
-        "machine",
-        "cores",
-        "traffic",
-        "percentile",
-        "throughput",
-        "latency",
-    ];
+    let known = ["machine", "cores", "traffic", "percentile", "throughput", "latency"];
     let fields = node.fields(&known)?;
     let machine = label(&fields.required("machine", "the machine that was measured on")?)?;
     let cores = match fields.optional("cores") {
@@ -300,18 +286,12 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
         name,
         chain: chain.clone(),
         target,
-        latency: duration(
-            &fields.required("latency", "a duration such as 200us")?,
-            LATENCY,
-        )?,
+        latency: duration(&fields.required("latency", "a duration such as 200us")?, LATENCY)?,
         spread: match fields.optional("spread") {
             None => false,
             Some(node) => node.word(&[("true", true), ("false", false)])?,
         },
-        apart: fields
-            .optional("apart")
-            .map(|node| label(&node))
-            .transpose()?,
+        apart: fields.optional("apart").map(|node| label(&node)).transpose()?,
     })
 }
 
@@ -325,10 +305,7 @@ fn packets(node: &Located<'_>) -> Result<u64, SpecError> {
 
 /// What an SLO names of its traffic and percentile is what its chain was measured with.
 fn promised_as_measured(fields: &Fields<'_>, chain: &ChainProfile) -> Result<(), SpecError> {
-    let Measured {
-        traffic,
-        percentile,
-    } = Measured::read(fields)?;
+    let Measured { traffic, percentile } = Measured::read(fields)?;
     let percentile = percentile.map(|p| p.to_string());
     let measured = chain.percentile.map(|p| p.to_string());
     for (field, promised, measured) in [

@@ -148,9 +148,7 @@ impl StateSpec {
         StateSpec {
             api_version: API_VERSION,
             kind: KIND,
-            metadata: Metadata {
-                name: name.to_owned(),
-            },
+            metadata: Metadata { name: name.to_owned() },
             spec: Spec {
                 slos: slos.collect(),
                 chains,
@@ -267,9 +265,7 @@ fn place(fields: &Fields<'_>) -> Result<(String, u16, u16), SpecError> {
         fields
             .required("node", "a NUMA node")?
             .whole(0..=u64::from(MAX_NODES) - 1)? as u16,
-        fields
-            .required("ways", "ways of cache")?
-            .whole(1..=MAX_WAYS.into())? as u16,
+        fields.required("ways", "ways of cache")?.whole(1..=MAX_WAYS.into())? as u16,
     ))
 }
 
@@ -314,10 +310,7 @@ fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
     Ok(Earlier {
         name: label(&fields.required("name", "the SLO's name")?)?,
         chain: label(&fields.required("chain", "its chain's name")?)?,
-        traffic: fields
-            .optional("traffic")
-            .map(|node| traffic_name(&node))
-            .transpose()?,
+        traffic: fields.optional("traffic").map(|node| traffic_name(&node)).transpose()?,
         percentile: fields
             .optional("percentile")
             .map(|node| percentile(&node))
@@ -331,10 +324,7 @@ fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
             None => false,
             Some(node) => node.word(&[("true", true), ("false", false)])?,
         },
-        apart: fields
-            .optional("apart")
-            .map(|node| label(&node))
-            .transpose()?,
+        apart: fields.optional("apart").map(|node| label(&node)).transpose()?,
         latency: Nanos(latency.whole(1..=10_000_000_000)?),
         instances,
     })

@@ -53,12 +53,7 @@ impl Rig {
     }
 
     fn load(&mut self, name: &str, load: f64) {
-        for tenant in self
-            .model
-            .tenants
-            .iter_mut()
-            .filter(|tenant| tenant.name == name)
-        {
+        for tenant in self.model.tenants.iter_mut().filter(|tenant| tenant.name == name) {
             tenant.offered = load * tenant.curves.cache.most();
         }
     }
@@ -77,11 +72,7 @@ impl Rig {
         let fares = self.model.tick(&self.allocation, &self.policing);
         let (noise, part) = (&mut self.noise, self.part);
         let observed = self.model.observed(&fares, || part * noise.next());
-        let reserved: Vec<Reserved> = self
-            .reserved
-            .iter()
-            .map(|(reserved, ..)| reserved.clone())
-            .collect();
+        let reserved: Vec<Reserved> = self.reserved.iter().map(|(reserved, ..)| reserved.clone()).collect();
         let decision = self.policy.tick(&Situation {
             now: Nanos::from_millis(100 * self.tick),
             ways: self.ways,
@@ -135,19 +126,13 @@ fn assert_max_min(decision: &Decision) {
         .filter(|class| class.kind == Kind::Isolated);
     let alone: Vec<(u16, f64)> = alone
         .filter_map(|class| {
-            let share = decision
-                .shares
-                .iter()
-                .find(|share| class.instances[0] == share.name)?;
+            let share = decision.shares.iter().find(|share| class.instances[0] == share.name)?;
             Some((class.mask.ways(), share.demand))
         })
         .collect();
     for &(ways, demand) in &alone {
         if f64::from(ways) < demand {
-            assert!(
-                alone.iter().all(|(other, _)| *other <= ways + 1),
-                "{decision:?}"
-            );
+            assert!(alone.iter().all(|(other, _)| *other <= ways + 1), "{decision:?}");
         }
         assert!(
             f64::from(ways) < demand + 1.0,
@@ -167,10 +152,7 @@ fn as_long_as_all_are_on_time_they_share() {
         .classes
         .iter()
         .filter(|class| class.kind == Kind::Shared);
-    assert_eq!(
-        shared.map(|class| class.mask.ways()).collect::<Vec<_>>(),
-        [14]
-    );
+    assert_eq!(shared.map(|class| class.mask.ways()).collect::<Vec<_>>(), [14]);
     assert!(decision.spare > 0 && decision.short == 0 && decision.asks.is_empty());
 }
 
@@ -180,24 +162,9 @@ fn shares_are_max_min_fair_soon_after_a_change_of_load() {
         let mut rig = Rig::new(true, part);
         rig.run(20);
         for loads in [
-            [
-                ("stats", 0.72),
-                ("mazu-nat", 0.74),
-                ("snort", 0.6),
-                ("lpm", 0.7),
-            ],
-            [
-                ("stats", 0.76),
-                ("mazu-nat", 0.2),
-                ("snort", 0.72),
-                ("lpm", 0.3),
-            ],
-            [
-                ("stats", 0.2),
-                ("mazu-nat", 0.76),
-                ("snort", 0.7),
-                ("lpm", 0.76),
-            ],
+            [("stats", 0.72), ("mazu-nat", 0.74), ("snort", 0.6), ("lpm", 0.7)],
+            [("stats", 0.76), ("mazu-nat", 0.2), ("snort", 0.72), ("lpm", 0.3)],
+            [("stats", 0.2), ("mazu-nat", 0.76), ("snort", 0.7), ("lpm", 0.76)],
         ] {
             loads.iter().for_each(|(name, load)| rig.load(name, *load));
             let (_, decision) = rig.run(SETTLED);
@@ -248,10 +215,7 @@ fn few_ways_change_hands_in_a_tick() {
             new.filter(|_| same)
                 .map_or(0, |class| class.mask.fresh(old.map(|old| old.mask)))
         };
-        let moved: u16 = ["stats", "mazu-nat", "lpm", "ipsec"]
-            .map(fresh)
-            .iter()
-            .sum();
+        let moved: u16 = ["stats", "mazu-nat", "lpm", "ipsec"].map(fresh).iter().sum();
         let most = Config::new(cache()).moves.max(before.classes.len() as u16);
         assert!(moved <= most, "{moved} ways");
         all += moved;
@@ -336,10 +300,7 @@ fn with_too_few_classes_on_demand_instances_share_one() {
     let classes = &decision.allocation.classes;
     assert_eq!(classes.len(), 3);
     assert_eq!(classes[2].kind, Kind::Shared);
-    assert_eq!(
-        (classes[2].instances.len(), classes[2].mask.ways()),
-        (6, 14)
-    );
+    assert_eq!((classes[2].instances.len(), classes[2].mask.ways()), (6, 14));
     // Nobody can be helped here: those that are late ask for more instances.
     assert!(decision.short > 0);
 }

@@ -5,8 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 use tailwater_placement::on_demand::{
-    Allocation, Cache, CacheAllocator, Config, Decision, Kind, Observed, OnDemand, Reserved,
-    Situation, steps,
+    Allocation, Cache, CacheAllocator, Config, Decision, Kind, Observed, OnDemand, Reserved, Situation, steps,
 };
 use tailwater_placement::published::{LPM, SNORT, STATS, WAY_BYTES};
 
@@ -20,14 +19,7 @@ fn ticks() -> impl Strategy<Value = Vec<Tick>> {
     let situation = (0u16..20, reserved, on_demand, any::<u64>(), 1usize..12);
     prop::collection::vec(situation, 1..12).prop_map(|situations| {
         let long = |(ways, reserved, on_demand, seed, ticks): (u16, Vec<_>, Vec<_>, u64, usize)| {
-            let tick = move |i: usize| {
-                (
-                    ways,
-                    reserved.clone(),
-                    on_demand.clone(),
-                    seed.wrapping_add(i as u64),
-                )
-            };
+            let tick = move |i: usize| (ways, reserved.clone(), on_demand.clone(), seed.wrapping_add(i as u64));
             (0..ticks).map(tick)
         };
         situations.into_iter().flat_map(long).collect()
@@ -57,8 +49,7 @@ fn seen(numbers: &[u8], seed: u64) -> Vec<Observed> {
         Observed {
             name: format!("instance-{number}"),
             tasks: vec![u32::from(number), 100 + u32::from(number)],
-            latency: (any() > 0.1)
-                .then(|| Nanos((tenant.objective.0 as f64 * (0.5 + any())) as u64)),
+            latency: (any() > 0.1).then(|| Nanos((tenant.objective.0 as f64 * (0.5 + any())) as u64)),
             objective: tenant.objective,
             offered: tenant.offered * 2.0 * any(),
             occupancy: (number % 5 != 4).then(|| (any() * 10.0 * WAY_BYTES as f64) as u64),
@@ -88,11 +79,7 @@ fn sound(
             prop_assert!(class.mask.ways() >= cache.least);
         }
     }
-    prop_assert!(
-        on_demand <= situation.ways,
-        "{on_demand} ways of {}",
-        situation.ways
-    );
+    prop_assert!(on_demand <= situation.ways, "{on_demand} ways of {}", situation.ways);
     prop_assert!(now.classes.len() <= usize::from(cache.classes));
     for reserved in situation.reserved {
         let class = now.class(&reserved.name);
@@ -127,18 +114,10 @@ fn sound(
     let free = cache.usable() & !now.bits(&[Kind::Reserved]);
     let least = (1 << cache.least) - 1;
     let stretch = (0..cache.ways).any(|first| free & (least << first) == least << first);
-    let reserved = now
-        .classes
-        .iter()
-        .filter(|class| class.kind == Kind::Reserved)
-        .count();
+    let reserved = now.classes.iter().filter(|class| class.kind == Kind::Reserved).count();
     let room = stretch && situation.ways >= cache.least && reserved < usize::from(cache.classes);
     if room && !situation.on_demand.is_empty() {
-        prop_assert!(
-            decision.shares.iter().all(|share| share.class.is_some()),
-            "{:?}",
-            now
-        );
+        prop_assert!(decision.shares.iter().all(|share| share.class.is_some()), "{:?}", now);
     }
     for policing in &decision.policing {
         prop_assert!(policing.rate >= 1 && policing.burst >= 1);

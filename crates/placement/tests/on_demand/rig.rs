@@ -64,12 +64,7 @@ impl Groups {
     /// Whether it is cut as an allocation says.
     pub fn is(&self, allocation: &Allocation) -> bool {
         // What is not there any more has ended.
-        let known = |task: &&u32| {
-            allocation
-                .classes
-                .iter()
-                .any(|class| class.tasks.contains(task))
-        };
+        let known = |task: &&u32| allocation.classes.iter().any(|class| class.tasks.contains(task));
         let groups = self.groups.iter();
         let groups = groups.map(|(name, (mask, tasks))| {
             let tasks: BTreeSet<u32> = tasks.iter().filter(known).copied().collect();
@@ -77,8 +72,7 @@ impl Groups {
         });
         let groups: BTreeMap<String, (WayMask, BTreeSet<u32>)> = groups.collect();
         let classes = allocation.classes.iter();
-        let classes =
-            classes.map(|c| (c.name.clone(), (c.mask, c.tasks.iter().copied().collect())));
+        let classes = classes.map(|c| (c.name.clone(), (c.mask, c.tasks.iter().copied().collect())));
         groups == classes.collect::<BTreeMap<_, (WayMask, BTreeSet<u32>)>>()
     }
 }

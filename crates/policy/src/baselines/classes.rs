@@ -67,13 +67,7 @@ impl Classes {
     }
 
     /// The upper half of the core's units goes to a new core, if there is one.
-    fn split(
-        &mut self,
-        core: usize,
-        thresholds: Thresholds,
-        now: Nanos,
-        moves: &mut Vec<Move>,
-    ) -> bool {
+    fn split(&mut self, core: usize, thresholds: Thresholds, now: Nanos, moves: &mut Vec<Move>) -> bool {
         let Some(new) = self.cores.iter().position(|core| !core.active) else {
             return false;
         };
@@ -102,9 +96,7 @@ impl Classes {
         let Some(from) = (0..self.cores.len()).filter(idle).min_by(less) else {
             return;
         };
-        let others = (0..self.cores.len())
-            .filter(idle)
-            .filter(|&core| core != from);
+        let others = (0..self.cores.len()).filter(idle).filter(|&core| core != from);
         let Some(into) = others.min_by(less) else {
             return;
         };

@@ -92,10 +92,7 @@ impl Dyssect {
     /// If the bound or the margin is not positive and at most 1.
     pub fn new(config: DyssectConfig) -> Dyssect {
         let share = |value: f64| 0.0 < value && value <= 1.0;
-        assert!(
-            share(config.bound) && share(config.margin),
-            "shares of a core"
-        );
+        assert!(share(config.bound) && share(config.margin), "shares of a core");
         Dyssect {
             config,
             owner: Vec::new(),
@@ -119,8 +116,7 @@ impl Dyssect {
         self.owner.clear();
         self.owner.extend_from_slice(view.shards);
         self.active.clear();
-        self.active
-            .extend(view.cores.iter().map(|core| core.active));
+        self.active.extend(view.cores.iter().map(|core| core.active));
         for &core in view.shards {
             self.active[usize::from(core)] = true;
         }
@@ -142,8 +138,7 @@ impl Dyssect {
 
     /// The first active core except `not` that has room for `load` within `bound`.
     fn first_fit(&self, load: f64, not: usize, bound: f64) -> Option<usize> {
-        let fits =
-            |&core: &usize| core != not && self.active[core] && self.cores[core] + load <= bound;
+        let fits = |&core: &usize| core != not && self.active[core] && self.cores[core] + load <= bound;
         (0..self.cores.len()).find(fits)
     }
 
@@ -198,14 +193,11 @@ impl Dyssect {
         });
         // A core's only load gains nothing by leaving it.
         let shared = |shard: u32| self.cores[core] > load(shard) * (1.0 + 1e-9);
-        self.order
-            .iter()
-            .filter(|&&shard| shared(shard))
-            .find_map(|&shard| {
-                let fit = self.first_fit(load(shard), core, self.config.bound);
-                let to = fit.or_else(|| self.new_core(load(shard)))?;
-                Some((shard as usize, to))
-            })
+        self.order.iter().filter(|&&shard| shared(shard)).find_map(|&shard| {
+            let fit = self.first_fit(load(shard), core, self.config.bound);
+            let to = fit.or_else(|| self.new_core(load(shard)))?;
+            Some((shard as usize, to))
+        })
     }
 
     /// Step 2 for one core.
@@ -284,10 +276,7 @@ impl Dyssect {
     /// Step 3.
     fn consolidate(&mut self, view: &FlowView<'_>) {
         let less = |&a: &usize, &b: &usize| self.cores[a].total_cmp(&self.cores[b]).then(b.cmp(&a));
-        let Some(core) = (0..self.cores.len())
-            .filter(|&core| self.active[core])
-            .min_by(less)
-        else {
+        let Some(core) = (0..self.cores.len()).filter(|&core| self.active[core]).min_by(less) else {
             return;
         };
         let bound = self.config.bound * self.config.margin;
@@ -296,17 +285,14 @@ impl Dyssect {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend((0..shards).filter(|&shard| usize::from(self.owner[shard as usize]) == core));
-        let guests =
-            (0..view.flows.len() as u32).filter(|&f| usize::from(self.away[f as usize]) == core);
+        let guests = (0..view.flows.len() as u32).filter(|&f| usize::from(self.away[f as usize]) == core);
         order.extend(guests.map(|flow| shards + flow));
         let load = |item: u32| self.item_load(view, item);
         order.sort_unstable_by(|&a, &b| load(b).total_cmp(&load(a)).then(a.cmp(&b)));
         let loads: f64 = order.iter().map(|&item| load(item)).sum();
         // What cannot fit by its sum need not be tried.
         let others = (0..self.cores.len()).filter(|&other| other != core && self.active[other]);
-        let room: f64 = others
-            .map(|other| (bound - self.cores[other]).max(0.0))
-            .sum();
+        let room: f64 = others.map(|other| (bound - self.cores[other]).max(0.0)).sum();
         self.trial.clear();
         if loads <= room {
             for &item in &order {

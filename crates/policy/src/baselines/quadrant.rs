@@ -163,11 +163,7 @@ impl Quadrant {
     fn look(&mut self, view: &FlowView<'_>) {
         let period = self.config.control_loop.period.0 as f64;
         let smoothing = self.config.smoothing.0 as f64;
-        let weight = if smoothing > period {
-            period / smoothing
-        } else {
-            1.0
-        };
+        let weight = if smoothing > period { period / smoothing } else { 1.0 };
         self.instances.resize(view.cores.len(), Instance::default());
         for (instance, core) in self.instances.iter_mut().zip(view.cores) {
             let worker = match self.config.signal {
@@ -212,10 +208,7 @@ impl Quadrant {
 
     /// A core of the pool, now active.
     fn start(&mut self) -> Option<usize> {
-        let core = self
-            .instances
-            .iter()
-            .position(|instance| !instance.active)?;
+        let core = self.instances.iter().position(|instance| !instance.active)?;
         self.instances[core] = Instance {
             active: true,
             ..Instance::default()
@@ -226,10 +219,7 @@ impl Quadrant {
     /// Migrates flows away from `core`.
     fn shed(&mut self, core: usize, view: &FlowView<'_>, plan: &mut FlowPlan) {
         let Instance {
-            rate,
-            latency,
-            flows,
-            ..
+            rate, latency, flows, ..
         } = self.instances[core];
         let target = Nanos(self.lower() as u64);
         let mut left = shed_rate(rate, self.config.max_rate, Nanos(latency as u64), target);
@@ -243,10 +233,7 @@ impl Quadrant {
         order.sort_unstable_by(|&a, &b| rate(b).total_cmp(&rate(a)).then(a.cmp(&b)));
         let mut migrate = |flow: u32, left: &mut f64| {
             let wanted = quota > 0 && *left > 0.0;
-            let to = wanted.then(|| {
-                self.fullest(rate(flow), Some(core))
-                    .or_else(|| self.start())
-            });
+            let to = wanted.then(|| self.fullest(rate(flow), Some(core)).or_else(|| self.start()));
             let Some(to) = to.flatten() else { return false };
             plan.migrations.push(Migration {
                 flow,
@@ -281,10 +268,7 @@ impl FlowMapper for Quadrant {
             x.latency.total_cmp(&y.latency).then(a.cmp(&b))
         };
         let fastest = (0..instances.len()).min_by(fastest).unwrap_or(0);
-        let core = self
-            .fullest(0.0, None)
-            .or_else(|| self.start())
-            .unwrap_or(fastest);
+        let core = self.fullest(0.0, None).or_else(|| self.start()).unwrap_or(fastest);
         self.instances[core].placed += 1;
         core as CoreNumber
     }

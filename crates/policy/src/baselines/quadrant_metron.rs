@@ -57,8 +57,7 @@ impl FlowMapper for QuadrantMetron {
         });
         let owner = view.shards.iter().copied();
         let thresholds = self.config.thresholds();
-        self.classes
-            .plan(thresholds, view.now, owner, cores, &mut plan.moves);
+        self.classes.plan(thresholds, view.now, owner, cores, &mut plan.moves);
         plan.reclaim.extend(self.classes.merged);
     }
 }

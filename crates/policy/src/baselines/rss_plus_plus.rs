@@ -76,8 +76,7 @@ impl RssPlusPlus {
     fn look(&mut self, view: &ServerView<'_>) {
         let cores = view.cores.len();
         self.owner.clear();
-        self.owner
-            .extend(view.buckets.iter().map(|bucket| bucket.core));
+        self.owner.extend(view.buckets.iter().map(|bucket| bucket.core));
         self.rates.clear();
         self.rates.resize(cores, 0.0);
         for bucket in view.buckets {
@@ -160,8 +159,7 @@ impl RssPlusPlus {
         // At most one move for a bucket bounds the loop.
         for _ in 0..self.owner.len() {
             let Some(to) = self.least() else { return };
-            let mean =
-                self.used.iter().map(|&core| self.load(core)).sum::<f64>() / self.used.len() as f64;
+            let mean = self.used.iter().map(|&core| self.load(core)).sum::<f64>() / self.used.len() as f64;
             self.order.clear();
             self.order.extend_from_slice(&self.used);
             let cores = &self.cores;
@@ -174,9 +172,7 @@ impl RssPlusPlus {
             }
             let above = self.order.iter().take_while(|&&core| load(core) > mean);
             let wrong = above.filter(|&&core| off(to) || off(core));
-            let found = wrong
-                .map(|&from| self.best(from, to, view))
-                .find(Option::is_some);
+            let found = wrong.map(|&from| self.best(from, to, view)).find(Option::is_some);
             let Some(bucket) = found.flatten() else {
                 return;
             };

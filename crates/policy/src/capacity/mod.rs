@@ -27,10 +27,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub use detail::{
-    DetailedCosts, MAX_PAUSED, MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_WAKES, Pause, RECEIVE_BATCH,
-    Wake,
-};
+pub use detail::{DetailedCosts, MAX_PAUSED, MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_WAKES, Pause, RECEIVE_BATCH, Wake};
 pub use epoch::{EpochFrontier, MAX_FLOWS};
 pub use error::ProfileError;
 pub use parse::{MAX_BYTES, MAX_POINTS};

@@ -4,9 +4,8 @@ use super::error::{ProfileError, quoted};
 use super::profile::{API_VERSION, KIND, OLD_API_VERSION};
 use super::read::{Reader, Token};
 use super::{
-    CapacityProfile, DetailedCosts, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_PAUSED,
-    MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, RateFrontier, ServiceCosts,
-    SplitPoint, Wake,
+    CapacityProfile, DetailedCosts, EpochFrontier, MAX_FLOWS, MAX_NAME_BYTES, MAX_PAUSED, MAX_PAUSES,
+    MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, RateFrontier, ServiceCosts, SplitPoint, Wake,
 };
 use crate::core::Load;
 use std::ops::RangeInclusive;
@@ -53,9 +52,7 @@ impl CapacityProfile {
         let whole = |message: String| ProfileError::whole_file(file, message);
         if text.len() > MAX_BYTES {
             let limit = MAX_BYTES >> 20;
-            return Err(whole(format!(
-                "expected at most {limit} MiB, found a larger file"
-            )));
+            return Err(whole(format!("expected at most {limit} MiB, found a larger file")));
         }
         let text = std::str::from_utf8(text).map_err(|error| {
             let line = text[..error.valid_up_to()].split(|b| *b == b'\n').count();
@@ -84,9 +81,7 @@ impl CapacityProfile {
             token => return Err(reader.unexpected("the end of the file", &token)),
         }
         match seen[..REQUIRED].iter().position(|seen| !seen) {
-            Some(field) => {
-                Err(whole("expected this field, found none".to_owned()).in_field(FIELDS[field]))
-            }
+            Some(field) => Err(whole("expected this field, found none".to_owned()).in_field(FIELDS[field])),
             None => Ok(profile),
         }
     }
@@ -134,19 +129,14 @@ fn exactly(reader: &mut Reader<'_>, expected: &[&str]) -> Result<(), ProfileErro
 fn name(reader: &mut Reader<'_>) -> Result<String, ProfileError> {
     let text = reader.text("a name")?;
     if text.len() > MAX_NAME_BYTES {
-        let message =
-            format!("expected a name of at most {MAX_NAME_BYTES} bytes, found a longer one");
+        let message = format!("expected a name of at most {MAX_NAME_BYTES} bytes, found a longer one");
         return Err(reader.error(message));
     }
     Ok(text.into_owned())
 }
 
 /// A scalar that `T` can be read from and that is `valid`.
-fn scalar<T: FromStr>(
-    reader: &mut Reader<'_>,
-    what: &str,
-    valid: impl Fn(&T) -> bool,
-) -> Result<T, ProfileError> {
+fn scalar<T: FromStr>(reader: &mut Reader<'_>, what: &str, valid: impl Fn(&T) -> bool) -> Result<T, ProfileError> {
     let text = reader.text(what)?;
     match text.parse().ok().filter(valid) {
         Some(value) => Ok(value),
@@ -192,9 +182,7 @@ fn any<T: Default + Copy>(points: &Points<T>) -> T {
 }
 
 fn frontier(reader: &mut Reader<'_>) -> Result<EpochFrontier, ProfileError> {
-    let what = format!(
-        "[flows, packets an epoch], both above 0 and flows at most {MAX_FLOWS} or, once, `any`"
-    );
+    let what = format!("[flows, packets an epoch], both above 0 and flows at most {MAX_FLOWS} or, once, `any`");
     let points = points(reader, &what, 1..=MAX_FLOWS, |_| true)?;
     let mut frontier = EpochFrontier::constant(any(&points));
     for (flows, packets) in points {
@@ -248,14 +236,7 @@ fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), P
         "pollNanoseconds",
     ];
     let read = numbers(reader, "details", "detailed costs", DETAILS)?;
-    let [
-        traffic_packet,
-        cold_after,
-        cold_batch,
-        cold_packet,
-        new_batch,
-        ..,
-    ] = read;
+    let [traffic_packet, cold_after, cold_batch, cold_packet, new_batch, ..] = read;
     let [
         ..,
         receive_packet,
@@ -284,8 +265,7 @@ fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), P
 }
 
 fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
-    let what =
-        "[nanoseconds asleep, median, 90th, 99th percentile], whole and none below the one before";
+    let what = "[nanoseconds asleep, median, 90th, 99th percentile], whole and none below the one before";
     let wakes = &mut details.wakes;
     reader.rows(what, MAX_WAKES, |texts: [_; 4]| {
         let mut numbers = [0_u64; 4];
@@ -295,14 +275,7 @@ fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), Pro
         let [asleep, p50, p90, p99] = numbers;
         let in_order = p50 <= p90 && p90 <= p99;
         let later = wakes.last().is_none_or(|last: &Wake| last.asleep < asleep);
-        (in_order && later).then(|| {
-            wakes.push(Wake {
-                asleep,
-                p50,
-                p90,
-                p99,
-            })
-        })
+        (in_order && later).then(|| wakes.push(Wake { asleep, p50, p90, p99 }))
     })
 }
 
@@ -341,18 +314,14 @@ fn numbers<const N: usize>(
             true => "nanoseconds",
             false => "a number",
         };
-        let value = scalar(reader, expected, |value: &f64| {
-            value.is_finite() && *value >= 0.0
-        })?;
+        let value = scalar(reader, expected, |value: &f64| value.is_finite() && *value >= 0.0)?;
         if read[number].replace(value).is_some() {
             return Err(reader.error("expected each cost once, found it again"));
         }
         reader.enter(field);
     }
     match names.iter().zip(read).find(|(_, value)| value.is_none()) {
-        Some((missing, _)) => {
-            Err(reader.error(format!("expected {missing} among the {field}, found none")))
-        }
+        Some((missing, _)) => Err(reader.error(format!("expected {missing} among the {field}, found none"))),
         None => Ok(read.map(Option::unwrap_or_default)),
     }
 }

@@ -102,24 +102,16 @@ impl fmt::Display for CapacityProfile {
         list(f, "frontier", "[flows, packets an epoch]", &points)?;
 
         let corners = self.rates.corners().iter();
-        let mut points: Vec<String> = corners
-            .map(|(flows, rate)| format!("[{flows}, {rate}]"))
-            .collect();
+        let mut points: Vec<String> = corners.map(|(flows, rate)| format!("[{flows}, {rate}]")).collect();
         if self.rates.any() > 0.0 {
             points.push(format!("[any, {}]", self.rates.any()));
         }
         list(f, "rates", "[flows, packets a second]", &points)?;
 
         let points: Vec<String> = (self.splits.points().iter())
-            .map(|point| {
-                format!(
-                    "[{}, {}, {}]",
-                    point.last_functions, point.first, point.last
-                )
-            })
+            .map(|point| format!("[{}, {}, {}]", point.last_functions, point.first, point.last))
             .collect();
-        let meaning =
-            "[last functions moved, packets an epoch of the first functions, of the last]";
+        let meaning = "[last functions moved, packets an epoch of the first functions, of the last]";
         list(f, "splits", meaning, &points)?;
 
         if let Some(costs) = self.costs {
@@ -152,12 +144,7 @@ impl fmt::Display for CapacityProfile {
             details.poll,
         )?;
         let rows: Vec<String> = (details.wakes.iter())
-            .map(|wake| {
-                format!(
-                    "[{}, {}, {}, {}]",
-                    wake.asleep, wake.p50, wake.p90, wake.p99
-                )
-            })
+            .map(|wake| format!("[{}, {}, {}, {}]", wake.asleep, wake.p50, wake.p90, wake.p99))
             .collect();
         let meaning = "[nanoseconds asleep, nanoseconds to wake up: median, 90th, 99th percentile]";
         list(f, "wakes", meaning, &rows)?;

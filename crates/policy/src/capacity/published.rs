@@ -52,9 +52,7 @@ fn lines(text: &[u8], file: &str, what: &str) -> Result<Vec<(u32, u32)>, Profile
     let whole = |message: String| ProfileError::whole_file(file, message);
     if text.len() > MAX_BYTES {
         let limit = MAX_BYTES >> 20;
-        return Err(whole(format!(
-            "expected at most {limit} MiB, found a larger file"
-        )));
+        return Err(whole(format!("expected at most {limit} MiB, found a larger file")));
     }
     let mut points = Vec::new();
     for (i, line) in text.split(|byte| *byte == b'\n').enumerate() {

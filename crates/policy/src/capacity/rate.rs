@@ -40,8 +40,7 @@ impl RateFrontier {
         if self.corners[after..].iter().any(|corner| corner.1 >= rate) {
             return false;
         }
-        self.corners
-            .retain(|corner| corner.0 > flows || corner.1 > rate);
+        self.corners.retain(|corner| corner.0 > flows || corner.1 > rate);
         let after = self.corners.partition_point(|corner| corner.0 < flows);
         self.corners.insert(after, (flows, rate));
         true
@@ -49,13 +48,8 @@ impl RateFrontier {
 
     /// The highest rate with `flows` active flows, in packets per second.
     pub fn rate(&self, flows: f64) -> f64 {
-        let after = self
-            .corners
-            .partition_point(|corner| f64::from(corner.0) < flows);
-        let rate = match (
-            after.checked_sub(1).map(|i| self.corners[i]),
-            self.corners.get(after),
-        ) {
+        let after = self.corners.partition_point(|corner| f64::from(corner.0) < flows);
+        let rate = match (after.checked_sub(1).map(|i| self.corners[i]), self.corners.get(after)) {
             (None, None) => self.any,
             (None, Some(first)) => first.1,
             (Some((below, rate)), None) => rate * (f64::from(below) / flows),

@@ -43,10 +43,7 @@ impl SplitProfile {
             return false;
         }
         let functions = |known: &SplitPoint| known.last_functions;
-        match self
-            .points
-            .binary_search_by_key(&point.last_functions, functions)
-        {
+        match self.points.binary_search_by_key(&point.last_functions, functions) {
             Ok(found) => self.points[found] = point,
             Err(_) if self.points.len() == MAX_SPLITS => return false,
             Err(after) => self.points.insert(after, point),

@@ -20,14 +20,7 @@ fn frontier(points: &[(u32, u32)]) -> EpochFrontier {
 #[test]
 fn a_frontier_is_a_staircase() {
     let mut frontier = frontier(&[(10, 352), (103, 128)]);
-    for (flows, packets) in [
-        (0, 352),
-        (1, 352),
-        (10, 352),
-        (11, 128),
-        (103, 128),
-        (104, 0),
-    ] {
+    for (flows, packets) in [(0, 352), (1, 352), (10, 352), (11, 128), (103, 128), (104, 0)] {
         assert_eq!(frontier.capacity(flows), packets, "{flows} flows");
     }
     assert!(frontier.admits(load((10, 352))) && !frontier.admits(load((11, 352))));
@@ -62,10 +55,7 @@ fn a_rate_between_observations_is_interpolated() {
         frontier.insert(flows, rate);
     }
     // 800 flows met only a rate that 1000 flows met too.
-    assert_eq!(
-        frontier.corners(),
-        [(500, 2e6), (1000, 1.6e6), (2000, 1.4e6)]
-    );
+    assert_eq!(frontier.corners(), [(500, 2e6), (1000, 1.6e6), (2000, 1.4e6)]);
     for (flows, rate) in [
         (0.0, 2e6),
         (500.0, 2e6),
@@ -97,10 +87,7 @@ fn the_split_with_most_room_is_chosen() {
     }
     let chosen = |packets| splits.choose(packets).map(|point| point.last_functions);
     // Two and three functions are equal: fewer are moved.
-    assert_eq!(
-        [chosen(200), chosen(300), chosen(301)],
-        [Some(2), Some(2), None]
-    );
+    assert_eq!([chosen(200), chosen(300), chosen(301)], [Some(2), Some(2), None]);
     let more = SplitPoint {
         last_functions: 1,
         first: 400,
@@ -315,20 +302,14 @@ fn wrong_details_are_told_with_their_place() {
             "[350000, 4000, 3000, 12000]",
             "wakes[0]: expected [nanoseconds asleep",
         ),
-        (
-            "12000]]",
-            "12000], [350000, 1, 1, 1]]",
-            "wakes[1]: expected",
-        ),
+        ("12000]]", "12000], [350000, 1, 1, 1]]", "wakes[1]: expected"),
         ("wakes", "wake", "expected one of apiVersion"),
         ("[900, 5600]", "[0, 5600]", "pauses[1]: expected"),
         ("[900, 5600]", "[900, 3400]", "pauses[1]: expected"),
         ("[900, 5600]", "[900, 560000]", "pauses[1]: expected"),
     ] {
         let text = WRITTEN.replace(from, to);
-        let error = CapacityProfile::parse(text.as_bytes(), "x")
-            .unwrap_err()
-            .to_string();
+        let error = CapacityProfile::parse(text.as_bytes(), "x").unwrap_err().to_string();
         assert!(error.contains(expected), "{error} for {expected}");
     }
 }
@@ -338,10 +319,7 @@ fn a_profile_in_another_notation_is_read() {
     let profile = CapacityProfile::parse(SAMPLE.as_bytes(), "sample").unwrap();
     assert_eq!(profile.chain, "acl-nat");
     assert_eq!(profile.slo, Nanos::from_micros(200));
-    assert_eq!(
-        [10, 11].map(|flows| profile.frontier.capacity(flows)),
-        [352, 64]
-    );
+    assert_eq!([10, 11].map(|flows| profile.frontier.capacity(flows)), [352, 64]);
     assert_eq!(profile.rates.rate(1.0), 2.14e6);
     assert_eq!(profile.splits.choose(500).unwrap().last_functions, 1);
     assert_eq!(profile.costs.unwrap().packet, 42.5);
@@ -367,11 +345,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "chain: [a]",
             "3:8: chain: expected a name, found a list",
         ),
-        (
-            "machine: edge-3\n",
-            "",
-            "machine: expected this field, found none",
-        ),
+        ("machine: edge-3\n", "", "machine: expected this field, found none"),
         (
             "machine",
             "chain",
@@ -399,38 +373,22 @@ fn what_is_wrong_is_told_with_its_place() {
             "[ten, 352]",
             "9:3: frontier[0]: expected [flows, packets an epoch], both above 0 and flows at most 16384 or, once, `any`, found \"[ten, 352]\"",
         ),
-        (
-            "[10, 352]",
-            "[any, 352]",
-            "10:3: frontier[1]: expected [flows, packets",
-        ),
-        (
-            "[10, 352]",
-            "[20000, 352]",
-            "9:3: frontier[0]: expected [flows",
-        ),
+        ("[10, 352]", "[any, 352]", "10:3: frontier[1]: expected [flows, packets"),
+        ("[10, 352]", "[20000, 352]", "9:3: frontier[0]: expected [flows"),
         ("[10, 352]", "[10, -1]", "9:3: frontier[0]: expected [flows"),
         (
             "\n- [10, 352]\n- [any, 64]",
             " []",
             "frontier: expected at least one point, found none",
         ),
-        (
-            "2.14e6",
-            "inf",
-            "11:9: rates[0]: expected [flows, packets a second]",
-        ),
+        ("2.14e6", "inf", "11:9: rates[0]: expected [flows, packets a second]"),
         ("2.14e6", "nan", "11:9: rates[0]: expected"),
         (
             "rates: [[500, 2.14e6]]",
             &many,
             "rates: expected at most 16384 points, found more",
         ),
-        (
-            "[1, 512",
-            "[0, 512",
-            "12:10: splits[0]: expected [last functions",
-        ),
+        ("[1, 512", "[0, 512", "12:10: splits[0]: expected [last functions"),
         (
             "byteNanoseconds: 0",
             "byteNanoseconds: -1",
@@ -441,11 +399,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "",
             "costs: expected byteNanoseconds among the costs",
         ),
-        (
-            "byteNanoseconds",
-            "byte",
-            "costs: expected one of batchNanoseconds",
-        ),
+        ("byteNanoseconds", "byte", "costs: expected one of batchNanoseconds"),
         ("edge-3", "&a edge-3", "5:13: machine: expected no anchors"),
         ("edge-3", "!!str edge-3", "machine: expected no tags"),
         ("edge-3", "*a", "not valid YAML"),
@@ -460,10 +414,7 @@ fn what_is_wrong_is_told_with_its_place() {
         assert!(error.contains(expected), "{to}: {error}");
     }
     let error = |text: &[u8]| CapacityProfile::parse(text, "a").unwrap_err().to_string();
-    assert_eq!(
-        error(b"x: 1\n\xff"),
-        "a:2: expected UTF-8 text, found other bytes"
-    );
+    assert_eq!(error(b"x: 1\n\xff"), "a:2: expected UTF-8 text, found other bytes");
     assert_eq!(
         error(&[b' '; MAX_BYTES + 1]),
         "a: expected at most 1 MiB, found a larger file"
@@ -477,11 +428,7 @@ fn what_is_wrong_is_told_with_its_place() {
 
 #[test]
 fn wrong_lines_of_published_files_are_told() {
-    let error = |text: &[u8]| {
-        EpochFrontier::from_published(text, "a.pro")
-            .unwrap_err()
-            .to_string()
-    };
+    let error = |text: &[u8]| EpochFrontier::from_published(text, "a.pro").unwrap_err().to_string();
     assert_eq!(
         error(b"1 352\n2 many\n"),
         "a.pro:2: expected flows and packets in an epoch, found \"2 many\""
@@ -563,22 +510,12 @@ fn published_profiles_load_as_they_are() {
 
     let chain1 = &files["nf_profiles/chain4/short_200.pro"];
     let chain1 = EpochFrontier::from_published(chain1, "short_200").unwrap();
-    for (flows, packets) in [
-        (1, 352),
-        (10, 352),
-        (11, 320),
-        (104, 96),
-        (312, 96),
-        (313, 0),
-    ] {
+    for (flows, packets) in [(1, 352), (10, 352), (11, 320), (104, 96), (312, 96), (313, 0)] {
         assert_eq!(chain1.capacity(flows), packets, "{flows} flows");
     }
     let corners = chain1.corners().iter().map(|corner| corner.flows);
     assert_eq!(corners.collect::<Vec<_>>(), [10, 31, 43, 103, 312]);
-    for (variant, of_frontier) in [
-        ("safe", chain1.static_safe()),
-        ("unsafe", chain1.static_unsafe()),
-    ] {
+    for (variant, of_frontier) in [("safe", chain1.static_safe()), ("unsafe", chain1.static_unsafe())] {
         let file = &files[&format!("nf_profiles/chain4/short_200_{variant}.pro")];
         let published = EpochFrontier::from_published(file, variant).unwrap();
         assert_eq!(published, of_frontier);

@@ -4,8 +4,7 @@ use super::Policy;
 use crate::baselines::{RssPlusPlus, RssPlusPlusConfig};
 use crate::capacity::CapacityProfile;
 use crate::server::{
-    NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper, TailwaterServerConfig,
-    TailwaterServerMapper,
+    NetBlazeServerConfig, NetBlazeServerMapper, ServerMapper, TailwaterServerConfig, TailwaterServerMapper,
 };
 use std::sync::Arc;
 
@@ -14,9 +13,7 @@ pub type MakeServerMapper = Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>
 
 /// A profile without rates: what a core can do for long is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the profile has no rates, by which policy \"{policy}\" maps RSS buckets to dedicated cores"
-)]
+#[error("the profile has no rates, by which policy \"{policy}\" maps RSS buckets to dedicated cores")]
 pub struct NoRates {
     policy: &'static str,
 }
@@ -120,11 +117,7 @@ mod tests {
     /// core has none.
     fn moved(policy: Policy, flows: f64, rate: f64) -> Vec<Move> {
         let make = policy.server_mappers(&profile(), true).unwrap().unwrap();
-        let buckets = [BucketLoad {
-            flows,
-            rate,
-            core: 0,
-        }; 4];
+        let buckets = [BucketLoad { flows, rate, core: 0 }; 4];
         let busy = (4.0 * rate / 1e6).min(1.0);
         let cores = [true, false].map(|dedicated| CoreLoad {
             dedicated,

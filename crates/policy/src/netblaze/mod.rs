@@ -245,9 +245,7 @@ impl NetBlazeMapper {
         }
         // What stays: bound, whales that are not split, and what found no room.
         let here = self.packer.here();
-        let beyond = here
-            .packets
-            .saturating_sub(self.packer.frontier.capacity(here.flows));
+        let beyond = here.packets.saturating_sub(self.packer.frontier.capacity(here.flows));
         if beyond > 0 && plan.notice.is_none() {
             plan.notice = Some(Notice::OutOfCores { packets: beyond });
         }
@@ -272,9 +270,7 @@ impl NetBlazeMapper {
                 packets.div_ceil(u64::from(capacity)) as u32
             };
             let split = split.and_then(|point| {
-                let helper = self
-                    .packer
-                    .take_split(share(point.first), share(point.last))?;
+                let helper = self.packer.take_split(share(point.first), share(point.last))?;
                 Some(Split {
                     flow,
                     last_functions: point.last_functions,
@@ -334,9 +330,8 @@ impl CoreMapper for NetBlazeMapper {
         let mut busy = false;
         for (i, helper) in view.helpers.iter().enumerate() {
             busy |= helper.load.flows > 1;
-            let lapsed = helper.recruited
-                && helper.load.packets == 0
-                && view.now.saturating_sub(helper.last_done) >= idle;
+            let lapsed =
+                helper.recruited && helper.load.packets == 0 && view.now.saturating_sub(helper.last_done) >= idle;
             plan.release |= u64::from(lapsed) << i;
         }
         plan.release &= !used;
@@ -365,10 +360,7 @@ impl CoreMapper for NetBlazeMapper {
             // Those at work before those to be recruited, then the least loaded.
             let rank = |(idle, load, _): &(bool, Load, usize)| (*idle, load.packets, load.flows);
             let candidate = (!helper.recruited, helper.load, i);
-            if best
-                .as_ref()
-                .is_none_or(|best| rank(&candidate) < rank(best))
-            {
+            if best.as_ref().is_none_or(|best| rank(&candidate) < rank(best)) {
                 best = Some(candidate);
             }
         }

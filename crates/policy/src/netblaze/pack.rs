@@ -303,12 +303,7 @@ impl Packer {
     }
 
     /// First fit, largest first, into the bins from `open` on.
-    fn largest_first(
-        &mut self,
-        queued: &[QueuedFlow],
-        open: usize,
-        places: &mut [Place],
-    ) -> Outcome {
+    fn largest_first(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
         self.sort(queued);
         let order = std::mem::take(&mut self.order);
         let largest = self.frontier.largest();
@@ -398,13 +393,7 @@ impl Packer {
 
     /// Tries all ways to do better than `outcome`, if there are few flows and cores at work.
     /// Returns whether one was found and written to `places`.
-    fn exact(
-        &self,
-        queued: &[QueuedFlow],
-        open: usize,
-        outcome: Outcome,
-        places: &mut [Place],
-    ) -> bool {
+    fn exact(&self, queued: &[QueuedFlow], open: usize, outcome: Outcome, places: &mut [Place]) -> bool {
         let largest = self.frontier.largest();
         let free = |flow: &QueuedFlow| !flow.bound && flow.packets <= largest;
         let flows = queued.iter().enumerate().filter(|(_, flow)| free(flow));
@@ -422,10 +411,7 @@ impl Packer {
         let mut bins = [self.bins[0]; MAX_BINS];
         let mut count = 0;
         let room = |bin: &&Bin| self.frontier.admits(grown(bin.before, 1));
-        for bin in self.bins[open.min(self.working)..self.working]
-            .iter()
-            .filter(room)
-        {
+        for bin in self.bins[open.min(self.working)..self.working].iter().filter(room) {
             if count == MAX_BINS - MAX_ITEMS {
                 return false;
             }

@@ -43,12 +43,7 @@ fn working(flows: u32, packets: u32) -> Helper {
     }
 }
 
-fn decide(
-    mapper: &mut NetBlazeMapper,
-    now: Nanos,
-    queued: &[QueuedFlow],
-    helpers: &[Helper],
-) -> Plan {
+fn decide(mapper: &mut NetBlazeMapper, now: Nanos, queued: &[QueuedFlow], helpers: &[Helper]) -> Plan {
     let mut plan = Plan::default();
     plan.clear(queued.len());
     let view = View {
@@ -180,12 +175,7 @@ fn bound_flows_stay_and_count() {
 #[test]
 fn without_cores_what_is_left_stays_and_is_told() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
-    let plan = decide(
-        &mut mapper,
-        Nanos::ZERO,
-        &flows(&[90, 80, 70]),
-        &[working(1, 30)],
-    );
+    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[90, 80, 70]), &[working(1, 30)]);
     assert_eq!(indices(&plan), [0, 0, 1]);
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 70 }));
 }
@@ -256,10 +246,7 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
     // One flow would be beyond capacity anywhere.
     let whale = working(1, 500);
     let (idle, some) = (Helper::default(), working(1, 30));
-    let taken = Helper {
-        taken: true,
-        ..idle
-    };
+    let taken = Helper { taken: true, ..idle };
     let cases: [(&[u32], &[Helper], u64); 10] = [
         (&[10], &[full, over, many, whale, some], 0b00110),
         (&[10], &[full, whale, some], 0),
@@ -367,18 +354,12 @@ fn boost_mode_begins_with_lasting_overload_and_ends_when_drained() {
     let helpers = [working(1, 60), working(1, 40), Helper::default()];
     assert_eq!(boost(&[10], &helpers), (true, vec![1]));
     // Helpers cannot take all: the core processes as well, and goes back to boost after.
-    assert_eq!(
-        boost(&[90, 80, 80, 70], &helpers[1..]),
-        (false, vec![0, 2, 0, 0])
-    );
+    assert_eq!(boost(&[90, 80, 80, 70], &helpers[1..]), (false, vec![0, 2, 0, 0]));
     assert_eq!(boost(&[10], &helpers), (true, vec![1]));
     // A whale needs this core.
     assert_eq!(boost(&[101], &helpers), (false, vec![0]));
     // Drained.
-    assert_eq!(
-        boost(&[10], &[working(1, 60), working(1, 30)]),
-        (false, vec![0])
-    );
+    assert_eq!(boost(&[10], &[working(1, 60), working(1, 30)]), (false, vec![0]));
     assert_eq!(boost(&[90, 80], &idle), (false, vec![0, 1]));
 
     let never = NetBlazeOptions {
@@ -468,10 +449,7 @@ fn no_group_inside_a_frontier_crosses_its_hull() {
                     *touched |= weight == line.capacity;
                 }
             }
-            assert!(
-                touched.iter().all(|touched| *touched),
-                "{points:?}: {lines:?}"
-            );
+            assert!(touched.iter().all(|touched| *touched), "{points:?}: {lines:?}");
         }
     }
     // Numbers at the end of their range.
@@ -480,9 +458,5 @@ fn no_group_inside_a_frontier_crosses_its_hull() {
         flows: u32::MAX,
         packets: u32::MAX,
     };
-    assert!(
-        hull(&boundless)
-            .iter()
-            .all(|line| line.weight(load) <= line.capacity)
-    );
+    assert!(hull(&boundless).iter().all(|line| line.weight(load) <= line.capacity));
 }

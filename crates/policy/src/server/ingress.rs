@@ -65,9 +65,7 @@ impl Steering {
     /// The server.
     pub const fn server(self) -> ServerNumber {
         match self {
-            Steering::Known(server) | Steering::Install { server, .. } | Steering::Full(server) => {
-                server
-            }
+            Steering::Known(server) | Steering::Install { server, .. } | Steering::Full(server) => server,
         }
     }
 }
@@ -140,11 +138,7 @@ impl IngressMapper {
             self.table.insert(prefix, server);
             let waits = in_force.is_none();
             self.default.unpinned += usize::from(!waits);
-            return Steering::Install {
-                prefix,
-                server,
-                waits,
-            };
+            return Steering::Install { prefix, server, waits };
         }
         let server = self.full.unwrap_or_else(choose);
         self.recruited[usize::from(server)] = true;
@@ -167,8 +161,7 @@ impl IngressMapper {
             return None;
         }
         let has_room = |server: ServerNumber| {
-            self.full == Some(server)
-                || self.full.is_none() && dedicated[usize::from(server)] < self.config.threshold
+            self.full == Some(server) || self.full.is_none() && dedicated[usize::from(server)] < self.config.threshold
         };
         let wanted = || self.full.unwrap_or_else(|| self.choose(dedicated));
         let next = match self.default.in_force {
@@ -246,47 +239,23 @@ mod tests {
     #[test]
     fn a_prefix_first_seen_goes_to_the_fullest_server_below_the_threshold() {
         let mut mapper = mapper(100);
-        assert_eq!(
-            steer(&mut mapper, "10.1.2.3", [0; 3]),
-            install("10.1.0.0/16", 0)
-        );
-        assert_eq!(
-            steer(&mut mapper, "10.1.255.255", [9, 9, 9]),
-            Steering::Known(0)
-        );
+        assert_eq!(steer(&mut mapper, "10.1.2.3", [0; 3]), install("10.1.0.0/16", 0));
+        assert_eq!(steer(&mut mapper, "10.1.255.255", [9, 9, 9]), Steering::Known(0));
         // Server 0 is below, and the only one in use: nobody is recruited.
-        assert_eq!(
-            steer(&mut mapper, "10.2.0.0", [3, 0, 0]),
-            install("10.2.0.0/16", 0)
-        );
-        assert_eq!(
-            steer(&mut mapper, "10.3.0.0", [4, 0, 0]),
-            install("10.3.0.0/16", 1)
-        );
+        assert_eq!(steer(&mut mapper, "10.2.0.0", [3, 0, 0]), install("10.2.0.0/16", 0));
+        assert_eq!(steer(&mut mapper, "10.3.0.0", [4, 0, 0]), install("10.3.0.0/16", 1));
         // Both below: the one with more; equal: the lower number.
         assert_eq!(
             steer(&mut mapper, "2001:db8:7::1", [2, 3, 0]),
             install("2001:db8::/32", 1)
         );
-        assert_eq!(
-            steer(&mut mapper, "10.4.0.0", [3, 3, 0]),
-            install("10.4.0.0/16", 0)
-        );
+        assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 3, 0]), install("10.4.0.0/16", 0));
         assert!(!mapper.recruited(2));
-        assert_eq!(
-            steer(&mut mapper, "10.5.0.0", [4, 5, 0]),
-            install("10.5.0.0/16", 2)
-        );
+        assert_eq!(steer(&mut mapper, "10.5.0.0", [4, 5, 0]), install("10.5.0.0/16", 2));
         // No server is left: the one with the fewest.
-        assert_eq!(
-            steer(&mut mapper, "10.6.0.0", [6, 5, 5]),
-            install("10.6.0.0/16", 1)
-        );
+        assert_eq!(steer(&mut mapper, "10.6.0.0", [6, 5, 5]), install("10.6.0.0/16", 1));
         // What is steered stays, however few cores its server has by now.
-        assert_eq!(
-            steer(&mut mapper, "10.3.9.9", [3, 0, 3]),
-            Steering::Known(1)
-        );
+        assert_eq!(steer(&mut mapper, "10.3.9.9", [3, 0, 3]), Steering::Known(1));
     }
 
     #[test]
@@ -297,10 +266,7 @@ mod tests {
         assert_eq!(steer(&mut mapper, "10.3.0.0", [2, 3, 0]), Steering::Full(1));
         assert_eq!(steer(&mut mapper, "10.3.0.0", [3, 0, 0]), Steering::Full(1));
         assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 9, 0]), Steering::Full(1));
-        assert_eq!(
-            steer(&mut mapper, "10.1.0.0", [9, 9, 9]),
-            Steering::Known(0)
-        );
+        assert_eq!(steer(&mut mapper, "10.1.0.0", [9, 9, 9]), Steering::Known(0));
         assert_eq!(mapper.rows(), 2);
     }
 
@@ -360,10 +326,7 @@ mod tests {
         assert_eq!(first(&mut mapper, "10.6.0.0", [4, 1, 0]), (1, false));
         // It has room: a fuller one with room again is no reason to change.
         assert_eq!(mapper.next_default(&[3, 1, 0]), None);
-        assert_eq!(
-            steer(&mut mapper, "10.3.9.9", [9, 9, 9]),
-            Steering::Known(0)
-        );
+        assert_eq!(steer(&mut mapper, "10.3.9.9", [9, 9, 9]), Steering::Known(0));
     }
 
     #[test]

@@ -138,11 +138,9 @@ impl NetBlazeServerMapper {
         self.order.clear();
         self.order.reserve(cores);
         self.owner.clear();
-        self.owner
-            .extend(view.buckets.iter().map(|bucket| bucket.core));
+        self.owner.extend(view.buckets.iter().map(|bucket| bucket.core));
         self.dedicated.clear();
-        self.dedicated
-            .extend(view.cores.iter().map(|core| core.dedicated));
+        self.dedicated.extend(view.cores.iter().map(|core| core.dedicated));
         self.cores.clear();
         self.cores.resize(cores, Sum::default());
         for bucket in 0..buckets {
@@ -166,13 +164,9 @@ impl NetBlazeServerMapper {
     /// The first dedicated core except `from` that has room for `item`.
     fn first_fit(&self, item: Item, from: usize, fill: f64) -> Option<CoreNumber> {
         let fits = |core: &usize| {
-            *core != from
-                && self.dedicated[*core]
-                && self.limit.fits(self.cores[*core].with(item), fill)
+            *core != from && self.dedicated[*core] && self.limit.fits(self.cores[*core].with(item), fill)
         };
-        (0..self.cores.len())
-            .find(fits)
-            .map(|core| core as CoreNumber)
+        (0..self.cores.len()).find(fits).map(|core| core as CoreNumber)
     }
 
     /// The first core that may be taken.
@@ -209,8 +203,7 @@ impl NetBlazeServerMapper {
         }
         if out_of_cores {
             self.shed.clear();
-            let mine =
-                (0..self.owner.len()).filter(|&bucket| usize::from(self.owner[bucket]) == core);
+            let mine = (0..self.owner.len()).filter(|&bucket| usize::from(self.owner[bucket]) == core);
             self.shed.extend(mine.map(|bucket| item(view, bucket)));
             self.shed.sort_unstable_by(largest_first);
             for i in 0..self.shed.len() {
@@ -254,10 +247,7 @@ impl NetBlazeServerMapper {
                 self.cores[usize::from(to)] = self.cores[usize::from(to)].with(self.shed[i]);
             } else {
                 for item in self.shed[..i].iter().rev() {
-                    let to = std::mem::replace(
-                        &mut self.owner[usize::from(item.bucket)],
-                        core as CoreNumber,
-                    );
+                    let to = std::mem::replace(&mut self.owner[usize::from(item.bucket)], core as CoreNumber);
                     self.cores[usize::from(to)] = self.cores[usize::from(to)].without(*item);
                 }
                 return;

@@ -170,9 +170,8 @@ impl Shedder {
             let old = items[usize::from(*chosen)];
             for other in &mut self.order {
                 let new = items[usize::from(*other)];
-                let less = new.rate <= old.rate
-                    && new.flows <= old.flows
-                    && new.rate + new.flows < old.rate + old.flows;
+                let less =
+                    new.rate <= old.rate && new.flows <= old.flows && new.rate + new.flows < old.rate + old.flows;
                 let (f, r) = (flows - old.flows + new.flows, rate - old.rate + new.rate);
                 if less && stay(f, r) {
                     (flows, rate) = (f, r);

@@ -111,8 +111,7 @@ impl ServerMapper for TailwaterServerMapper {
         self.rates.clear();
         self.rates.resize(view.cores.len(), 0.0);
         self.dedicated.clear();
-        self.dedicated
-            .extend(view.cores.iter().map(|c| c.dedicated));
+        self.dedicated.extend(view.cores.iter().map(|c| c.dedicated));
         for bucket in 0..view.buckets.len() {
             let core = usize::from(self.owner[bucket]);
             self.dedicated[core] = true;

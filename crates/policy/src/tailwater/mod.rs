@@ -131,9 +131,7 @@ mod relief;
 mod tests;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
-use crate::core::{
-    CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice, Place, Plan, View,
-};
+use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice, Place, Plan, View};
 use cost::Costs;
 use tailwater_net::Nanos;
 
@@ -507,11 +505,7 @@ impl CoreMapper for TailwaterMapper {
         if now.0 < self.next {
             return false;
         }
-        let limit = if self.working > 0 {
-            self.share
-        } else {
-            self.recruit
-        };
+        let limit = if self.working > 0 { self.share } else { self.recruit };
         // How many flows they are of is known only to a decision, so this asks rather too often.
         let load = Load {
             flows: packets,

@@ -100,10 +100,7 @@ impl TailwaterMapper {
             let idle = |recruited: bool| {
                 let helpers = view.helpers.iter().enumerate();
                 let mut idle = helpers.filter(|(i, helper)| {
-                    helper.recruited == recruited
-                        && !helper.taken
-                        && helper.load.packets == 0
-                        && self.waits[*i] < FULL
+                    helper.recruited == recruited && !helper.taken && helper.load.packets == 0 && self.waits[*i] < FULL
                 });
                 idle.next()
             };

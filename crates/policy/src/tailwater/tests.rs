@@ -45,10 +45,7 @@ fn what_opening_a_flow_takes_is_learnt_from_batches_of_new_flows() {
     }
     assert!(costs.packet(true).abs_diff(1400) <= 2);
     // A queued flow costs as much more as flowlets lately opened flows.
-    let flow = Load {
-        flows: 1,
-        packets: 1,
-    };
+    let flow = Load { flows: 1, packets: 1 };
     assert_eq!(costs.of(flow), costs.packet(false));
     for _ in 0..1000 {
         costs.see(true);

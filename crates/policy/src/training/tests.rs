@@ -30,10 +30,7 @@ impl Core {
         }
         let queued: Vec<QueuedFlow> = queue
             .iter()
-            .map(|&packets| QueuedFlow {
-                packets,
-                bound: false,
-            })
+            .map(|&packets| QueuedFlow { packets, bound: false })
             .collect();
         let view = View {
             now: self.now,
@@ -67,9 +64,7 @@ impl Core {
 
     fn loads(&self) -> Vec<(u32, u32)> {
         let seen = self.notes.take();
-        seen.iter()
-            .map(|seen| (seen.load.flows, seen.load.packets))
-            .collect()
+        seen.iter().map(|seen| (seen.load.flows, seen.load.packets)).collect()
     }
 }
 
@@ -79,12 +74,7 @@ fn a_violating_epoch_is_noted() {
     core.epochs(3, &[1000]);
     assert_eq!(core.loads(), [(1, 256); 3]);
     assert!(core.loads().is_empty(), "they were taken");
-    assert!(
-        core.plan
-            .places
-            .iter()
-            .all(|place| place.as_helper().is_none())
-    );
+    assert!(core.plan.places.iter().all(|place| place.as_helper().is_none()));
 }
 
 #[test]
@@ -123,9 +113,7 @@ fn only_flows_that_were_certainly_processed_count() {
 fn the_count_of_flows_is_a_lower_bound_in_any_order() {
     let mut state = 7_u64;
     let mut random = move |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as usize % below
     };
     for _ in 0..300 {

@@ -66,10 +66,7 @@ impl Lab {
     pub fn new() -> Option<Lab> {
         let cores = available();
         let (&auxiliary, &dedicated) = (cores.first()?, cores.last()?);
-        (auxiliary != dedicated).then_some(Lab {
-            dedicated,
-            auxiliary,
-        })
+        (auxiliary != dedicated).then_some(Lab { dedicated, auxiliary })
     }
 
     /// Runs the policies in turn, `runs` times. The runs of each policy.
@@ -110,14 +107,7 @@ impl Lab {
         results
     }
 
-    fn run(
-        &self,
-        cell: &Cell,
-        policy: &str,
-        profile: &CapacityProfile,
-        trace: Trace,
-        notes: &BatchNotes,
-    ) -> RunReport {
+    fn run(&self, cell: &Cell, policy: &str, profile: &CapacityProfile, trace: Trace, notes: &BatchNotes) -> RunReport {
         let spec = cell.spec();
         let named = Policy::named(policy).expect("a policy");
         let mapper = named.mappers(spec.slo.budget(), profile).expect("a mapper");
@@ -198,10 +188,7 @@ impl Live {
         let runs: Vec<Value> = runs
             .iter()
             .map(|run| {
-                let windows = run
-                    .windows
-                    .iter()
-                    .map(|w| json!([w.latency, w.delivered, w.flagged]));
+                let windows = run.windows.iter().map(|w| json!([w.latency, w.delivered, w.flagged]));
                 json!({
                     "windows": windows.collect::<Vec<_>>(),
                     "auxiliary": run.auxiliary,
@@ -234,12 +221,7 @@ impl Live {
                 offered: count(&run["offered"]),
                 dropped: count(&run["dropped"]),
                 lost: count(&run["lost"]),
-                pace: run["pace"]
-                    .as_array()
-                    .expect("a list")
-                    .iter()
-                    .map(number)
-                    .collect(),
+                pace: run["pace"].as_array().expect("a list").iter().map(number).collect(),
                 busy: number(&run["busy"]),
                 recruited: count(&run["recruited"]),
                 handed: count(&run["handed"]),

@@ -128,10 +128,7 @@ fn spec(chain: &str, traffic: &str, slo: u64) -> ChainSpec {
 impl Cell {
     fn name(&self, policy: &str) -> String {
         let Cell {
-            chain,
-            traffic,
-            slo,
-            ..
+            chain, traffic, slo, ..
         } = self;
         format!("{chain}/{traffic}/{slo}/{policy}")
     }
@@ -146,11 +143,7 @@ impl Cell {
 }
 
 /// The profiles of the cells, each chain and objective once.
-fn profiles(
-    cells: &[(&Cell, Vec<&str>)],
-    lab: Option<&Lab>,
-    options: &Options,
-) -> Vec<CapacityProfile> {
+fn profiles(cells: &[(&Cell, Vec<&str>)], lab: Option<&Lab>, options: &Options) -> Vec<CapacityProfile> {
     let mut profiles: Vec<(String, CapacityProfile)> = Vec::new();
     cells
         .iter()
@@ -167,8 +160,7 @@ fn profiles(
                 (None, None) => panic!("--from DIRECTORY: there is no {name}"),
             };
             if let Some(directory) = &options.save {
-                std::fs::write(directory.join(&name), profile.to_string())
-                    .expect("--save DIRECTORY");
+                std::fs::write(directory.join(&name), profile.to_string()).expect("--save DIRECTORY");
             }
             profiles.push((name, profile.clone()));
             profile
@@ -214,10 +206,7 @@ fn main() {
         .iter()
         .map(|cell| {
             let policies = POLICIES.iter().copied();
-            (
-                cell,
-                policies.filter(|policy| wanted(cell, policy)).collect(),
-            )
+            (cell, policies.filter(|policy| wanted(cell, policy)).collect())
         })
         .filter(|(_, policies): &(_, Vec<&str>)| !policies.is_empty())
         .collect();
@@ -232,16 +221,11 @@ fn main() {
             );
             continue;
         };
-        let recording = options
-            .save
-            .is_none()
-            .then(|| traffic::recording(&trace, LENGTH));
+        let recording = options.save.is_none().then(|| traffic::recording(&trace, LENGTH));
         let live: Vec<Vec<Live>> = match (&options.from, &lab) {
             (None, Some(lab)) => lab.measure(cell, policies, profile, &trace, options.runs),
             (Some(directory), _) => {
-                let kept = policies
-                    .iter()
-                    .map(|policy| Live::kept(directory, &cell.name(policy)));
+                let kept = policies.iter().map(|policy| Live::kept(directory, &cell.name(policy)));
                 kept.collect()
             }
             (None, None) => unreachable!("as above"),
@@ -252,9 +236,8 @@ fn main() {
             }
             if let Some(recording) = &recording {
                 let runs = runs.into_iter().map(|run| {
-                    let simulated = [Speed::EachStep, Speed::Mean, Speed::Trained].map(|speed| {
-                        simulate_cell(cell, policy, profile, recording, (speed, &run))
-                    });
+                    let simulated = [Speed::EachStep, Speed::Mean, Speed::Trained]
+                        .map(|speed| simulate_cell(cell, policy, profile, recording, (speed, &run)));
                     (run, simulated)
                 });
                 let row = table::Row::new(cell, policy, &runs.collect::<Vec<_>>());

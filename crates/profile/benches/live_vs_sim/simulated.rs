@@ -7,8 +7,7 @@ use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload,
-    simulate,
+    ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
 
 /// What is taken to be known of how fast the machine was in a live run.
@@ -45,10 +44,7 @@ pub fn simulate_cell(
     }
     let speed = if speed == Speed::Trained { 1.0 } else { mean };
     let chain = ChainRun {
-        model: slowed(
-            ChainModel::from_profile(profile).expect("a profile with costs"),
-            speed,
-        ),
+        model: slowed(ChainModel::from_profile(profile).expect("a profile with costs"), speed),
         slo,
         policy: RackPolicy {
             name: policy.to_owned(),

@@ -135,8 +135,7 @@ impl Row {
                 live: median(each.clone()),
                 low: each.clone().fold(f64::NAN, f64::min),
                 high: each.fold(f64::NAN, f64::max),
-                simulated: [0, 1, 2]
-                    .map(|known: usize| median(runs.iter().map(|(run, sim)| of(run, &sim[known])))),
+                simulated: [0, 1, 2].map(|known: usize| median(runs.iter().map(|(run, sim)| of(run, &sim[known])))),
             }
         };
         let latency = |part: f64| {
@@ -148,14 +147,11 @@ impl Row {
                 &|run, sim| percentile(&windows_of(run, sim), part),
             )
         };
-        let cores = figure(&|run| 1.0 + run.auxiliary, &|_, sim| {
-            1.0 + sim.cores.auxiliary
-        });
+        let cores = figure(&|run| 1.0 + run.auxiliary, &|_, sim| 1.0 + sim.cores.auxiliary);
         let p99 = latency(0.99);
         let offered = |run: &Live| run.offered.max(1) as f64;
         let live = |of: &dyn Fn(&Live) -> f64| median(runs.iter().map(|(run, _)| of(run)));
-        let simulated =
-            |of: &dyn Fn(&ChainReport) -> f64| median(runs.iter().map(|(_, sim)| of(&sim[0])));
+        let simulated = |of: &dyn Fn(&ChainReport) -> f64| median(runs.iter().map(|(_, sim)| of(&sim[0])));
         let seconds = LENGTH.as_secs_f64();
         let name = cell.name(policy);
         let parts: Vec<String> = name.split('/').map(str::to_owned).collect();
@@ -170,23 +166,17 @@ impl Row {
             windows: runs.iter().map(|(run, _)| counted(run).count()).sum(),
             all: runs.len() * (whole() - FIRST),
             runs: runs.len(),
-            pace: [
-                paces.clone().fold(f64::NAN, f64::min),
-                paces.fold(f64::NAN, f64::max),
-            ],
+            pace: [paces.clone().fold(f64::NAN, f64::min), paces.fold(f64::NAN, f64::max)],
             dropped: live(&|run| run.dropped as f64 / offered(run)),
             busy: [
                 live(&|run| run.busy),
                 simulated(&|sim| {
-                    sim.cores.busy * sim.cores.total * LENGTH.0 as f64
-                        / sim.packets.delivered.max(1) as f64
+                    sim.cores.busy * sim.cores.total * LENGTH.0 as f64 / sim.packets.delivered.max(1) as f64
                 }),
             ],
             handed: [
                 live(&|run| run.handed as f64 / offered(run)),
-                simulated(&|sim| {
-                    sim.decisions.packets_handed as f64 / sim.packets.offered.max(1) as f64
-                }),
+                simulated(&|sim| sim.decisions.packets_handed as f64 / sim.packets.offered.max(1) as f64),
             ],
             recruited: [
                 live(&|run| run.recruited as f64 / seconds),
@@ -202,9 +192,7 @@ impl Row {
     /// Whether all three figures are as near as they are to be.
     fn keeps(&self) -> bool {
         let figures = [self.p50, self.p99, self.cores].into_iter().zip(AIMS);
-        figures
-            .into_iter()
-            .all(|(figure, aim)| figure.apart(0).abs() <= aim)
+        figures.into_iter().all(|(figure, aim)| figure.apart(0).abs() <= aim)
     }
 
     pub fn json(&self) -> Value {
@@ -238,9 +226,7 @@ impl Figure {
     /// A cell of the table: bold where the two are further apart than `aim`.
     fn compared(&self, aim: f64) -> String {
         let digits = if self.live < 10.0 { 2 } else { 0 };
-        let Figure {
-            live, low, high, ..
-        } = *self;
+        let Figure { live, low, high, .. } = *self;
         let (simulated, apart) = (self.simulated[0], self.apart(0));
         let percent = match apart.abs() <= aim {
             true => format!("{:+.0} %", 100.0 * apart),
@@ -272,8 +258,5 @@ pub fn markdown(rows: &[Row]) -> String {
         );
     }
     let kept = rows.iter().filter(|row| row.keeps()).count();
-    text + &format!(
-        "\n{kept} of {} combinations keep all three aims.\n",
-        rows.len()
-    )
+    text + &format!("\n{kept} of {} combinations keep all three aims.\n", rows.len())
 }

@@ -74,13 +74,7 @@ impl Queue {
 /// The bounds for a trace that comes once, in windows of `window`, for a chain that costs `costs`
 /// and of which one core processes `capacity` packets of this traffic a second: costs are scaled so
 /// that their mean is that.
-pub fn bound(
-    trace: &Trace,
-    window: Nanos,
-    slo: Nanos,
-    costs: ServiceCosts,
-    capacity: f64,
-) -> Bound {
+pub fn bound(trace: &Trace, window: Nanos, slo: Nanos, costs: ServiceCosts, capacity: f64) -> Bound {
     let mut numbers: HashMap<FlowKey, usize> = HashMap::new();
     let packets: Vec<(Option<usize>, f64)> = (0..trace.len())
         .map(|i| {

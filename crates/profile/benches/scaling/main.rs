@@ -52,16 +52,8 @@ const CELLS: &[(&str, &str, f64)] = &[
 const ROWS: &[(&str, &str, bool)] = &[
     ("static", "static", false),
     ("netblaze", "netblaze", false),
-    (
-        "netblaze-core-static-safe",
-        "netblaze-core-static-safe",
-        false,
-    ),
-    (
-        "netblaze-core-static-unsafe",
-        "netblaze-core-static-unsafe",
-        false,
-    ),
+    ("netblaze-core-static-safe", "netblaze-core-static-safe", false),
+    ("netblaze-core-static-unsafe", "netblaze-core-static-unsafe", false),
     ("netblaze-no-boost", "netblaze-no-boost", false),
     ("netblaze-no-core-mapper", "netblaze-no-core-mapper", false),
     ("tailwater", "tailwater", false),
@@ -145,8 +137,7 @@ fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
     };
     let Ok(preset) = preset(traffic) else {
         let data = PathBuf::from(std::env::var_os("TAILWATER_TEST_DATA")?);
-        let file =
-            ["pcap.zst", "pcapng.zst"].map(|end| data.join(format!("traces/{traffic}.{end}")));
+        let file = ["pcap.zst", "pcapng.zst"].map(|end| data.join(format!("traces/{traffic}.{end}")));
         let file = file.iter().find(|file| file.exists())?;
         let mut capture = CaptureReader::open(file, &ReadOptions::default()).expect("a capture");
         let mut trace = Trace::load(&mut capture, &options).expect("traffic fits");
@@ -155,11 +146,7 @@ fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
         return Some(trace);
     };
     let own = preset.mean_rate_pps();
-    let mut source = preset
-        .scaled(rate / own)
-        .with(seed, GENERATED)
-        .open()
-        .expect("traffic");
+    let mut source = preset.scaled(rate / own).with(seed, GENERATED).open().expect("traffic");
     Some(Trace::load(&mut *source, &options).expect("traffic fits"))
 }
 
@@ -215,9 +202,7 @@ fn main() {
             continue;
         }
         let Some(other) = trace(traffic, TRAINING_SEED, mpps * 1e6) else {
-            eprintln!(
-                "{chain}/{traffic}: skipped: the captures (TAILWATER_TEST_DATA) are not there"
-            );
+            eprintln!("{chain}/{traffic}: skipped: the captures (TAILWATER_TEST_DATA) are not there");
             continue;
         };
         let any = spec(chain, traffic, 200);
@@ -253,16 +238,11 @@ fn main() {
                 let named = Policy::named(policy).expect("a policy");
                 let mappers = named.mappers(spec.slo.budget(), &profile).expect("mappers");
                 let server = match both {
-                    true => named
-                        .server_mappers(&profile, false)
-                        .expect("it needs no rates"),
+                    true => named.server_mappers(&profile, false).expect("it needs no rates"),
                     false => None,
                 };
                 let file = format!("{chain}-{traffic}-{slo}-{row}.decisions");
-                let file = options
-                    .record
-                    .as_ref()
-                    .map(|directory| directory.join(file));
+                let file = options.record.as_ref().map(|directory| directory.join(file));
                 let recorder = file.map(|file| {
                     let header = Header {
                         chain: chain.to_owned(),
@@ -338,21 +318,13 @@ fn print_bound(name: &str, bound: &Bound) {
             );
         }
     }
-    let text = |best: Best| {
-        format!(
-            "{:.2} % late, {:.0} % kept",
-            100.0 * best.late,
-            100.0 * best.kept
-        )
-    };
+    let text = |best: Best| format!("{:.2} % late, {:.0} % kept", 100.0 * best.late, 100.0 * best.kept);
     eprintln!(
         "{name:55} at best: whole flows {}; split {}; work {}{}",
         text(bound.whole),
         text(bound.split),
         text(bound.work),
-        bound
-            .reason()
-            .map_or_else(String::new, |reason| format!(": {reason}")),
+        bound.reason().map_or_else(String::new, |reason| format!(": {reason}")),
     );
 }
 

@@ -24,8 +24,7 @@ pub enum Method {
 
 impl Method {
     /// All of them, by their names in files.
-    pub const ALL: [(&'static str, Method); 2] =
-        [("pirate", Method::Pirate), ("resctrl", Method::Resctrl)];
+    pub const ALL: [(&'static str, Method); 2] = [("pirate", Method::Pirate), ("resctrl", Method::Resctrl)];
 }
 
 impl fmt::Display for Method {
@@ -131,9 +130,7 @@ pub enum CacheError {
         least: f64,
     },
     /// Others use the cache so much that nothing of it can be held.
-    #[error(
-        "others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here"
-    )]
+    #[error("others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here")]
     Taken {
         /// The least that was tried.
         bytes: u64,

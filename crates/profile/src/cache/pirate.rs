@@ -112,11 +112,7 @@ impl Pirate {
     ///
     /// # Errors
     /// If there is no such core, or the cache cannot be told from memory.
-    pub fn new(
-        core: usize,
-        beside: Option<usize>,
-        stop: &Arc<AtomicBool>,
-    ) -> Result<Pirate, CacheError> {
+    pub fn new(core: usize, beside: Option<usize>, stop: &Arc<AtomicBool>) -> Result<Pirate, CacheError> {
         let caches = Caches::of(core).ok_or(CacheError::Unknown { core })?;
         let others = sharing(core);
         let own = match beside {
@@ -124,9 +120,7 @@ impl Pirate {
             None => others.first().copied(),
         };
         let own = own.ok_or(CacheError::Alone { core })?;
-        let far = (4 * caches.last_bytes)
-            .min(MOST_BYTES)
-            .max(caches.last_bytes);
+        let far = (4 * caches.last_bytes).min(MOST_BYTES).max(caches.last_bytes);
         let (orders, receiver) = mpsc::channel();
         let (ready, started) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -310,13 +304,7 @@ impl Drop for Pirate {
 }
 
 /// The pirate's thread, with memory for `most` lines.
-fn hold(
-    core: usize,
-    most: usize,
-    orders: &Receiver<Order>,
-    ready: &Sender<Result<(), CacheError>>,
-    stop: &AtomicBool,
-) {
+fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Result<(), CacheError>>, stop: &AtomicBool) {
     let memory = pin_to(core).map_err(CacheError::from).and_then(|()| {
         MmapMut::map_anon(most * LINE).map_err(|source| CacheError::System {
             what: "no memory to hold the cache with",
@@ -468,11 +456,7 @@ impl<'a> Walk<'a> {
     /// interrupted, and counts as missed.
     fn told(&self, from: Instant, to: Instant, cap: f64) -> Timed {
         let within = |slice: &&Slice| slice.began >= from && slice.began < to;
-        let groups = self
-            .slices
-            .iter()
-            .filter(within)
-            .flat_map(|slice| &slice.groups);
+        let groups = self.slices.iter().filter(within).flat_map(|slice| &slice.groups);
         let most = cap * TIMED as f64;
         groups.fold(Timed::default(), |all, nanos| Timed {
             accesses: all.accesses + TIMED as u64,

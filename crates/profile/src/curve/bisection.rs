@@ -107,8 +107,7 @@ impl Bisection {
             return;
         };
         let span = self.spans.swap_remove(number);
-        let (Some(left), Some(right)) = (self.measured(span.left), self.measured(span.right))
-        else {
+        let (Some(left), Some(right)) = (self.measured(span.left), self.measured(span.right)) else {
             return;
         };
         let part = f64::from(at - span.left) / f64::from(span.right - span.left);
@@ -180,11 +179,7 @@ mod tests {
     }
 
     /// Measures to the end, and checks that points are new and within the ends.
-    fn all(
-        ends: RangeInclusive<u32>,
-        rule: BisectionRule,
-        curve: impl Fn(u32) -> Option<Measured>,
-    ) -> Bisection {
+    fn all(ends: RangeInclusive<u32>, rule: BisectionRule, curve: impl Fn(u32) -> Option<Measured>) -> Bisection {
         let mut bisection = Bisection::new(ends.clone(), rule);
         let mut seen = Vec::new();
         while let Some(at) = bisection.next() {
@@ -221,11 +216,7 @@ mod tests {
     fn noise_is_no_bend() {
         let curve = |at: u32, noise| {
             let value = if at == 8 { 104.0 } else { 100.0 };
-            Some(Measured {
-                value,
-                noise,
-                runs: 3,
-            })
+            Some(Measured { value, noise, runs: 3 })
         };
         assert_eq!(all(1..=16, RULE, |at| curve(at, 2.5)).points().len(), 3);
         assert!(all(1..=16, RULE, |at| curve(at, 0.5)).points().len() > 3);

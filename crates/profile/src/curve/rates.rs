@@ -60,10 +60,7 @@ impl RateSearch {
             lowest,
             highest: highest.max(lowest),
             precision: precision.max(1e-6),
-            goals: goals
-                .iter()
-                .map(|goal| (*goal, Bracket::default()))
-                .collect(),
+            goals: goals.iter().map(|goal| (*goal, Bracket::default())).collect(),
             at: highest.max(lowest),
             trials: Vec::new(),
         }
@@ -78,9 +75,7 @@ impl RateSearch {
         });
         let undecided: Vec<(f64, bool)> = undecided.collect();
         // What is tried is tried until it is decided for whoever wants it.
-        let again = undecided
-            .iter()
-            .find(|(rate, decided)| *rate == self.at && !decided);
+        let again = undecided.iter().find(|(rate, decided)| *rate == self.at && !decided);
         again.or(undecided.first()).map(|(rate, _)| *rate)
     }
 
@@ -100,8 +95,8 @@ impl RateSearch {
                 continue;
             };
             let bracket = &mut self.goals[number].1;
-            let inside = bracket.keeps.is_none_or(|keeps| rate > keeps)
-                && bracket.fails.is_none_or(|fails| rate < fails);
+            let inside =
+                bracket.keeps.is_none_or(|keeps| rate > keeps) && bracket.fails.is_none_or(|fails| rate < fails);
             match keeps {
                 true if inside => bracket.keeps = Some(rate),
                 false if inside => bracket.fails = Some(rate),
@@ -112,10 +107,7 @@ impl RateSearch {
 
     /// The highest rate that was seen to keep each goal, in their order; `None` where even the lowest did not.
     pub fn rates(&self) -> Vec<Option<f64>> {
-        self.goals
-            .iter()
-            .map(|(_, bracket)| bracket.keeps)
-            .collect()
+        self.goals.iter().map(|(_, bracket)| bracket.keeps).collect()
     }
 
     /// Whether the rate that is tried keeps the goal, if that is decided.
@@ -214,10 +206,7 @@ mod tests {
 
     #[test]
     fn what_no_rate_keeps_and_what_all_do_takes_few_trials() {
-        let (search, trials) = search(|_| Trial {
-            loss: 0.0,
-            kept: false,
-        });
+        let (search, trials) = search(|_| Trial { loss: 0.0, kept: false });
         assert_eq!(search.rates(), [Some(1.0), Some(1.0), None]);
         assert_eq!(trials, 4);
     }

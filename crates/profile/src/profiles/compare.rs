@@ -85,14 +85,9 @@ pub struct Change {
 ///
 /// # Errors
 /// The machines, if the same chain and traffic were measured on two sorts of them and on none of the same.
-pub fn compare(
-    first: &Profiles,
-    second: &Profiles,
-) -> Result<Vec<Change>, Box<[super::Machine; 2]>> {
+pub fn compare(first: &Profiles, second: &Profiles) -> Result<Vec<Change>, Box<[super::Machine; 2]>> {
     let mut changes = Vec::new();
-    let named = |a: &ChainProfile, b: &ChainProfile| {
-        a.key.chain == b.key.chain && a.key.traffic == b.key.traffic
-    };
+    let named = |a: &ChainProfile, b: &ChainProfile| a.key.chain == b.key.chain && a.key.traffic == b.key.traffic;
     let same = |a: &ChainProfile, b: &ChainProfile| named(a, b) && a.key.machine.is(&b.key.machine);
     for profile in &first.list {
         let mut tell = |difference| {
@@ -104,8 +99,7 @@ pub fn compare(
         };
         let mut others = second.list.iter().filter(|other| same(profile, other));
         // The same configuration rather than another one.
-        let configuration =
-            |other: &&ChainProfile| other.key.configuration == profile.key.configuration;
+        let configuration = |other: &&ChainProfile| other.key.configuration == profile.key.configuration;
         let other = others.clone().find(configuration).or_else(|| others.next());
         match other {
             Some(other) => of_two(profile, other, &mut tell),

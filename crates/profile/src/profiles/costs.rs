@@ -81,10 +81,7 @@ fn cost(node: &Located<'_>) -> Result<Measured, SpecError> {
 
 pub(super) fn write(f: &mut fmt::Formatter<'_>, costs: &CostProfile) -> fmt::Result {
     let Measured { value, noise, runs } = costs.whole;
-    writeln!(
-        f,
-        "      costs:\n        # nanoseconds a packet, noise, runs"
-    )?;
+    writeln!(f, "      costs:\n        # nanoseconds a packet, noise, runs")?;
     writeln!(f, "        whole: [{value}, {noise}, {runs}]")?;
     writeln!(f, "        functions:")?;
     for FunctionCost {

@@ -32,9 +32,7 @@ pub enum CurvesError {
         command: &'static str,
     },
     /// The same chain was measured with several configurations or kinds of traffic.
-    #[error(
-        "there are several profiles of chain {chain} on this machine: expected one, choose with --traffic"
-    )]
+    #[error("there are several profiles of chain {chain} on this machine: expected one, choose with --traffic")]
     Several {
         /// The chain.
         chain: String,
@@ -48,11 +46,7 @@ pub enum CurvesError {
 ///
 /// # Errors
 /// The first profile that does not do.
-pub fn placement(
-    profiles: &Profiles,
-    here: Option<&Machine>,
-    label: &str,
-) -> Result<String, CurvesError> {
+pub fn placement(profiles: &Profiles, here: Option<&Machine>, label: &str) -> Result<String, CurvesError> {
     let mut text = String::from("chains:\n");
     for (number, profile) in profiles.list.iter().enumerate() {
         let key = &profile.key;
@@ -84,10 +78,7 @@ pub fn placement(
             text,
             "        # KiB of cache, packets per second\n        throughput: {cache}"
         );
-        let _ = writeln!(
-            text,
-            "        # load, microseconds\n        latency: {latency}"
-        );
+        let _ = writeln!(text, "        # load, microseconds\n        latency: {latency}");
     }
     Ok(text)
 }

@@ -1,8 +1,8 @@
 //! Files of profiles: YAML, shaped as all of Tailwater's objects. `docs/profiling.md` describes every field.
 
 use super::{
-    CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine,
-    NotHeld, Occupied, Profiles, VERSION, costs,
+    CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine, NotHeld, Occupied,
+    Profiles, VERSION, costs,
 };
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
@@ -127,14 +127,7 @@ impl Machine {
 }
 
 fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
-    let fields = node.fields(&[
-        "method",
-        "unitKibibytes",
-        "mostUnits",
-        "points",
-        "notHeld",
-        "occupied",
-    ])?;
+    let fields = node.fields(&["method", "unitKibibytes", "mostUnits", "points", "notHeld", "occupied"])?;
     let method = fields.required("method", "pirate or resctrl")?;
     let unit = fields.required("unitKibibytes", "a whole number")?;
     let most = fields.required("mostUnits", "a whole number")?;
@@ -146,11 +139,7 @@ fn cache(node: &Located<'_>) -> Result<CacheProfile, SpecError> {
         for node in list.list("points", MAX_POINTS)? {
             let [at, misses, value, noise, runs] = numbers(&node)?;
             let point = point(&node, [at, value, noise, runs], most_units)?;
-            if misses > 1.0
-                || not_held
-                    .last()
-                    .is_some_and(|last: &NotHeld| last.at >= point.at)
-            {
+            if misses > 1.0 || not_held.last().is_some_and(|last: &NotHeld| last.at >= point.at) {
                 return Err(node.error("expected points by units, and misses from 0 to 1"));
             }
             not_held.push(NotHeld {
@@ -265,11 +254,7 @@ fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3]) -> Result<Measur
     }
 }
 
-fn point(
-    node: &Located<'_>,
-    [at, value, noise, runs]: [f64; 4],
-    most: u32,
-) -> Result<Point, SpecError> {
+fn point(node: &Located<'_>, [at, value, noise, runs]: [f64; 4], most: u32) -> Result<Point, SpecError> {
     if at.fract() != 0.0 || !(1.0..=f64::from(most)).contains(&at) {
         let message = format!("expected its place, a whole number from 1 to {most}, first");
         return Err(node.error(message));
@@ -359,9 +344,7 @@ impl fmt::Display for Profiles {
                 machine.private_kibibytes
             )?;
             cache.iter().try_for_each(|cache| write_cache(f, cache))?;
-            latency
-                .iter()
-                .try_for_each(|latency| write_latency(f, latency))?;
+            latency.iter().try_for_each(|latency| write_latency(f, latency))?;
             costs.iter().try_for_each(|costs| costs::write(f, costs))?;
         }
         Ok(())
@@ -372,10 +355,7 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
     writeln!(f, "      cache:\n        method: {}", cache.method)?;
     writeln!(f, "        unitKibibytes: {}", cache.unit_kibibytes)?;
     writeln!(f, "        mostUnits: {}", cache.most_units)?;
-    writeln!(
-        f,
-        "        # [units of cache, packets per second, noise, runs]"
-    )?;
+    writeln!(f, "        # [units of cache, packets per second, noise, runs]")?;
     writeln!(f, "        points: {}", Listed(&cache.points))?;
     if !cache.not_held.is_empty() {
         writeln!(
@@ -399,10 +379,7 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
         writeln!(f, "]")?;
     }
     if !cache.occupied.is_empty() {
-        write!(
-            f,
-            "        # [units, KiB that the chain had]\n        occupied: ["
-        )?;
+        write!(f, "        # [units, KiB that the chain had]\n        occupied: [")?;
         for (i, Occupied { at, kibibytes }) in cache.occupied.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
             write!(f, "{comma}[{at}, {kibibytes}]")?;
@@ -414,27 +391,19 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
 
 fn write_latency(f: &mut fmt::Formatter<'_>, latency: &LatencyProfile) -> fmt::Result {
     let Measured { value, noise, runs } = latency.throughput;
-    writeln!(
-        f,
-        "      latency:\n        # packets per second, noise, runs"
-    )?;
+    writeln!(f, "      latency:\n        # packets per second, noise, runs")?;
     writeln!(f, "        throughput: [{value}, {noise}, {runs}]")?;
     writeln!(f, "        percentile: {}", latency.percentile)?;
     writeln!(f, "        # [load in percent, microseconds, noise, runs]")?;
     writeln!(f, "        points: {}", Listed(&latency.points))?;
     writeln!(f, "        objectiveMicroseconds: {}", latency.objective_us)?;
-    writeln!(
-        f,
-        "        objectivePercentile: {}",
-        latency.objective_percentile
-    )?;
+    writeln!(f, "        objectivePercentile: {}", latency.objective_percentile)?;
     for (name, rate) in [
         ("nonDropRate", latency.ndr),
         ("partialDropRate", latency.pdr),
         ("objectiveRate", latency.objective_rate),
     ] {
-        rate.iter()
-            .try_for_each(|rate| writeln!(f, "        {name}: {rate}"))?;
+        rate.iter().try_for_each(|rate| writeln!(f, "        {name}: {rate}"))?;
     }
     Ok(())
 }

@@ -28,9 +28,7 @@ impl Machine {
         let caches = Caches::of(core).unwrap_or_default();
         let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
         let cpus = read("/proc/cpuinfo".to_owned());
-        let highest = read(format!(
-            "/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"
-        ));
+        let highest = read(format!("/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"));
         let kibibytes = |bytes: u64| u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
         let mut processor = crate::identity::processor(&cpus).to_owned();
         processor.retain(|c| !c.is_control());
@@ -72,9 +70,7 @@ impl Machine {
             self.private_kibibytes != other.private_kibibytes,
         ];
         let fields = Machine::FIELDS.into_iter().zip(differs);
-        fields
-            .filter_map(|(field, differs)| differs.then_some(field))
-            .collect()
+        fields.filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
 
     /// What a [field](Self::FIELDS) has; nothing of another name.

@@ -12,19 +12,13 @@ fn machine() -> Machine {
 }
 
 fn measured() -> impl Strategy<Value = Measured> {
-    (1e-3f64..1e12, 0.0f64..1e9, 1u32..100).prop_map(|(value, noise, runs)| Measured {
-        value,
-        noise,
-        runs,
-    })
+    (1e-3f64..1e12, 0.0f64..1e9, 1u32..100).prop_map(|(value, noise, runs)| Measured { value, noise, runs })
 }
 
 fn points(most: u32) -> impl Strategy<Value = Vec<Point>> {
     proptest::collection::btree_map(1..=most, measured(), 1..12).prop_map(|points| {
         let points = points.into_iter();
-        points
-            .map(|(at, measured)| Point { at, measured })
-            .collect()
+        points.map(|(at, measured)| Point { at, measured }).collect()
     })
 }
 
@@ -90,9 +84,7 @@ fn profiles() -> impl Strategy<Value = Profiles> {
     );
     proptest::collection::vec(each, 1..5).prop_map(|list| {
         let mut profiles = Profiles::default();
-        for (number, ((cache, latency, costs), has_cache, is_first, text)) in
-            list.into_iter().enumerate()
-        {
+        for (number, ((cache, latency, costs), has_cache, is_first, text)) in list.into_iter().enumerate() {
             let mut traffic: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
             traffic.push_str("...");
             profiles.list.push(ChainProfile {
@@ -137,11 +129,7 @@ proptest! {
 fn point(at: u32, value: f64, noise: f64) -> Point {
     Point {
         at,
-        measured: Measured {
-            value,
-            noise,
-            runs: 3,
-        },
+        measured: Measured { value, noise, runs: 3 },
     }
 }
 
@@ -158,10 +146,7 @@ fn one(points: Vec<Point>) -> Profiles {
         most_units: 12,
         points,
         not_held: Vec::new(),
-        occupied: vec![Occupied {
-            at: 9,
-            kibibytes: 2000,
-        }],
+        occupied: vec![Occupied { at: 9, kibibytes: 2000 }],
     };
     Profiles {
         list: vec![ChainProfile {
@@ -193,11 +178,7 @@ fn points_differ_beyond_their_noise_and_between_points_lines_do() {
     let was = one(vec![point(1, 100.0, 3.0), point(9, 180.0, 3.0)]);
     let within = one(vec![point(1, 105.0, 3.0), point(9, 181.0, 0.0)]);
     assert_eq!(compare(&was, &within), Ok(Vec::new()));
-    let beyond = one(vec![
-        point(1, 100.0, 0.0),
-        point(5, 150.0, 3.0),
-        point(9, 180.0, 3.0),
-    ]);
+    let beyond = one(vec![point(1, 100.0, 0.0), point(5, 150.0, 3.0), point(9, 180.0, 3.0)]);
     let changes = compare(&was, &beyond).unwrap();
     let expected = Difference::Point {
         curve: Curve::Cache,
@@ -211,10 +192,7 @@ fn points_differ_beyond_their_noise_and_between_points_lines_do() {
     other.list[0].key.configuration.push('0');
     other.list[0].cache.as_mut().unwrap().unit_kibibytes = 1024;
     let changes = compare(&was, &other).unwrap();
-    let found: Vec<Difference> = changes
-        .into_iter()
-        .map(|change| change.difference)
-        .collect();
+    let found: Vec<Difference> = changes.into_iter().map(|change| change.difference).collect();
     assert_eq!(found, [Difference::Configuration, Difference::Units]);
     // Nor can shares by ways be compared with shares by lines.
     let mut other = was.clone();
@@ -241,21 +219,13 @@ fn points_differ_beyond_their_noise_and_between_points_lines_do() {
 
 #[test]
 fn curves_for_placement_rise_and_are_of_one_machine() {
-    let mut profiles = one(vec![
-        point(1, 100.0, 0.0),
-        point(4, 130.0, 0.0),
-        point(8, 120.0, 0.0),
-    ]);
+    let mut profiles = one(vec![point(1, 100.0, 0.0), point(4, 130.0, 0.0), point(8, 120.0, 0.0)]);
     let missing = placement(&profiles, None, "here").unwrap_err();
     assert!(missing.to_string().contains("tailwater profile latency"));
     profiles.list[0].latency = Some(LatencyProfile {
         throughput: point(0, 120.0, 0.0).measured,
         percentile: 99.0,
-        points: vec![
-            point(10, 8.0, 0.0),
-            point(50, 7.5, 0.0),
-            point(100, 90.0, 0.0),
-        ],
+        points: vec![point(10, 8.0, 0.0), point(50, 7.5, 0.0), point(100, 90.0, 0.0)],
         objective_us: 160.0,
         objective_percentile: 99.0,
         ndr: None,
@@ -297,11 +267,7 @@ fn wrong_files_are_refused_with_their_place() {
             "[1, 180, 3, 3]",
             "points[1]: expected each point to the right of the one before",
         ),
-        (
-            "[9, 180, 3, 3]",
-            "[13, 180, 3, 3]",
-            "a whole number from 1 to 12",
-        ),
+        ("[9, 180, 3, 3]", "[13, 180, 3, 3]", "a whole number from 1 to 12"),
         (
             "[9, 180, 3, 3]",
             "[9, 180, 3]",
@@ -318,16 +284,8 @@ fn wrong_files_are_refused_with_their_place() {
             "method: cat",
             "expected pirate or resctrl, found \"cat\"",
         ),
-        (
-            "chain: \"acl-nat\"",
-            "chain: \"ACL\"",
-            "profiles[0].chain: expected",
-        ),
-        (
-            "mostUnits: 12",
-            "mostUnits: many",
-            "mostUnits: expected a whole number",
-        ),
+        ("chain: \"acl-nat\"", "chain: \"ACL\"", "profiles[0].chain: expected"),
+        ("mostUnits: 12", "mostUnits: many", "mostUnits: expected a whole number"),
         (
             "occupied: [[9, 2000]]",
             "occupied: [[9, 2000], [9, 2000]]",
@@ -420,9 +378,6 @@ fn wrong_costs_are_told_with_their_place() {
         ("        whole:", "        hole:", "hole"),
     ] {
         let error = error(from, to);
-        assert!(
-            error.contains(expected) && error.starts_with("file:"),
-            "{error}"
-        );
+        assert!(error.contains(expected) && error.starts_with("file:"), "{error}");
     }
 }

@@ -12,8 +12,7 @@ fn schemata_of_the_kernel_s_documentation() {
     assert_eq!(read.get("L3DATA", 2), Some(0x3c0));
     assert_eq!(read.ways("L3", 2), 0xfffff);
     // AMD's, with padding, in eighths of a GB/s.
-    let amd =
-        parse("    MB:0=2048;1=  16;2=2048;3=2048\n    L3:0=ffff;1=ffff;2=ffff;3=ffff\n").unwrap();
+    let amd = parse("    MB:0=2048;1=  16;2=2048;3=2048\n    L3:0=ffff;1=ffff;2=ffff;3=ffff\n").unwrap();
     assert_eq!(amd.get("MB", 1), Some(16));
     assert_eq!(amd.get("L3", 3), Some(0xffff));
     assert_eq!(parse("L3:uninitialized\n").unwrap(), Schemata::default());
@@ -27,19 +26,10 @@ fn what_is_none_is_told_with_its_line() {
         ("L3:0=g", "schemata:1: cache=value, not \"0=g\""),
         ("L3:0=-1", "schemata:1: cache=value, not \"0=-1\""),
         ("L3:0=+1", "schemata:1: cache=value, not \"0=+1\""),
-        (
-            "L3:0=1ffffffff",
-            "schemata:1: cache=value, not \"0=1ffffffff\"",
-        ),
+        ("L3:0=1ffffffff", "schemata:1: cache=value, not \"0=1ffffffff\""),
         ("MB:0=a", "schemata:1: cache=value, not \"0=a\""),
-        (
-            "L3:0=1;0=2",
-            "schemata:1: each cache once, not \"L3:0=1;0=2\"",
-        ),
-        (
-            "L3:0=1\nL3:1=2",
-            "schemata:2: each resource once, not \"L3:1=2\"",
-        ),
+        ("L3:0=1;0=2", "schemata:1: each cache once, not \"L3:0=1;0=2\""),
+        ("L3:0=1\nL3:1=2", "schemata:2: each resource once, not \"L3:1=2\""),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), expected);
     }
@@ -48,23 +38,10 @@ fn what_is_none_is_told_with_its_line() {
 #[test]
 fn usage_of_the_kernel_s_documentation() {
     let usage = parse_bit_usage("0=SSSSSSEE;1=SSSSSS00\n", Path::new("bit_usage")).unwrap();
-    assert_eq!(
-        usage[&0][..3],
-        [Use::Exclusive, Use::Exclusive, Use::Programs]
-    );
+    assert_eq!(usage[&0][..3], [Use::Exclusive, Use::Exclusive, Use::Programs]);
     assert_eq!(usage[&1][..3], [Use::Nobody, Use::Nobody, Use::Programs]);
-    for wrong in [
-        "0",
-        "0=",
-        "0=Q",
-        "x=S",
-        "0=S;0=S",
-        &format!("0={}", "S".repeat(33)),
-    ] {
-        assert!(
-            parse_bit_usage(wrong, Path::new("bit_usage")).is_err(),
-            "{wrong}"
-        );
+    for wrong in ["0", "0=", "0=Q", "x=S", "0=S;0=S", &format!("0={}", "S".repeat(33))] {
+        assert!(parse_bit_usage(wrong, Path::new("bit_usage")).is_err(), "{wrong}");
     }
 }
 

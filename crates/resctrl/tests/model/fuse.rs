@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
-    WriteFlags,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
 };
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
@@ -144,9 +143,7 @@ impl Shared {
 impl Filesystem for Shared {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut state = self.lock();
-        let found = state
-            .child(parent, name)
-            .and_then(|path| state.attributes(&path));
+        let found = state.child(parent, name).and_then(|path| state.attributes(&path));
         match found {
             Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
@@ -183,15 +180,7 @@ impl Filesystem for Shared {
         self.getattr(request, number, handle, reply);
     }
 
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        _: u32,
-        _: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let mut state = self.lock();
         let Some(path) = state.child(parent, name) else {
             return reply.error(Errno::ENOENT);
@@ -285,14 +274,7 @@ impl Filesystem for Shared {
         }
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        number: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let mut state = self.lock();
         let path = state.path(number);
         let Some((path, Node::Directory(names))) =
@@ -371,8 +353,7 @@ impl Mounted {
             return skip(why);
         }
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("tailwater-resctrl-{}-{turn}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("tailwater-resctrl-{}-{turn}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("resctrl")).unwrap();
         let root = match place {
@@ -381,8 +362,7 @@ impl Mounted {
         };
         if place.is_some() {
             let hidden = ["/sys/fs", "/run"].into_iter();
-            let mut hidden =
-                hidden.map(|at| mount("hidden", at, "tmpfs", MountFlags::empty(), None));
+            let mut hidden = hidden.map(|at| mount("hidden", at, "tmpfs", MountFlags::empty(), None));
             if let Err(error) = hidden.try_for_each(|hidden| hidden) {
                 let _ = fs::remove_dir_all(&folder);
                 return skip(&format!("nothing can be mounted: {error}"));
@@ -403,9 +383,7 @@ impl Mounted {
             MountOption::FSName("resctrl".into()),
             MountOption::Subtype("resctrl".into()),
         ];
-        config
-            .mount_options
-            .extend(read_only.then_some(MountOption::RO));
+        config.mount_options.extend(read_only.then_some(MountOption::RO));
         // The kernel shows the type with it, "fuse.resctrl".
         let subtype = MountOption::CUSTOM("subtype=resctrl".into());
         config.mount_options.extend(place.map(|_| subtype));

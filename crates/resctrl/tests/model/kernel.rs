@@ -165,11 +165,7 @@ impl Kernel {
                     peer: cache.cdp.then_some(schemas.len() + 1 - 2 * part),
                     domains: cache.domains.clone(),
                     // Each class takes two of the hardware's.
-                    closids: if cache.cdp {
-                        cache.closids / 2
-                    } else {
-                        cache.closids
-                    },
+                    closids: if cache.cdp { cache.closids / 2 } else { cache.closids },
                     full,
                 });
             }
@@ -185,16 +181,11 @@ impl Kernel {
                 full: 100,
             });
         }
-        let closids = schemas
-            .iter()
-            .map(|schema| schema.closids)
-            .min()
-            .unwrap_or(0);
+        let closids = schemas.iter().map(|schema| schema.closids).min().unwrap_or(0);
         let mut values = BTreeMap::new();
         for (index, schema) in schemas.iter().enumerate() {
             for &domain in &schema.domains {
-                (0..closids)
-                    .for_each(|closid| _ = values.insert((index, domain, closid), schema.full));
+                (0..closids).for_each(|closid| _ = values.insert((index, domain, closid), schema.full));
             }
         }
         let default = Group {
@@ -239,10 +230,7 @@ impl Kernel {
             return Some((group, None, inner));
         };
         let (name, rest) = below.split_once('/').unwrap_or((below, ""));
-        let mon = self.groups[group]
-            .mons
-            .iter()
-            .position(|mon| mon.name == name)?;
+        let mon = self.groups[group].mons.iter().position(|mon| mon.name == name)?;
         Some((group, Some(mon), rest))
     }
 
@@ -323,9 +311,7 @@ impl Kernel {
                 let (mut used, mut mask) = (cache.shareable, cache.shareable);
                 for group in &self.groups {
                     let both = [Some(index), schema.peer].into_iter().flatten();
-                    let has = both.fold(0, |all, schema| {
-                        all | self.value(schema, domain, group.closid)
-                    });
+                    let has = both.fold(0, |all, schema| all | self.value(schema, domain, group.closid));
                     used |= has;
                     if group.mode == Mode::Shareable {
                         mask |= has;
@@ -379,9 +365,7 @@ impl Kernel {
                 self.groups[0].cores.extend(gone.cores);
                 self.free_closids.insert(gone.closid);
                 self.free_rmid(gone.rmid);
-                gone.mons
-                    .into_iter()
-                    .for_each(|mon| self.free_rmid(mon.rmid));
+                gone.mons.into_iter().for_each(|mon| self.free_rmid(mon.rmid));
             }
         }
         Ok(())

@@ -65,11 +65,7 @@ impl Flows {
         if places == 0 || u32::try_from(places).is_err() {
             return Err(io::Error::other("memory of no flows"));
         }
-        Ok(Flows {
-            memory,
-            places,
-            stride,
-        })
+        Ok(Flows { memory, places, stride })
     }
 
     /// Starts to fetch the flow at a place, if there is one.
@@ -136,13 +132,7 @@ impl Flows {
 
     /// The packet behind those gathered asks the function to decide anew. It has seen the flow when it is
     /// [told so](Flows::saw), and not before: should the process end over the batch, the next packet asks again.
-    fn ask(
-        &mut self,
-        place: u32,
-        birth: u64,
-        gathered: &[impl Gathered],
-        images: Option<&FlowImages>,
-    ) {
+    fn ask(&mut self, place: u32, birth: u64, gathered: &[impl Gathered], images: Option<&FlowImages>) {
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
         entry.asked = gathered.len() as u64 + 1;
@@ -180,10 +170,7 @@ impl Flows {
     #[inline]
     pub(super) fn piece(&self, place: u32, images: &FlowImages) -> &[u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
-        assert!(
-            place < self.places && bytes <= self.stride,
-            "a flow's state"
-        );
+        assert!(place < self.places && bytes <= self.stride, "a flow's state");
         // SAFETY: in bounds; any bytes will do. In this process it is reached through `self` alone, but for the
         // function, which has it for the call of `process`.
         unsafe { std::slice::from_raw_parts(self.state(place), bytes) }
@@ -192,10 +179,7 @@ impl Flows {
     /// The same, to write.
     fn piece_mut(&mut self, place: u32, images: &FlowImages) -> &mut [u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
-        assert!(
-            place < self.places && bytes <= self.stride,
-            "a flow's state"
-        );
+        assert!(place < self.places && bytes <= self.stride, "a flow's state");
         // SAFETY: as in `piece`; `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.state(place), bytes) }
     }
@@ -303,9 +287,7 @@ mod tests {
         let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2);
         for birth in [7, 8] {
             *flows.entry(3) = Entry {
-                key: abi::FlowKey {
-                    words: [u64::MAX; 5],
-                },
+                key: abi::FlowKey { words: [u64::MAX; 5] },
                 birth: 0,
                 seen: SEEN,
                 pending: 1,

@@ -37,10 +37,7 @@ impl Waiting {
             message: wrong.message,
         })?;
         match configured.start() {
-            Some(instance) => Ok(Waiting {
-                configured,
-                instance,
-            }),
+            Some(instance) => Ok(Waiting { configured, instance }),
             None => Err(Refusal::Unfit {
                 message: "tailwater_function: start: expected an instance, found NULL".to_owned(),
             }),
@@ -71,9 +68,7 @@ impl Ready for Waiting {
                 Some(_) => what.function.state_bytes,
                 None => 0,
             },
-            drop_reasons: reasons
-                .map(|(name, lost)| ((*name).to_owned(), *lost))
-                .collect(),
+            drop_reasons: reasons.map(|(name, lost)| ((*name).to_owned(), *lost)).collect(),
             notes: what.counters.iter().map(|&name| name.to_owned()).collect(),
         }
     }
@@ -215,9 +210,7 @@ impl Instance {
         assert!(i < MAX_BATCH, "packets of a batch");
         let (mut new, mut state) = (false, null_mut());
         if let Some(flows) = &mut self.flows {
-            let flow = packet
-                .flow
-                .unwrap_or_else(|| panic!("a packet with a flow"));
+            let flow = packet.flow.unwrap_or_else(|| panic!("a packet with a flow"));
             let key = || {
                 let mut headers = Headers::default();
                 known(&mut headers);
@@ -265,8 +258,7 @@ impl Instance {
         let (raw, known) = (&self.raw[i], &self.known[i]);
         let before = self.buffers.place(known.at, [known.start, known.length]);
         let moved = host::moved(self.what, raw, before);
-        let fit =
-            moved.filter(|moved| host::ip_headers(self.buffers.frame(known.at, *moved)).is_some());
+        let fit = moved.filter(|moved| host::ip_headers(self.buffers.frame(known.at, *moved)).is_some());
         let Some(place) = fit else {
             return Made::Drop(self.what.invalid());
         };
@@ -291,11 +283,7 @@ impl Work for Instance {
     }
 
     #[inline(always)]
-    fn put<const CHANGED: bool>(
-        &mut self,
-        packet: &TurnPacket,
-        known: impl Fn(&mut Headers),
-    ) -> bool {
+    fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool {
         if !CHANGED {
             let mut headers = Headers::default();
             known(&mut headers);

@@ -135,9 +135,7 @@ impl fmt::Display for ProgramError {
             ProgramError::System(error) => error.fmt(f),
             ProgramError::Message(error) => write!(f, "from the server: {error}"),
             ProgramError::Expected(what) => write!(f, "from the server: expected {what}"),
-            ProgramError::Refused(Refusal::Config { message, .. } | Refusal::Unfit { message }) => {
-                f.write_str(message)
-            }
+            ProgramError::Refused(Refusal::Config { message, .. } | Refusal::Unfit { message }) => f.write_str(message),
         }
     }
 }
@@ -168,9 +166,7 @@ pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
     sys::end_with_parent()?;
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
     let hello = FromProgram::Hello { version: VERSION };
-    socket
-        .send(&hello.encode(), &[])
-        .map_err(ProgramError::NoServer)?;
+    socket.send(&hello.encode(), &[]).map_err(ProgramError::NoServer)?;
     let (message, files) = socket.receive()?;
     let FromServer::Configure {
         version: VERSION,
@@ -216,9 +212,7 @@ pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
 ///
 /// # Errors
 /// As [`serve`].
-pub fn serve_function(
-    find: impl FnOnce() -> Result<&'static Described, Refusal>,
-) -> Result<(), ProgramError> {
+pub fn serve_function(find: impl FnOnce() -> Result<&'static Described, Refusal>) -> Result<(), ProgramError> {
     serve(|configuration| {
         let waiting = Waiting::new(find()?, &configuration.config)?;
         Ok((waiting, || Ok(())))
@@ -314,12 +308,5 @@ fn attach<R: Ready>(
         images,
         slate: Arc::clone(&slate),
     })?;
-    Ok(Turns::new(
-        board,
-        slate,
-        in_front,
-        work,
-        buffer_bytes,
-        round,
-    ))
+    Ok(Turns::new(board, slate, in_front, work, buffer_bytes, round))
 }

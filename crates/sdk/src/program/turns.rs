@@ -1,8 +1,6 @@
 //! A program's turns.
 
-use crate::protocol::layout::{
-    Board, ENDED, FINISHING, MAX_WISHES, OVER, Place, Slate, WISHING, all_of, places,
-};
+use crate::protocol::layout::{Board, ENDED, FINISHING, MAX_WISHES, OVER, Place, Slate, WISHING, all_of, places};
 use crate::sys::sched_yield;
 use std::sync::Arc;
 use tailwater_net::parse::Headers;
@@ -59,11 +57,7 @@ pub trait Work {
     /// the chain, whose key is its flow's. `CHANGED`: a function in front may have changed the frame since, whose headers
     /// are to be found anew; `false`, with nothing changed, if it is no well-formed IP then, which these functions should
     /// have made it.
-    fn put<const CHANGED: bool>(
-        &mut self,
-        packet: &TurnPacket,
-        known: impl Fn(&mut Headers),
-    ) -> bool;
+    fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool;
 
     /// Runs the batch, and tells what became of packets, by their places: of all but those that go on as they came.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made));
@@ -186,9 +180,7 @@ impl<W: Work> Turns<W> {
         if flags & WISHING != 0 {
             return self.wish();
         }
-        let Turns {
-            board, slate, work, ..
-        } = self;
+        let Turns { board, slate, work, .. } = self;
         if flags & FINISHING != 0 && !self.finishing {
             self.finishing = true;
             work.finish();
@@ -276,11 +268,7 @@ impl<W: Work> Turns<W> {
                 left &= !bit;
             } else if CHANGED && moved & bit != 0 {
                 let [start, length] = place;
-                let here = Place::Here {
-                    start,
-                    length,
-                    rekeyed,
-                };
+                let here = Place::Here { start, length, rekeyed };
                 slate.set_place(i, here.encode(round));
                 moves |= bit;
             }
@@ -296,11 +284,7 @@ impl<W: Work> Turns<W> {
                     }
                     moves |= bit;
                     let [start, length] = place;
-                    Place::Here {
-                        start,
-                        length,
-                        rekeyed,
-                    }
+                    Place::Here { start, length, rekeyed }
                 }
                 Made::Drop(reason) => {
                     left &= !bit;

@@ -86,11 +86,9 @@ impl Place {
     #[inline]
     pub fn encode(self, round: u64) -> u64 {
         let word = match self {
-            Place::Here {
-                start,
-                length,
-                rekeyed,
-            } => 1 | u64::from(start) << 16 | u64::from(length) << 32 | u64::from(rekeyed) << 48,
+            Place::Here { start, length, rekeyed } => {
+                1 | u64::from(start) << 16 | u64::from(length) << 32 | u64::from(rekeyed) << 48
+            }
             Place::Dropped(reason) => 2 | u64::from(reason) << 8,
         };
         word | round << 56
@@ -115,9 +113,7 @@ impl Place {
     #[inline]
     pub fn fits(self, bytes: usize) -> bool {
         match self {
-            Place::Here { start, length, .. } => {
-                usize::from(start) + usize::from(length) <= bytes && length > 0
-            }
+            Place::Here { start, length, .. } => usize::from(start) + usize::from(length) <= bytes && length > 0,
             Place::Dropped(_) => true,
         }
     }
@@ -517,10 +513,7 @@ impl Slate {
     pub fn set_wish(&self, wish: &Wish) {
         let set = |at, value| self.0.store(WISH + at, value, Relaxed);
         let kind = wish.kind as u64;
-        set(
-            1,
-            u64::from(wish.at) | kind << 16 | u64::from(wish.rss_hash) << 32,
-        );
+        set(1, u64::from(wish.at) | kind << 16 | u64::from(wish.rss_hash) << 32);
         for (at, word) in wish.key.words().into_iter().enumerate() {
             set(2 + at, word);
         }

@@ -46,10 +46,7 @@ impl Memory {
         if !bound.is_zero() {
             map.populate(bound);
         }
-        Ok(Memory {
-            map,
-            writable: true,
-        })
+        Ok(Memory { map, writable: true })
     }
 
     /// Has the kernel put a file of zeros that nobody has used yet into huge pages, where it can: whoever maps it has one
@@ -278,12 +275,7 @@ pub(super) mod tests {
             memory.read(100, &mut back);
             assert_eq!(back, bytes[..length]);
             assert_eq!(all[100..100 + length], bytes[..length]);
-            assert!(
-                all[..100]
-                    .iter()
-                    .chain(&all[100 + length..])
-                    .all(|byte| *byte == 0)
-            );
+            assert!(all[..100].iter().chain(&all[100 + length..]).all(|byte| *byte == 0));
         }
     }
 

@@ -194,9 +194,7 @@ impl FromProgram {
                 if rest.take(4)? != MAGIC {
                     return Err(expected("TWNF"));
                 }
-                FromProgram::Hello {
-                    version: rest.u16()?,
-                }
+                FromProgram::Hello { version: rest.u16()? }
             }
             3 => FromProgram::Describe(rest.description()?),
             4 => FromProgram::Refuse {

@@ -15,32 +15,19 @@ pub fn late(packets: &Recording, costs: &ServiceCosts, slo: Nanos, wake: Nanos) 
     for (time, flow, bytes) in packets.iter() {
         flows.entry(flow).or_default().push((time.0, bytes));
     }
-    let late: u64 = flows
-        .values()
-        .map(|flow| of_flow(flow, costs, slo, wake))
-        .sum();
+    let late: u64 = flows.values().map(|flow| of_flow(flow, costs, slo, wake)).sum();
     late as f64 / packets.packets().max(1) as f64
 }
 
 fn of_flow(packets: &[(u64, u16)], costs: &ServiceCosts, slo: Nanos, wake: Nanos) -> u64 {
     let (mut ready, mut late, mut rest) = (0, 0, packets);
     while let Some(&(first, _)) = rest.first() {
-        let start = if first >= ready {
-            first + wake.0
-        } else {
-            ready
-        };
-        let waiting = rest
-            .iter()
-            .take(BATCH)
-            .take_while(|packet| packet.0 <= start);
+        let start = if first >= ready { first + wake.0 } else { ready };
+        let waiting = rest.iter().take(BATCH).take_while(|packet| packet.0 <= start);
         let (batch, after) = rest.split_at(waiting.count());
         let each = |packet: &(u64, u16)| costs.packet + costs.byte * f64::from(packet.1);
         ready = start + (costs.batch + batch.iter().map(each).sum::<f64>()) as u64;
-        late += batch
-            .iter()
-            .filter(|packet| ready - packet.0 > slo.0)
-            .count() as u64;
+        late += batch.iter().filter(|packet| ready - packet.0 > slo.0).count() as u64;
         rest = after;
     }
     late

@@ -18,16 +18,12 @@ const MEMORY: u64 = 4 << 30;
 
 /// Runs whatever `wanted` says of names.
 pub fn tables(quick: bool, wanted: &dyn Fn(&str) -> bool) {
-    let name =
-        |table: &str, trace: &str, us: u64| format!("papers/netblaze/{table}/{trace}-{us}us");
+    let name = |table: &str, trace: &str, us: u64| format!("papers/netblaze/{table}/{trace}-{us}us");
     for ((trace, whales), (_, minnows)) in WHALES.into_iter().zip(MINNOWS) {
         let rows = SERVICES
             .iter()
             .flat_map(|us| ["table-1", "table-2"].map(|table| (table, *us)));
-        if !rows
-            .into_iter()
-            .any(|(table, us)| wanted(&name(table, trace, us)))
-        {
+        if !rows.into_iter().any(|(table, us)| wanted(&name(table, trace, us))) {
             continue;
         }
         let seconds = if quick { QUICK_SECONDS } else { SECONDS };
@@ -45,10 +41,7 @@ pub fn tables(quick: bool, wanted: &dyn Fn(&str) -> bool) {
                 latency.p50.as_micros_f64(),
                 row.cores.unwrap_or(0)
             );
-            let (name, p99) = (
-                name("table-2", trace, us) + "/p99",
-                latency.p99.as_micros_f64(),
-            );
+            let (name, p99) = (name("table-2", trace, us) + "/p99", latency.p99.as_micros_f64());
             figure(&name, p99, "us", Some(minnows[number]), &more);
         }
     }

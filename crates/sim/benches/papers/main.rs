@@ -47,8 +47,7 @@ fn main() {
             _ => filters.push(arg),
         }
     }
-    let wanted =
-        |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()));
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()));
     if command.as_deref() == Some("tables") {
         return filters.iter().for_each(|file| tables::print(file));
     }

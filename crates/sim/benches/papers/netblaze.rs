@@ -3,9 +3,7 @@
 use super::alone;
 use super::published::{self, Row};
 use super::runs::{Job, Lengths, figure, run, run_all};
-use super::setting::{
-    CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record, record_growing,
-};
+use super::setting::{CHAIN_1, CHAIN_2, Case, Published, model, policy, rack, record, record_growing};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::{BoundedChain, Recording, RunOptions, Workload, oracle};
@@ -66,10 +64,7 @@ const FIGURES: [(&str, &[&str]); 3] = [
     ),
     (
         "figure-5",
-        &[
-            "netblaze-server-static-safe",
-            "netblaze-server-static-unsafe",
-        ],
+        &["netblaze-server-static-safe", "netblaze-server-static-unsafe"],
     ),
     ("figure-6", &["netblaze-no-boost", "netblaze-on-demand-rss"]),
 ];
@@ -95,16 +90,14 @@ fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
     for name in WITHOUT {
         // What they are late by depends on an objective: the middle one.
         let mut job = job(case, profiles, name, 3);
-        job.names
-            .push((table(name), published::of(case.rows, name, 3)));
+        job.names.push((table(name), published::of(case.rows, name, 3)));
         jobs.push(job);
     }
     for name in WITH {
         for &hundreds in objectives {
             let mut job = job(case, profiles, name, hundreds);
             let row = table(&format!("{name}-{hundreds}00us"));
-            job.names
-                .push((row, published::of(case.rows, name, hundreds)));
+            job.names.push((row, published::of(case.rows, name, hundreds)));
             jobs.push(job);
         }
     }
@@ -146,9 +139,7 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
     for case in &CASES {
         let mut jobs = jobs(case, profiles, lengths.quick);
         jobs.retain(|job| job.names.iter().any(|(name, _)| wanted(name)));
-        let any_bound = OBJECTIVES
-            .iter()
-            .any(|hundreds| wanted(&bound_name(case, *hundreds)));
+        let any_bound = OBJECTIVES.iter().any(|hundreds| wanted(&bound_name(case, *hundreds)));
         let any_alone = WAKE_US.iter().any(|us| wanted(&alone_name(case, *us)));
         if jobs.is_empty() && !any_bound && !any_alone {
             continue;
@@ -175,10 +166,7 @@ const WAKE_US: [u64; 2] = [0, 20];
 const ALONE_US: u64 = 100;
 
 fn alone_name(case: &Case, wake_us: u64) -> String {
-    format!(
-        "papers/netblaze/{}/alone-{ALONE_US}us-wake-{wake_us}us",
-        case.table
-    )
+    format!("papers/netblaze/{}/alone-{ALONE_US}us-wake-{wake_us}us", case.table)
 }
 
 /// What would be late if each flow had a core of its own.
@@ -225,13 +213,7 @@ fn print_bounds(
         let bound = &report.chains[0];
         let late = bound.late_unavoidable as f64 / bound.packets.max(1) as f64;
         let more = format!(", \"slo_met\": {}, \"late\": {late:.5}", bound.attainable);
-        figure(
-            &format!("{name}/cores"),
-            report.cores.average,
-            "cores",
-            None,
-            &more,
-        );
+        figure(&format!("{name}/cores"), report.cores.average, "cores", None, &more);
     }
 }
 
@@ -296,9 +278,7 @@ pub fn calibrate(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) 
 /// The average cores of the Metron-like policy.
 fn metron_cores(case: &Case, scale: f64, profiles: &Published, lengths: &Lengths) -> f64 {
     let packets = record(case.trace, scale, lengths.warm_up + lengths.reported);
-    let Job {
-        model, slo, policy, ..
-    } = job(case, profiles, "metron", 3);
+    let Job { model, slo, policy, .. } = job(case, profiles, "metron", 3);
     let outcome = run(&rack(), &packets, (model, slo, policy), lengths.warm_up);
     eprintln!(
         "{}, {scale:.2} times the flows, {} packets: {:.2} cores, {:.3} % lost, p99 {} us",

@@ -179,10 +179,7 @@ pub fn of(table: &[Rows], platform: &str, hundreds: usize) -> Row {
 }
 
 /// Tables 1 and 2: a trace, and the 99th percentiles in microseconds for packets of 5, 10 and 20 us.
-pub const WHALES: [(&str, [f64; 3]); 2] = [
-    ("backbone", [831.3, 2690.0, 6648.0]),
-    ("as", [53.8, 578.0, 3584.0]),
-];
+pub const WHALES: [(&str, [f64; 3]); 2] = [("backbone", [831.3, 2690.0, 6648.0]), ("as", [53.8, 578.0, 3584.0])];
 pub const MINNOWS: [(&str, [f64; 3]); 2] = [
     ("backbone", [4029.0, 3830.0, 4671.0]),
     ("as", [3062.0, 14_241.0, 14_558.0]),

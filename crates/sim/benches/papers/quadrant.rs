@@ -134,12 +134,7 @@ fn metron(inside_quadrant: bool) -> RackPolicy {
         false => Steered::Rack(Some(Box::new(Metron::new(MetronConfig::default())))),
     };
     RackPolicy {
-        name: if inside_quadrant {
-            "quadrant-metron"
-        } else {
-            "metron"
-        }
-        .to_owned(),
+        name: if inside_quadrant { "quadrant-metron" } else { "metron" }.to_owned(),
         steered,
         core: None,
         start_cores: Some(1),
@@ -172,11 +167,7 @@ pub fn figures(lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
     let packets = if lengths.quick { PACKETS / 5 } else { PACKETS };
     let growing = |faster| {
         let name = format!("growing, {faster} % faster");
-        Arc::new(Recording::of_packets(
-            &name,
-            Growing::new(faster, packets),
-            256,
-        ))
+        Arc::new(Recording::of_packets(&name, Growing::new(faster, packets), 256))
     };
     let objectives: &[u64] = if lengths.quick { &QUICK } else { &OBJECTIVES };
     let mut jobs = Vec::new();
@@ -205,11 +196,7 @@ pub fn figures(lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
     if !jobs.is_empty() {
         run_all(&rack(), &growing(0), jobs, lengths);
     }
-    let shares: &[u32] = if lengths.quick {
-        &QUICK_SHARES
-    } else {
-        &SHARES
-    };
+    let shares: &[u32] = if lengths.quick { &QUICK_SHARES } else { &SHARES };
     for &share in shares {
         let slo = Nanos::from_micros(FIGURE_6);
         let jobs = CHAINS.map(|(chain, functions, rate)| Job {

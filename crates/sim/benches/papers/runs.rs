@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tailwater_net::Nanos;
-use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
-};
+use tailwater_sim::{ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate};
 
 /// For how long things are simulated.
 #[derive(Clone, Copy, Debug)]
@@ -109,43 +107,17 @@ fn print(name: &str, outcome: &Outcome, published: Row) {
         late_in_all as f64 / chain.packets.offered.max(1) as f64,
         late as f64 / late_in_all.max(1) as f64,
     );
-    figure(
-        &format!("{name}/p50"),
-        chain.latency_us.p50,
-        "us",
-        published.p50,
-        "",
-    );
-    figure(
-        &format!("{name}/p99"),
-        chain.latency_us.p99,
-        "us",
-        published.p99,
-        &more,
-    );
+    figure(&format!("{name}/p50"), chain.latency_us.p50, "us", published.p50, "");
+    figure(&format!("{name}/p99"), chain.latency_us.p99, "us", published.p99, &more);
     let more = format!(
         ", \"queues\": {:.2}, \"helpers\": {:.2}, \"busy\": {:.3}, \"packets\": {}",
         chain.cores.dedicated, chain.cores.auxiliary, chain.cores.busy, chain.packets.offered,
     );
-    figure(
-        &format!("{name}/cores"),
-        *cores,
-        "cores",
-        published.cores,
-        &more,
-    );
+    figure(&format!("{name}/cores"), *cores, "cores", published.cores, &more);
     let reasons = chain.packets.lost_by_reason.iter();
-    let reasons: Vec<String> = reasons
-        .map(|(why, count)| format!("{why} {count}"))
-        .collect();
+    let reasons: Vec<String> = reasons.map(|(why, count)| format!("{why} {count}")).collect();
     let more = format!(", \"reasons\": \"{}\"", reasons.join(", "));
-    figure(
-        &format!("{name}/loss"),
-        chain.loss_rate,
-        "share",
-        published.loss,
-        &more,
-    );
+    figure(&format!("{name}/loss"), chain.loss_rate, "share", published.loss, &more);
 }
 
 /// Prints a figure, with what was published.

@@ -6,9 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_policy::capacity::{
-    CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts,
-};
+use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts};
 use tailwater_policy::catalog::epoch;
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
@@ -117,8 +115,7 @@ impl Published {
             return None;
         };
         let path = PathBuf::from(folder).join("profiles/netblaze_profiles.tar.zst");
-        let packed =
-            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let packed = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut archive = Vec::new();
         StreamingDecoder::new(&packed[..])
             .map_err(std::io::Error::other)
@@ -139,10 +136,7 @@ fn untarred(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let mut rest = archive;
     while let Some((header, after)) = rest.split_first_chunk::<512>() {
         let text = |field: &[u8]| {
-            let end = field
-                .iter()
-                .position(|byte| *byte == 0)
-                .unwrap_or(field.len());
+            let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
             String::from_utf8_lossy(&field[..end]).trim().to_owned()
         };
         let Ok(size) = usize::from_str_radix(&text(&header[124..136]), 8) else {
@@ -190,8 +184,7 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
             default_row: false,
         },
     };
-    let mut policy =
-        RackPolicy::named(name, &objective).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut policy = RackPolicy::named(name, &objective).unwrap_or_else(|error| panic!("{name}: {error}"));
     if matches!(policy.steered, Steered::Rack(Some(_)) | Steered::Flows(_)) {
         policy.start_cores = Some(START);
     }
@@ -234,9 +227,7 @@ pub fn record_growing(trace: &str, flows_scale: f64) -> Arc<Recording> {
 
 fn open(trace: &str, flows_scale: f64, seconds: f64) -> Box<dyn Arrivals> {
     let preset = preset(trace).unwrap_or_else(|error| panic!("{error}"));
-    let mut preset = preset
-        .scaled(flows_scale)
-        .with(SEED, Nanos::from_secs_f64(seconds));
+    let mut preset = preset.scaled(flows_scale).with(SEED, Nanos::from_secs_f64(seconds));
     if let Preset::Aggregate { config, .. } = &mut preset {
         config.warm_up = BEFORE;
     }

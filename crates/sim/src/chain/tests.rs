@@ -11,9 +11,7 @@ fn time_is_neither_lost_nor_made() {
 fn jitter_leaves_the_mean() {
     let jitter = Jitter::log_normal(0.5).unwrap();
     let draws = 1 << 16;
-    let sum: u64 = (0..draws)
-        .map(|i| jitter.apply(100_000, random(7, i)))
-        .sum();
+    let sum: u64 = (0..draws).map(|i| jitter.apply(100_000, random(7, i))).sum();
     let mean = sum / draws;
     assert!((98_500..101_500).contains(&mean), "{mean}");
     assert_eq!(Jitter::log_normal(0.0).unwrap().apply(12_345, 9), 12_345);
@@ -48,12 +46,7 @@ fn wrong_costs_name_their_field() {
 
 #[test]
 fn a_profile_says_what_lies_between_cores() {
-    let wake = |asleep, p50, p90, p99| Wake {
-        asleep,
-        p50,
-        p90,
-        p99,
-    };
+    let wake = |asleep, p50, p90, p99| Wake { asleep, p50, p90, p99 };
     let profile = CapacityProfile {
         costs: Some(ServiceCosts {
             packet: 100.0,

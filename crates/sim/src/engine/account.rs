@@ -84,10 +84,7 @@ impl Account {
         let elapsed = elapsed.max(1) as f64;
         let flows = std::mem::take(&mut self.flows[bucket]) as f64;
         let packets = std::mem::take(&mut self.packets[bucket]) as f64;
-        (
-            flows / FLOW * self.epoch as f64 / elapsed,
-            packets * 1e9 / elapsed,
-        )
+        (flows / FLOW * self.epoch as f64 / elapsed, packets * 1e9 / elapsed)
     }
 
     /// Ends the epoch.

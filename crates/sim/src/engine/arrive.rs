@@ -2,9 +2,7 @@
 
 use super::fifo::Arrived;
 use super::meter::flow_hash;
-use super::tenant::{
-    BucketSteering, HELD, Ingress, NOBODY, PendingRow, SEEN, SteeredFlow, Steering,
-};
+use super::tenant::{BucketSteering, HELD, Ingress, NOBODY, PendingRow, SEEN, SteeredFlow, Steering};
 use super::{Control, Engine};
 use crate::report::Loss;
 use crate::traffic::{FlowStart, NO_PLACE, Packet};
@@ -20,11 +18,7 @@ const AHEAD: usize = 16;
 impl Engine<'_> {
     /// Packets arrive at the switch, in order, up to the next control, which a packet may bring forward.
     /// `starts` has the flows that they open. Returns how many have arrived.
-    pub(super) fn arrive(
-        &mut self,
-        packets: &[Packet],
-        starts: &mut std::slice::Iter<'_, FlowStart>,
-    ) -> usize {
+    pub(super) fn arrive(&mut self, packets: &[Packet], starts: &mut std::slice::Iter<'_, FlowStart>) -> usize {
         self.control_at = self.next_control();
         let mut arrived = 0;
         for packets in packets.chunks(AHEAD) {
@@ -129,10 +123,7 @@ impl Engine<'_> {
         };
         let waiting = &mut self.cores[core];
         let was_empty = waiting.fifo.is_empty();
-        waiting.fifo.push(Arrived {
-            at,
-            packet: *packet,
-        });
+        waiting.fifo.push(Arrived { at, packet: *packet });
         if was_empty && self.scheduled {
             self.schedule(core);
         }
@@ -180,8 +171,7 @@ impl Engine<'_> {
                 known.shard = packet.bucket() as u16;
             }
             Steering::Buckets(BucketSteering {
-                ingress: Some(ingress),
-                ..
+                ingress: Some(ingress), ..
             }) => {
                 let steered = ingress.mapper.steer(start.destination, &ingress.reported);
                 let latency = ingress.rule_latency;
@@ -189,12 +179,7 @@ impl Engine<'_> {
                     ingress.server_of.resize(flow + 1, 0);
                 }
                 ingress.server_of[flow] = steered.server();
-                if let Steered::Install {
-                    prefix,
-                    server,
-                    waits,
-                } = steered
-                {
+                if let Steered::Install { prefix, server, waits } = steered {
                     tenant.decisions.rules += 1;
                     let written = match waits && latency > 0 {
                         true => Control::Row(number, ingress.begin_row(prefix, server)),
@@ -204,8 +189,7 @@ impl Engine<'_> {
                 }
                 self.activate(number, usize::from(steered.server()), packet.arrival);
                 if let Steering::Buckets(BucketSteering {
-                    ingress: Some(ingress),
-                    ..
+                    ingress: Some(ingress), ..
                 }) = &mut self.tenants[number].steering
                 {
                     ingress.hold_flow(packet.flow, start.destination);

@@ -47,13 +47,7 @@ impl Checker {
     ///
     /// # Panics
     /// If that breaks a rule.
-    pub fn processed(
-        &mut self,
-        (flow, arrival): (u32, u64),
-        segment: Segment,
-        core: usize,
-        (start, end): (u64, u64),
-    ) {
+    pub fn processed(&mut self, (flow, arrival): (u32, u64), segment: Segment, core: usize, (start, end): (u64, u64)) {
         let parts: &[usize] = match segment {
             Segment::Whole => &[0, 1],
             Segment::First => &[0],

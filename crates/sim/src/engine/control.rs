@@ -296,10 +296,7 @@ impl Engine<'_> {
                 shards,
             });
         }
-        self.at(
-            now + control_loop.report_delay.0,
-            Control::DecideFlows(tenant),
-        );
+        self.at(now + control_loop.report_delay.0, Control::DecideFlows(tenant));
         let period = control_loop.period.0.max(1);
         self.at(now + period, Control::Observe(tenant));
     }
@@ -381,11 +378,7 @@ impl Engine<'_> {
             };
             along.extend(steering.known.iter().filter(home).map(|flow| (*flow, to)));
         }
-        let owners: Vec<u16> = plan
-            .moves
-            .iter()
-            .map(|m| steering.cores[usize::from(m.to)])
-            .collect();
+        let owners: Vec<u16> = plan.moves.iter().map(|m| steering.cores[usize::from(m.to)]).collect();
         self.tenants[tenant].decisions.buckets_moved += plan.moves.len() as u64;
         for owner in owners {
             // A core that owns shards is at work, though no flow has come yet.

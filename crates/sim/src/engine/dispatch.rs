@@ -238,10 +238,7 @@ impl Dispatch {
     /// By flow, the packets in the own queue, with helpers and held.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
         let queued = |slot: &Slot| (slot.bucket, slot.flow, slot.packets());
-        self.slots
-            .iter()
-            .filter(|slot| slot.state != State::Over)
-            .map(queued)
+        self.slots.iter().filter(|slot| slot.state != State::Over).map(queued)
     }
 
     /// Arrival of the first packet in the own queue.
@@ -266,11 +263,7 @@ impl Dispatch {
             away: 0,
             held: List::EMPTY,
             place,
-            state: if bound {
-                State::Unopened
-            } else {
-                State::Opened
-            },
+            state: if bound { State::Unopened } else { State::Opened },
             split: (0, 0),
         };
         match self.free.pop() {
@@ -294,9 +287,7 @@ impl Dispatch {
         match slot.place.as_helper() {
             None => self.keep(waiting),
             // One that was just placed there has none to wait for.
-            Some(helper)
-                if slot.held.packets > 0 || self.relieved >> helper & 1 != 0 && slot.away > 0 =>
-            {
+            Some(helper) if slot.held.packets > 0 || self.relieved >> helper & 1 != 0 && slot.away > 0 => {
                 self.hold(waiting);
             }
             Some(helper) => self.stage(helper, waiting),
@@ -374,10 +365,7 @@ impl Dispatch {
     #[inline(always)]
     pub fn stage(&mut self, helper: usize, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
-        assert!(
-            slot.held.packets == 0,
-            "a packet overtakes those that are held"
-        );
+        assert!(slot.held.packets == 0, "a packet overtakes those that are held");
         self.helpers[helper].load.flows += u32::from(slot.away == 0);
         self.helpers[helper].load.packets += 1;
         slot.away += 1;

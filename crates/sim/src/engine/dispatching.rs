@@ -88,13 +88,7 @@ impl Engine<'_> {
 
     /// Takes what has arrived out of the ring, to the places of its flows. Returns how many packets that
     /// were, and whether more wait.
-    fn receive(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        now: u64,
-    ) -> (usize, bool) {
+    fn receive(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> (usize, bool) {
         self.overflow(number, tenant, now);
         let core = &mut self.cores[number];
         let room = core.room(dispatch.used());
@@ -102,13 +96,7 @@ impl Engine<'_> {
         let mut fifo = std::mem::take(&mut core.fifo);
         let arrived = fifo.arrived(now, room.min(self.tenants[tenant].costs.most));
         let count = arrived.len();
-        self.distribute(
-            number,
-            tenant,
-            dispatch,
-            now,
-            arrived.iter().map(Waiting::new),
-        );
+        self.distribute(number, tenant, dispatch, now, arrived.iter().map(Waiting::new));
         fifo.take(count);
         let more = fifo.has_more(now, 0);
         let core = &mut self.cores[number];
@@ -165,14 +153,7 @@ impl Engine<'_> {
     }
 
     /// Where the packets of a flow go that may go anywhere.
-    fn place(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        flowlet: Flowlet,
-        now: u64,
-    ) -> Place {
+    fn place(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, flowlet: Flowlet, now: u64) -> Place {
         let loads = Loads {
             now: Nanos(now),
             here: dispatch.here(),
@@ -211,27 +192,13 @@ impl Engine<'_> {
 
     /// Makes sure that a helper works for a dispatcher. Whether it does.
     #[inline]
-    fn recruit(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        helper: usize,
-        now: u64,
-    ) -> bool {
+    fn recruit(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) -> bool {
         dispatch.helpers[helper].recruited || self.claim(number, tenant, dispatch, helper, now)
     }
 
     /// Has a helper work for a dispatcher, if it is free. Whether it does.
     #[cold]
-    fn claim(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        helper: usize,
-        now: u64,
-    ) -> bool {
+    fn claim(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) -> bool {
         let known = &mut dispatch.helpers[helper];
         let guest = usize::from(dispatch.cores[helper]);
         if !self.is_free(guest) {
@@ -254,14 +221,7 @@ impl Engine<'_> {
     }
 
     /// Lets a helper go.
-    pub(super) fn release(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        helper: usize,
-        now: u64,
-    ) {
+    pub(super) fn release(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) {
         dispatch.helpers[helper].recruited = false;
         dispatch.recruited &= !(1 << helper);
         let guest = usize::from(dispatch.cores[helper]);
@@ -278,13 +238,7 @@ impl Engine<'_> {
     }
 
     /// Hears of what helpers have done by `now`. Returns when that is done, `time` having come.
-    fn collect(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        (now, time): (u64, u64),
-    ) -> u64 {
+    fn collect(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
         if dispatch.receipt_at > now {
             return time;
         }
@@ -321,13 +275,7 @@ impl Engine<'_> {
     }
 
     /// Places flows that have left a helper, with what was held of them. Returns what that takes.
-    fn place_held(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        now: u64,
-    ) -> u64 {
+    fn place_held(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut moved = 0;
         let mut free_to_go = std::mem::take(&mut dispatch.free_to_go);
         for slot in free_to_go.drain(..) {
@@ -346,13 +294,7 @@ impl Engine<'_> {
     }
 
     /// Asks the mapper, and does what it says. Returns when that is done.
-    fn decide(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        (now, time): (u64, u64),
-    ) -> u64 {
+    fn decide(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
         self.see_claims(number, dispatch);
         dispatch.ask(now);
         let plan = std::mem::take(&mut dispatch.plan);
@@ -402,21 +344,12 @@ impl Engine<'_> {
     }
 
     /// Hands over what was put down for helpers, from `time` on. Returns when that is done.
-    fn flush(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        mut time: u64,
-    ) -> u64 {
+    fn flush(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, mut time: u64) -> u64 {
         for helper in bits(std::mem::take(&mut dispatch.staging)) {
             let lane = &mut dispatch.lanes[helper];
             let packets = lane.put_down() as u64;
             let tenant = &mut self.tenants[tenant];
-            time += spend(
-                &mut self.cores[number].carry,
-                tenant.costs.hand_over(packets),
-            );
+            time += spend(&mut self.cores[number].carry, tenant.costs.hand_over(packets));
             tenant.decisions.packets_handed += packets;
             let mut here = time + self.timing.hand_over;
             if lane.is_busy() {
@@ -441,13 +374,7 @@ impl Engine<'_> {
     }
 
     /// Processes a batch of the own queue, of a turn that began at `began`.
-    fn process_queue(
-        &mut self,
-        number: usize,
-        tenant: usize,
-        dispatch: &mut Dispatch,
-        (now, began): (u64, u64),
-    ) {
+    fn process_queue(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, began): (u64, u64)) {
         if dispatch.queue_is_empty() {
             return;
         }
@@ -502,8 +429,7 @@ impl Engine<'_> {
         };
         let dispatcher = usize::from(claim.dispatcher);
         let owner = &mut self.cores[dispatcher];
-        let (Some((tenant, _)), Some(mut dispatch)) = (owner.dedicated, owner.dispatch.take())
-        else {
+        let (Some((tenant, _)), Some(mut dispatch)) = (owner.dedicated, owner.dispatch.take()) else {
             unreachable!("who recruits has a queue until it has let all helpers go")
         };
         let helper = usize::from(claim.helper);

@@ -145,10 +145,7 @@ mod tests {
         lane.hand_over(10);
         put(&mut lane, 5..6);
         assert_eq!(lane.arrived(19, 9).len(), 0);
-        assert_eq!(
-            (lane.arrived(20, 9).len(), lane.arrived(20, 2).len()),
-            (5, 2)
-        );
+        assert_eq!((lane.arrived(20, 9).len(), lane.arrived(20, 2).len()), (5, 2));
         assert!(lane.has_more(20, 4) && !lane.has_more(20, 5) && !lane.has_more(19, 0));
         assert_eq!(lane.receipt_at(), NEVER);
         lane.finish(4, 50);
@@ -158,10 +155,7 @@ mod tests {
         assert_eq!((lane.heard(49), lane.heard(50), lane.heard(60)), (0, 4, 5));
         assert_eq!((lane.slot(0), lane.slot(3)), (0, 3));
         lane.forget(4);
-        assert_eq!(
-            (lane.heard(50), lane.slot(0), lane.receipt_at()),
-            (0, 4, 60)
-        );
+        assert_eq!((lane.heard(50), lane.slot(0), lane.receipt_at()), (0, 4, 60));
         // What is done holds nothing up.
         lane.hand_over(30);
         assert_eq!((lane.next(), lane.put_down()), (30, 0));

@@ -54,9 +54,7 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
-use tenant::{
-    BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth,
-};
+use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth};
 use tree::{NEVER, Tree};
 use usage::Usage;
 use watch::Watch;
@@ -187,12 +185,7 @@ pub(crate) struct Engine<'r> {
 impl<'r> Engine<'r> {
     /// A rack with these chains. It has been [checked](Rack::check).
     /// Reports in windows, from the end of a warm-up on.
-    pub fn new(
-        rack: &'r Rack,
-        (window, warm_up): (Nanos, Nanos),
-        setups: Vec<TenantSetup>,
-        together: bool,
-    ) -> Self {
+    pub fn new(rack: &'r Rack, (window, warm_up): (Nanos, Nanos), setups: Vec<TenantSetup>, together: bool) -> Self {
         let slo = setups.first().map_or(Nanos::ZERO, |setup| setup.slo);
         let mut cores = Vec::new();
         let mut servers = Vec::new();
@@ -275,12 +268,7 @@ impl<'r> Engine<'r> {
             asked: 0,
         };
         let all = || in_turn(&setup.cores);
-        let slowest = self
-            .rack
-            .servers
-            .iter()
-            .map(|server| server.reta_delay)
-            .max();
+        let slowest = self.rack.servers.iter().map(|server| server.reta_delay).max();
         let slowest = slowest.unwrap_or(Nanos::ZERO);
         let steering = match setup.steered {
             Steered::Rack(mapper) => Steering::Buckets(BucketSteering {
@@ -385,14 +373,11 @@ impl<'r> Engine<'r> {
     fn at(&mut self, time: u64, control: Control) {
         self.numbered += 1;
         self.control_at = self.control_at.min(time);
-        self.controls
-            .push(Due(Reverse((time, self.numbered)), control));
+        self.controls.push(Due(Reverse((time, self.numbered)), control));
     }
 
     fn next_control(&self) -> u64 {
-        self.controls
-            .peek()
-            .map_or(NEVER, |Due(Reverse((time, _)), _)| *time)
+        self.controls.peek().map_or(NEVER, |Due(Reverse((time, _)), _)| *time)
     }
 
     fn do_control(&mut self) {

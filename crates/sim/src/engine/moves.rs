@@ -63,14 +63,7 @@ impl Engine<'_> {
     }
 
     /// From now on a bucket of a section is another core's.
-    pub(super) fn move_bucket(
-        &mut self,
-        tenant: usize,
-        section: usize,
-        bucket: usize,
-        to: u16,
-        now: u64,
-    ) {
+    pub(super) fn move_bucket(&mut self, tenant: usize, section: usize, bucket: usize, to: u16, now: u64) {
         let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
             return;
         };
@@ -104,10 +97,7 @@ impl Engine<'_> {
         if known.core == NOBODY || known.core == to || known.transit != 0 {
             return;
         }
-        let (from, target) = (
-            steering.cores[usize::from(known.core)],
-            steering.cores[usize::from(to)],
-        );
+        let (from, target) = (steering.cores[usize::from(known.core)], steering.cores[usize::from(to)]);
         let transit = self.begin(tenant, flow, from, target, now);
         if let Steering::Flows(steering) = &mut self.tenants[tenant].steering {
             let known = &mut steering.flows[flow as usize];

@@ -47,11 +47,7 @@ impl Engine<'_> {
             if let Some((tenant, _)) = core.dedicated
                 && core.fifo.len() > core.ring
             {
-                self.overflow(
-                    number,
-                    usize::from(tenant),
-                    self.last_arrival.saturating_sub(1),
-                );
+                self.overflow(number, usize::from(tenant), self.last_arrival.saturating_sub(1));
             }
         }
     }
@@ -108,10 +104,7 @@ impl Engine<'_> {
 
     /// Packets that have arrived, and neither left nor got lost.
     fn inside(&self) -> u64 {
-        self.tenants
-            .iter()
-            .map(|tenant| inside(&tenant.meter))
-            .sum()
+        self.tenants.iter().map(|tenant| inside(&tenant.meter)).sum()
     }
 
     /// Lets the cores work until a time.
@@ -166,13 +159,10 @@ impl Engine<'_> {
 
     /// When the oldest packet in the system arrived.
     pub(super) fn oldest(&self) -> u64 {
-        let rows = self
-            .tenants
-            .iter()
-            .filter_map(|tenant| match &tenant.steering {
-                Steering::Buckets(steering) => steering.ingress.as_ref(),
-                Steering::Flows(_) => None,
-            });
+        let rows = self.tenants.iter().filter_map(|tenant| match &tenant.steering {
+            Steering::Buckets(steering) => steering.ingress.as_ref(),
+            Steering::Flows(_) => None,
+        });
         let held = rows.flat_map(|ingress| &ingress.pending);
         let held = held.filter_map(|row| row.packets.first());
         let held = held.map(|packet| packet.arrival).min().unwrap_or(NEVER);

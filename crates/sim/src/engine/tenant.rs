@@ -248,9 +248,7 @@ impl Steering {
         match self {
             // Of a bucket nobody knows which flows have been greeted: each packet kept back counts.
             Steering::Buckets(_) => true,
-            Steering::Flows(steering) => {
-                std::mem::take(&mut steering.flows[packet.flow as usize].stranger)
-            }
+            Steering::Flows(steering) => std::mem::take(&mut steering.flows[packet.flow as usize].stranger),
         }
     }
 }

@@ -14,10 +14,7 @@ use tailwater_net::Nanos;
 
 /// Counts packets up that a core is about to process.
 #[inline]
-pub(super) fn work<'a>(
-    packets: impl Iterator<Item = &'a Packet>,
-    warmth: &mut Option<Warmth>,
-) -> Work {
+pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut Option<Warmth>) -> Work {
     let mut work = Work::default();
     for packet in packets {
         work.packets += 1;
@@ -32,13 +29,7 @@ pub(super) fn work<'a>(
 
 /// Lets a core work from `now` on for what costs `picos`, and returns when it has done.
 #[inline]
-pub(super) fn spend_at(
-    tenant: &Tenant,
-    core: &mut Core,
-    number: usize,
-    picos: u64,
-    now: u64,
-) -> u64 {
+pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u64, now: u64) -> u64 {
     core.batches += 1;
     let picos = match &tenant.costs.jitter {
         None => picos,
@@ -234,8 +225,7 @@ impl Engine<'_> {
         let core = &mut self.cores[number];
         let mut lost = std::mem::take(&mut self.lost);
         let ring = core.ring;
-        core.fifo
-            .overflow(now, ring, |arrived| lost.push(arrived.packet));
+        core.fifo.overflow(now, ring, |arrived| lost.push(arrived.packet));
         core.stats.lost += lost.len() as u64;
         // What the core is working on may be of the same bucket.
         let ended = now.max(core.ready);

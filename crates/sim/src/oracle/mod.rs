@@ -195,10 +195,7 @@ pub struct ChainBound {
 /// # Errors
 /// A chain is none, its traffic cannot be read, its objective is zero or longer than 100 s, or windows are shorter than
 /// 100 µs.
-pub fn oracle(
-    chains: Vec<BoundedChain<'_>>,
-    options: &RunOptions,
-) -> Result<OracleReport, SimError> {
+pub fn oracle(chains: Vec<BoundedChain<'_>>, options: &RunOptions) -> Result<OracleReport, SimError> {
     oracle_with(chains, options, |_| true)
 }
 
@@ -432,16 +429,10 @@ impl Bounds {
         let (core_epochs_none_late, blocks) = self.demand.finish();
         let mut whole = Blocks::new(CAPACITY);
         whole.add(all);
-        let core_epochs = blocks
-            .core_epochs(left_out)
-            .max(whole.core_epochs(left_out));
+        let core_epochs = blocks.core_epochs(left_out).max(whole.core_epochs(left_out));
         let cores = |core_epochs: u64, left_out: u128| RackBound {
             average: core_epochs as f64 / epochs as f64,
-            most: if all > left_out {
-                self.peak.cores(left_out)
-            } else {
-                0
-            },
+            most: if all > left_out { self.peak.cores(left_out) } else { 0 },
             core_epochs,
         };
         OracleReport {

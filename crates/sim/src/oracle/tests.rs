@@ -30,11 +30,7 @@ fn model(packet: u64, batch: u64, most: u16) -> ChainModel {
     }
 }
 
-fn chain(
-    model: ChainModel,
-    slo: u64,
-    packets: impl IntoIterator<Item = (u64, u32)>,
-) -> BoundedChain<'static> {
+fn chain(model: ChainModel, slo: u64, packets: impl IntoIterator<Item = (u64, u32)>) -> BoundedChain<'static> {
     let packets = packets.into_iter().map(|(at, flow)| (Nanos(at), flow, 64));
     let recording = Recording::of_packets("test", packets, 1);
     BoundedChain {
@@ -45,26 +41,15 @@ fn chain(
 }
 
 /// The bounds of one chain, of whose packets one in `late` may be late.
-fn bound(
-    model: ChainModel,
-    slo: u64,
-    late: u64,
-    packets: impl IntoIterator<Item = (u64, u32)>,
-) -> OracleReport {
-    bounds(vec![chain(model, slo, packets)], Nanos::ZERO, late, |_| {
-        true
-    })
-    .unwrap()
+fn bound(model: ChainModel, slo: u64, late: u64, packets: impl IntoIterator<Item = (u64, u32)>) -> OracleReport {
+    bounds(vec![chain(model, slo, packets)], Nanos::ZERO, late, |_| true).unwrap()
 }
 
 impl Problem {
     /// The bound for the same, with so many late packets of all.
     fn bound(&self, late: usize) -> OracleReport {
         let model = model(self.packet * SLOT, self.batch * SLOT, self.most as u16);
-        let packets = self
-            .packets
-            .iter()
-            .map(|p| (p.at * SLOT, u32::from(p.flow)));
+        let packets = self.packets.iter().map(|p| (p.at * SLOT, u32::from(p.flow)));
         let one_in = self.packets.len().checked_div(late).unwrap_or(100) as u64;
         bound(model, self.slo * SLOT, one_in, packets)
     }
@@ -146,12 +131,7 @@ fn most_bounds_are_what_the_best_schedule_comes_to() {
 fn fewest(work: &[(usize, usize, u64)], capacity: u64) -> u64 {
     let epochs = work.iter().map(|(_, due, _)| due + 1).max().unwrap_or(0);
     // An epoch with a number of cores does what is due first, of what is there.
-    fn from(
-        epoch: usize,
-        epochs: usize,
-        mut left: Vec<(usize, usize, u64)>,
-        capacity: u64,
-    ) -> Option<u64> {
+    fn from(epoch: usize, epochs: usize, mut left: Vec<(usize, usize, u64)>, capacity: u64) -> Option<u64> {
         if left.iter().any(|(_, due, work)| *due < epoch && *work > 0) {
             return None;
         }
@@ -161,10 +141,7 @@ fn fewest(work: &[(usize, usize, u64)], capacity: u64) -> u64 {
         let mut best = None;
         for cores in 0_u64.. {
             let next = from(epoch + 1, epochs, left.clone(), capacity);
-            best = [best, next.map(|next| next + cores)]
-                .into_iter()
-                .flatten()
-                .min();
+            best = [best, next.map(|next| next + cores)].into_iter().flatten().min();
             let mut room = capacity;
             for (_, _, work) in left.iter_mut().filter(|(from, ..)| *from <= epoch) {
                 let done = room.min(*work);
@@ -313,10 +290,7 @@ fn smooth_load_takes_as_many_cores_as_it_keeps_busy() {
     let packets = (0..55_000_u64).map(|i| (i * 2_000 / 11, (i % 997) as u32));
     let report = bound(model(470, 960, 32), 200 * US, LATE, packets);
     let near = |value: f64, expected: f64| {
-        assert!(
-            (value / expected - 1.0).abs() < 1e-4,
-            "{value} is not {expected}"
-        );
+        assert!((value / expected - 1.0).abs() < 1e-4, "{value} is not {expected}");
     };
     // All packets take the same: a hundredth of the work may be left out.
     let whole: f64 = 55_000.0 * 0.5 / 100.0;
@@ -327,10 +301,7 @@ fn smooth_load_takes_as_many_cores_as_it_keeps_busy() {
     near(report.chains[0].cores_none_late, 27_500.0 / 10_199.818);
     near(report.chains[0].cores, 27_500.0 * 0.99 / 10_199.818);
     assert_eq!(
-        (
-            report.chains[0].late_allowed,
-            report.chains[0].late_unavoidable
-        ),
+        (report.chains[0].late_allowed, report.chains[0].late_unavoidable),
         (550, 0)
     );
 }
@@ -353,11 +324,7 @@ fn a_burst_takes_cores_for_its_objective() {
         let packets = (0..1000_u32).map(|flow| (0, flow));
         bound(model(1000, 0, 32), slo * US, 1_000_000, packets).cores
     };
-    assert_eq!(
-        (burst(50).core_epochs, burst(50).most),
-        (10, 19),
-        "a tick is 3.1 us"
-    );
+    assert_eq!((burst(50).core_epochs, burst(50).most), (10, 19), "a tick is 3.1 us");
     assert_eq!((burst(100).core_epochs, burst(100).most), (10, 10));
     assert_eq!((burst(500).core_epochs, burst(500).most), (10, 2));
 }
@@ -419,8 +386,7 @@ fn weights_are_the_least_that_there_can_be() {
         let mut feed = Feed::new(&mut feed);
         feed.next(0).unwrap().packets[usize::from(!first)]
     };
-    let work =
-        |model: &ChainModel, first| Weights::of(&model.compile().unwrap()).work(&packet(first));
+    let work = |model: &ChainModel, first| Weights::of(&model.compile().unwrap()).work(&packet(first));
     assert_eq!(work(&whole, false), 490_000 + 50_000 + 10_000 - 4);
     assert_eq!(work(&whole, true), 490_000 + 50_000 + 10_000 + 200_000 - 4);
     let cut = ChainModel {
@@ -447,11 +413,7 @@ fn weights_are_the_least_that_there_can_be() {
 
 #[test]
 fn wrong_chains_are_errors() {
-    let error = |chains| {
-        oracle(chains, &RunOptions::default())
-            .unwrap_err()
-            .to_string()
-    };
+    let error = |chains| oracle(chains, &RunOptions::default()).unwrap_err().to_string();
     assert!(error(Vec::new()).contains("found 0 chains"));
     let zero = chain(model(500, 0, 32), 0, [(0, 1)]);
     assert!(error(vec![zero]).contains("slo: expected more than 0s"));
@@ -482,9 +444,6 @@ fn a_warm_up_is_left_out() {
 #[test]
 fn no_packets_need_no_cores() {
     let report = bound(model(500, 0, 32), 200 * US, LATE, []);
-    assert_eq!(
-        (report.cores.core_epochs, report.cores.most, report.epochs),
-        (0, 0, 2)
-    );
+    assert_eq!((report.cores.core_epochs, report.cores.most, report.epochs), (0, 0, 2));
     assert!(report.chains[0].attainable);
 }

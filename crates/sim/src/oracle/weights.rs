@@ -32,11 +32,8 @@ impl Weights {
         let jitter = costs.jitter.as_ref().map_or(1.0, |jitter| jitter.least());
         let scaled = |picos: u64, share: f64| (picos as f64 * share * jitter) as u64;
         let functions = costs.packet - costs.receive_packet;
-        let packet = scaled(costs.batch, 1.0) / most
-            + scaled(costs.receive_packet, 1.0)
-            + scaled(functions, together);
-        let serial = scaled(costs.batch - costs.receive_batch, 1.0) / most
-            + scaled(functions, first.max(last));
+        let packet = scaled(costs.batch, 1.0) / most + scaled(costs.receive_packet, 1.0) + scaled(functions, together);
+        let serial = scaled(costs.batch - costs.receive_batch, 1.0) / most + scaled(functions, first.max(last));
         Weights {
             packet: packet.saturating_sub(ROUNDING),
             byte: scaled(costs.byte, together),
@@ -110,9 +107,7 @@ impl Tally {
     pub fn heaviest(&self, weights: &Weights) -> Heaviest {
         let kinds = self.kinds.iter().enumerate();
         let kinds = kinds.filter(|(_, count)| **count > 0);
-        let mut kinds: Vec<(u64, u64)> = kinds
-            .map(|(kind, count)| (weights.of_kind(kind), *count))
-            .collect();
+        let mut kinds: Vec<(u64, u64)> = kinds.map(|(kind, count)| (weights.of_kind(kind), *count)).collect();
         kinds.sort_unstable_by(|a, b| b.cmp(a));
         Heaviest(kinds)
     }

@@ -123,11 +123,7 @@ fn each(frontier: &EpochFrontier, packets: impl Fn(u32) -> u32) -> EpochFrontier
 }
 
 /// A chain of a spec whose files are relative to `base_dir`.
-pub(super) fn chain(
-    node: &Located<'_>,
-    ingress: IngressConfig,
-    base_dir: &Path,
-) -> Result<RackChain, SpecError> {
+pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path) -> Result<RackChain, SpecError> {
     let fields = node.fields(&[
         "name",
         "slo",
@@ -153,8 +149,7 @@ pub(super) fn chain(
         chain: name.clone(),
         ..profile
     };
-    let model =
-        ChainModel::from_profile(&profile).map_err(|error| node.error(error.to_string()))?;
+    let model = ChainModel::from_profile(&profile).map_err(|error| node.error(error.to_string()))?;
     let model = costs::beside(&fields, model)?;
     // What one field alone does not tell: that packets take any time.
     let compiled = model.compile();
@@ -273,9 +268,7 @@ fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError
         source,
     };
     match (&spec.source, fields.optional("flowsScale")) {
-        (TrafficSource::File(_), Some(node)) => {
-            Err(node.error("expected a preset beside flowsScale, found a capture"))
-        }
+        (TrafficSource::File(_), Some(node)) => Err(node.error("expected a preset beside flowsScale, found a capture")),
         _ => Ok(spec),
     }
 }

@@ -5,9 +5,7 @@ use crate::pauses::Pauses;
 use std::ops::RangeInclusive;
 use tailwater_nf::spec::SpecError;
 use tailwater_nf::spec::document::{Fields, Located};
-use tailwater_policy::capacity::{
-    MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake,
-};
+use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake};
 
 /// The largest cost, in nanoseconds.
 const MOST_COST: f64 = 1e9;
@@ -87,16 +85,8 @@ fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecErr
     let part = |name, default, whole| nanoseconds(&fields, name, default, whole);
     let cost = |name, default| nanoseconds(&fields, name, default, MOST_COST);
     Ok(ChainModel {
-        receive_batch: part(
-            "receiveBatchNanoseconds",
-            model.receive_batch,
-            model.costs.batch,
-        )?,
-        receive_packet: part(
-            "receivePacketNanoseconds",
-            model.receive_packet,
-            model.costs.packet,
-        )?,
+        receive_batch: part("receiveBatchNanoseconds", model.receive_batch, model.costs.batch)?,
+        receive_packet: part("receivePacketNanoseconds", model.receive_packet, model.costs.packet)?,
         dispatch_packet: cost("queuePacketNanoseconds", model.dispatch_packet)?,
         hand_over_batch: cost("handOverBatchNanoseconds", model.hand_over_batch)?,
         hand_over_packet: cost("handOverPacketNanoseconds", model.hand_over_packet)?,
@@ -138,16 +128,10 @@ fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
         let [asleep, p50, p90, p99] = numbers;
         let later = wakes.last().is_none_or(|last| last.asleep < asleep);
         if !later || p50 > p90 || p90 > p99 {
-            let message =
-                "expected longer sleeps after shorter ones, and no percentile below the one before";
+            let message = "expected longer sleeps after shorter ones, and no percentile below the one before";
             return Err(node.error(message));
         }
-        wakes.push(Wake {
-            asleep,
-            p50,
-            p90,
-            p99,
-        });
+        wakes.push(Wake { asleep, p50, p90, p99 });
     }
     Ok(wakes)
 }
@@ -165,9 +149,7 @@ fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
         }
         pauses.push(Pause {
             per_second,
-            nanos: fields
-                .required("nanoseconds", "nanoseconds")?
-                .whole(LENGTH)?,
+            nanos: fields.required("nanoseconds", "nanoseconds")?.whole(LENGTH)?,
         });
     }
     if !pauses.is_empty() && Pauses::new(&pauses).is_none() {

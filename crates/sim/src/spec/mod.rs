@@ -75,8 +75,7 @@ impl RackSpec {
 fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError> {
     let (metadata, spec) = document.object(KIND, "a map with servers and chains")?;
     let fields = spec.fields(&[
-        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp",
-        "window", "seed",
+        "servers", "switch", "timing", "ingress", "chains", "policies", "duration", "warmUp", "window", "seed",
     ])?;
     let rack = rack::rack(&fields)?;
     let nodes = fields.required("chains", "a list of chains")?;

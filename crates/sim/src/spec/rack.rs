@@ -41,18 +41,12 @@ pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
         pace: None,
     };
     // What one field alone does not tell: cores in all.
-    rack.check()
-        .map_err(|error| node.error(error.to_string()))?;
+    rack.check().map_err(|error| node.error(error.to_string()))?;
     Ok(rack)
 }
 
 /// A whole number, or what it is if it is not given.
-fn whole(
-    fields: &Fields<'_>,
-    name: &str,
-    default: u64,
-    range: RangeInclusive<u64>,
-) -> Result<u64, SpecError> {
+fn whole(fields: &Fields<'_>, name: &str, default: u64, range: RangeInclusive<u64>) -> Result<u64, SpecError> {
     let node = fields.optional(name);
     node.map_or(Ok(default), |node| node.whole(range))
 }
@@ -66,15 +60,7 @@ fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecE
 /// Equal servers, and how many.
 fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
     let default = Server::default();
-    let fields = node.fields(&[
-        "count",
-        "cores",
-        "numaNodes",
-        "link",
-        "ring",
-        "retaDelay",
-        "buffers",
-    ])?;
+    let fields = node.fields(&["count", "cores", "numaNodes", "link", "ring", "retaDelay", "buffers"])?;
     let cores = whole(&fields, "cores", default.cores.into(), 1..=512)?;
     let nodes = u64::from(default.numa_nodes).min(cores);
     let server = Server {
@@ -149,11 +135,7 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
 }
 
 /// How prefixes are steered to servers, for racks of so many chains.
-pub(super) fn ingress(
-    fields: &Fields<'_>,
-    rack: &Rack,
-    chains: usize,
-) -> Result<IngressConfig, SpecError> {
+pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result<IngressConfig, SpecError> {
     let least = rack.servers.iter().map(|server| server.cores).min();
     let share = u64::from(least.unwrap_or(1)) / chains as u64;
     // Half of the cores that a chain may have are left for bursts.

@@ -12,8 +12,7 @@ fn spec(servers: &str, chain: &str, more: &str) -> String {
 }
 
 const SERVERS: &str = "[{cores: 8}]";
-const CHAIN: &str =
-    "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}";
+const CHAIN: &str = "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, traffic: {source: bursty}}";
 
 fn parse(text: &str) -> Result<RackSpec, SpecError> {
     RackSpec::parse(text, "rack.yaml", Path::new("no-such-folder"))
@@ -88,10 +87,7 @@ fn everything_can_be_said() {
     ];
     assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 8].map(Nanos));
     assert_eq!(spec.policies, ["tailwater", "static"]);
-    assert_eq!(
-        (spec.seed, spec.duration),
-        (5, Some(Nanos::from_millis(20)))
-    );
+    assert_eq!((spec.seed, spec.duration), (5, Some(Nanos::from_millis(20))));
     assert_eq!(spec.warm_up, Nanos::from_millis(4));
     assert_eq!(spec.window, Nanos::from_millis(2));
     let chain = &spec.chains[0];
@@ -124,10 +120,7 @@ fn what_is_beside_the_costs_can_be_said() {
     // What the live data plane takes.
     let live = read("");
     let live = live.model();
-    assert_eq!(
-        (live.receive_packet, live.decide, live.batch),
-        (35.0, 500.0, 32)
-    );
+    assert_eq!((live.receive_packet, live.decide, live.batch), (35.0, 500.0, 32));
     assert!(live.jitter.is_none() && live.splits.is_empty() && !live.opens_at_home);
 
     let stated = read(
@@ -211,10 +204,7 @@ fn profiles_are_read_and_stretched() {
     let published = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap();
     let chain = &published.chains[0];
     let profile = chain.profile(chain.slo, 900.0);
-    assert_eq!(
-        (profile.frontier.capacity(1), profile.frontier.capacity(2)),
-        (352, 96)
-    );
+    assert_eq!((profile.frontier.capacity(1), profile.frontier.capacity(2)), (352, 96));
     assert_eq!(profile.rates.largest(), 2.14e6);
     let mut profile = chain.profile(Nanos::from_micros(400), 900.0);
     assert_eq!(
@@ -243,10 +233,7 @@ fn profiles_are_read_and_stretched() {
     let chain = "{name: a, slo: 200us, costs: {packetNanoseconds: 500}, frontier: short.pro, \
                  traffic: {source: bursty}}";
     let error = RackSpec::parse(&spec(SERVERS, chain, ""), "rack.yaml", &folder).unwrap_err();
-    assert!(
-        error.to_string().contains("short.pro:2: expected flows"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("short.pro:2: expected flows"), "{error}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -255,10 +242,7 @@ fn wrong_fields_are_named() {
     let chain = |fields: &str| spec(SERVERS, &format!("{{{fields}}}"), "");
     let good = "name: a, slo: 200us, traffic: {source: bursty}";
     for (text, expected) in [
-        (
-            String::new(),
-            "rack.yaml: expected a rack spec, found an empty file",
-        ),
+        (String::new(), "rack.yaml: expected a rack spec, found an empty file"),
         ("kind: Chain".to_owned(), "apiVersion: missing"),
         (
             spec("[{cores: 0}]", CHAIN, ""),
@@ -326,9 +310,7 @@ fn wrong_fields_are_named() {
             "did you mean \"decisionNanoseconds\"?",
         ),
         (
-            chain(&format!(
-                "{good}, costs: {{packetNanoseconds: 30}}, jitter: 2.5"
-            )),
+            chain(&format!("{good}, costs: {{packetNanoseconds: 30}}, jitter: 2.5")),
             "spec.chains[0].jitter: expected a number from 0 to 2, found 2.5",
         ),
         (
@@ -351,15 +333,11 @@ fn wrong_fields_are_named() {
             "spec.chains[0].wakes[0]: expected longer sleeps after shorter ones",
         ),
         (
-            chain(&format!(
-                "{good}, costs: {{packetNanoseconds: 30}}, batch: 0"
-            )),
+            chain(&format!("{good}, costs: {{packetNanoseconds: 30}}, batch: 0")),
             "spec.chains[0].batch: expected a whole number from 1 to 1024, found 0",
         ),
         (
-            chain(&format!(
-                "{good}, costs: {{packetNanoseconds: 30}}, opensAtHome: maybe"
-            )),
+            chain(&format!("{good}, costs: {{packetNanoseconds: 30}}, opensAtHome: maybe")),
             "spec.chains[0].opensAtHome: expected true or false, found \"maybe\"",
         ),
         (
@@ -397,9 +375,7 @@ fn wrong_fields_are_named() {
             "spec.chains[0].profile: cannot read no-such-folder/missing.yaml",
         ),
         (
-            chain(&format!(
-                "{good}, profile: x, costs: {{packetNanoseconds: 1}}"
-            )),
+            chain(&format!("{good}, profile: x, costs: {{packetNanoseconds: 1}}")),
             "expected either profile or costs, found both",
         ),
         (

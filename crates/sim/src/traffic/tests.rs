@@ -38,10 +38,7 @@ fn a_packet_keeps_what_it_is_told() {
     let packet = Packet::new(5, 7, 100_000, 511, true).of_tenant(MOST_TENANTS - 1);
     assert_eq!(size_of_val(&packet), 16);
     assert_eq!((packet.bucket(), packet.is_first()), (511, true));
-    assert_eq!(
-        (packet.bytes, packet.tenant()),
-        (u16::MAX, MOST_TENANTS - 1)
-    );
+    assert_eq!((packet.bytes, packet.tenant()), (u16::MAX, MOST_TENANTS - 1));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use tailwater_policy::capacity::{
 use tailwater_policy::server::IngressConfig;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Objective, Rack, RackPolicy, Recording, RunOptions,
-    SimReport, Workload, simulate,
+    ChainModel, ChainReport, ChainRun, Objective, Rack, RackPolicy, Recording, RunOptions, SimReport, Workload,
+    simulate,
 };
 
 pub const US: u64 = 1_000;
@@ -118,12 +118,7 @@ pub fn run(
 }
 
 /// One chain's report, with everything checked.
-pub fn checked(
-    rack: &Rack,
-    model: ChainModel,
-    policy: RackPolicy,
-    packets: &Arc<Recording>,
-) -> ChainReport {
+pub fn checked(rack: &Rack, model: ChainModel, policy: RackPolicy, packets: &Arc<Recording>) -> ChainReport {
     let options = RunOptions {
         check: true,
         ..RunOptions::default()
@@ -142,21 +137,12 @@ pub fn conserved(report: &ChainReport, packets: &Recording) {
     assert_eq!(counted.lost, counted.lost_by_reason.values().sum::<u64>());
     assert_eq!(report.latency.total(), counted.delivered);
     let windows = &report.windows;
-    assert_eq!(
-        windows.iter().map(|w| w.offered).sum::<u64>(),
-        counted.offered
-    );
-    assert_eq!(
-        windows.iter().map(|w| w.delivered).sum::<u64>(),
-        counted.delivered
-    );
+    assert_eq!(windows.iter().map(|w| w.offered).sum::<u64>(), counted.offered);
+    assert_eq!(windows.iter().map(|w| w.delivered).sum::<u64>(), counted.delivered);
     assert_eq!(windows.iter().map(|w| w.lost).sum::<u64>(), counted.lost);
     let late: u64 = report.late_by_cause.values().sum();
     assert!(late >= counted.lost);
-    let (shares, report_loss) = (
-        counted.lost as f64 / counted.offered.max(1) as f64,
-        report.loss_rate,
-    );
+    let (shares, report_loss) = (counted.lost as f64 / counted.offered.max(1) as f64, report.loss_rate);
     assert!((shares - report_loss).abs() < 1e-12);
 }
 

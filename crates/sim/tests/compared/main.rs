@@ -16,9 +16,7 @@ use tailwater_policy::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_policy::training::TrainingNotes;
 use tailwater_sim::policies::Steered;
-use tailwater_sim::{
-    ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, SplitCost, Workload, simulate,
-};
+use tailwater_sim::{ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, SplitCost, Workload, simulate};
 use traffic::{Kind, generate};
 
 /// What work takes, in nanoseconds.
@@ -116,13 +114,7 @@ const KINDS: [(&str, Kind); 12] = [
 ];
 
 /// Helpers, and what waking one takes.
-const HELPERS: [(u16, u64); 5] = [
-    (1, 20_000),
-    (2, 5_000),
-    (2, 20_000),
-    (2, 50_000),
-    (4, 20_000),
-];
+const HELPERS: [(u16, u64); 5] = [(1, 20_000), (2, 5_000), (2, 20_000), (2, 50_000), (4, 20_000)];
 /// The machine that the table shows.
 const SHOWN: (u16, u64) = (2, 20_000);
 
@@ -143,12 +135,7 @@ struct Outcome {
 }
 
 /// A core, and helpers that wake in so many nanoseconds. Nothing is lost: what there is no time for waits.
-fn run(
-    make: Mapper,
-    service: Service,
-    (helpers, wake): (u16, u64),
-    traffic: &Arc<Recording>,
-) -> Outcome {
+fn run(make: Mapper, service: Service, (helpers, wake): (u16, u64), traffic: &Arc<Recording>) -> Outcome {
     let mut rack = Rack::of_one(1 + helpers);
     rack.servers[0].ring = 1 << 20;
     rack.servers[0].buffers = u16::MAX.into();
@@ -318,23 +305,14 @@ fn row(name: &str, outcome: &Outcome) {
 
 /// Compares the policies on every case of a chain. Cases are asserted where any policy keeps the
 /// objective.
-fn compare(
-    (chain, service): (&str, Service),
-    seed: u64,
-    helpers: &[(u16, u64)],
-    length: u64,
-    table: bool,
-) -> Tally {
+fn compare((chain, service): (&str, Service), seed: u64, helpers: &[(u16, u64)], length: u64, table: bool) -> Tally {
     let mut tally = Tally::default();
     let traffics = KINDS.map(|(name, kind)| (name, generate(kind, &service, length, seed)));
     for micros in [100, 200, 500] {
         let slo = Nanos::from_micros(micros);
         let frontier = train(service, epoch(slo));
         if table {
-            println!(
-                "{chain}, L = {micros} us: frontier {:?}",
-                frontier.corners()
-            );
+            println!("{chain}, L = {micros} us: frontier {:?}", frontier.corners());
         }
         for &helpers in helpers {
             for (name, traffic) in &traffics {

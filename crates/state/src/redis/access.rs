@@ -2,8 +2,8 @@
 
 use crate::keys;
 use ::redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
+    Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    RedisResult, TlsCertificates,
 };
 use std::fs;
 use std::io::{self, Read};
@@ -51,9 +51,7 @@ pub enum AccessError {
 fn advice(source: &RedisError) -> &'static str {
     match source.kind() {
         ErrorKind::Io => "; expected a Redis that is running there: start it, or say where it is",
-        ErrorKind::AuthenticationFailed => {
-            "; expected another user, passwordFile or passwordEnv in the spec"
-        }
+        ErrorKind::AuthenticationFailed => "; expected another user, passwordFile or passwordEnv in the spec",
         _ => "",
     }
 }
@@ -149,9 +147,7 @@ impl Access {
         };
         // A question first, which is answered with a plain word where the credential is wrong.
         access.run().map_err(refused)?;
-        let others = access
-            .admin()
-            .and_then(|mut admin| access.stamps(&mut admin));
+        let others = access.admin().and_then(|mut admin| access.stamps(&mut admin));
         let others = others.map_err(refused)?;
         let latest = others.into_iter().map(|(stamp, _)| stamp).max();
         // Whatever the clock says.
@@ -193,9 +189,7 @@ impl Access {
             (instance == self.instance).then_some(stamp)
         };
         let users = users.into_iter();
-        Ok(users
-            .filter_map(|user| Some((stamp(&user)?, user)))
-            .collect())
+        Ok(users.filter_map(|user| Some((stamp(&user)?, user))).collect())
     }
 
     /// The functions, in the order of their pieces.
@@ -220,9 +214,7 @@ impl Access {
     /// # Errors
     /// What Redis or the system says.
     pub fn run(&self) -> RedisResult<String> {
-        let info: String = ::redis::cmd("INFO")
-            .arg("server")
-            .query(&mut self.admin()?)?;
+        let info: String = ::redis::cmd("INFO").arg("server").query(&mut self.admin()?)?;
         let lines = info.lines();
         let run = lines.filter_map(|line| line.strip_prefix("run_id:")).next();
         Ok(run.unwrap_or_default().trim().to_owned())
@@ -265,9 +257,7 @@ impl Access {
         for function in &self.functions {
             let mut cmd = ::redis::cmd("ACL");
             cmd.arg("SETUSER").arg(&function.user);
-            cmd.arg("reset")
-                .arg("on")
-                .arg(format!(">{}", self.password));
+            cmd.arg("reset").arg("on").arg(format!(">{}", self.password));
             cmd.arg(format!("~{}*", escaped(&function.space)));
             cmd.arg(&["-@all", "+mget", "+set", "+unlink"]);
             cmd.exec(&mut admin)?;
@@ -334,10 +324,7 @@ impl Access {
 }
 
 /// Removes users, whoever they are.
-fn remove(
-    admin: &mut Connection,
-    users: impl IntoIterator<Item = (u64, String)>,
-) -> RedisResult<()> {
+fn remove(admin: &mut Connection, users: impl IntoIterator<Item = (u64, String)>) -> RedisResult<()> {
     let mut cmd = ::redis::cmd("ACL");
     cmd.arg("DELUSER");
     let mut any = false;
@@ -353,27 +340,18 @@ fn remove(
 
 type Named<T> = (String, T);
 
-fn client(
-    address: &RedisAddress,
-    settings: RedisConnectionInfo,
-) -> Result<Named<RedisResult<Client>>, AccessError> {
+fn client(address: &RedisAddress, settings: RedisConnectionInfo) -> Result<Named<RedisResult<Client>>, AccessError> {
     let info = |address: ConnectionAddr| -> RedisResult<ConnectionInfo> {
         Ok(address.into_connection_info()?.set_redis_settings(settings))
     };
     Ok(match address {
         RedisAddress::Socket(path) => {
             let address = ConnectionAddr::Unix(path.clone());
-            (
-                path.display().to_string(),
-                info(address).and_then(Client::open),
-            )
+            (path.display().to_string(), info(address).and_then(Client::open))
         }
         RedisAddress::Tcp(host, port) => {
             let address = ConnectionAddr::Tcp(host.clone(), *port);
-            (
-                format!("{host}:{port}"),
-                info(address).and_then(Client::open),
-            )
+            (format!("{host}:{port}"), info(address).and_then(Client::open))
         }
         RedisAddress::Tls {
             host,
@@ -407,9 +385,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
 
 fn read_secret(secret: &Secret) -> Result<String, AccessError> {
     match secret {
-        Secret::Environment(name) => {
-            std::env::var(name).map_err(|_| AccessError::Environment(name.clone()))
-        }
+        Secret::Environment(name) => std::env::var(name).map_err(|_| AccessError::Environment(name.clone())),
         Secret::File(path) => {
             let text = read_file(path)?;
             let text = String::from_utf8_lossy(&text);

@@ -131,11 +131,7 @@ impl Instance {
     }
 
     /// One with any store, made for the functions whose state is kept.
-    pub fn on(
-        spec: &ChainSpec,
-        origin: Nanos,
-        store: impl FnOnce(&[KeptFunction]) -> Box<dyn Store>,
-    ) -> Instance {
+    pub fn on(spec: &ChainSpec, origin: Nanos, store: impl FnOnce(&[KeptFunction]) -> Box<dyn Store>) -> Instance {
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         builder.set_origin(origin);
@@ -171,11 +167,7 @@ impl Instance {
         let chain = &mut self.chain;
         keeper.collect(chain, now);
         while keeper.next_update(chain, &mut self.leaving, now).is_some() {
-            send(
-                &mut self.leaving,
-                (&mut self.sent, self.discard),
-                &mut self.pool,
-            );
+            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
         }
         while let Some(leaving) = keeper.next_read(chain, &mut self.leaving, now) {
             if leaving.fate != Fate::Drop {
@@ -183,11 +175,7 @@ impl Instance {
                 chain.run(&mut self.leaving, now);
                 keeper.update(chain, &mut self.leaving, true, now);
             }
-            send(
-                &mut self.leaving,
-                (&mut self.sent, self.discard),
-                &mut self.pool,
-            );
+            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
         }
         if !frames.is_empty() {
             chain.look_up(&mut self.received, now);
@@ -195,18 +183,10 @@ impl Instance {
             keeper.begin(chain, &mut self.received);
             chain.run(&mut self.received, now);
             keeper.update(chain, &mut self.received, false, now);
-            send(
-                &mut self.received,
-                (&mut self.sent, self.discard),
-                &mut self.pool,
-            );
+            send(&mut self.received, (&mut self.sent, self.discard), &mut self.pool);
         }
         while keeper.next_update(chain, &mut self.leaving, now).is_some() {
-            send(
-                &mut self.leaving,
-                (&mut self.sent, self.discard),
-                &mut self.pool,
-            );
+            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
         }
         chain.expire(now);
         keeper.finish_turn(chain, now);
@@ -240,11 +220,7 @@ impl Instance {
 
     /// What the chain counted for a reason.
     pub fn count(&self, reason: &str) -> u64 {
-        let mut counts = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let mut counts = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         counts
             .find(|(found, _)| found.name == reason)
             .map_or(0, |(_, count)| count)
@@ -283,10 +259,7 @@ impl Instance {
             self.chain.durable_row(flow, &mut row);
             for (f, function) in functions.iter().enumerate() {
                 if seen >> f & 1 != 0 {
-                    all.insert(
-                        (function.name.clone(), key),
-                        row[function.row.clone()].to_vec(),
-                    );
+                    all.insert((function.name.clone(), key), row[function.row.clone()].to_vec());
                 }
             }
         }

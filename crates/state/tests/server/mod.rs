@@ -34,10 +34,7 @@ impl RedisServer {
         fs::create_dir(&folder).unwrap();
         let mut server = RedisServer {
             folder,
-            arguments: arguments
-                .iter()
-                .map(|&argument| argument.to_owned())
-                .collect(),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             process: None,
         };
         server.start_again();
@@ -59,20 +56,13 @@ impl RedisServer {
         command
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(&self.folder);
-        command
-            .arg("--unixsocket")
-            .arg(self.socket())
-            .args(&self.arguments);
+        command.arg("--unixsocket").arg(self.socket()).args(&self.arguments);
         let child = command.stdout(log).stdin(Stdio::null()).spawn().unwrap();
         self.process = Some(child);
         let until = Instant::now() + Duration::from_secs(20);
         while UnixStream::connect(self.socket()).is_err() {
             let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-            assert!(
-                Instant::now() < until,
-                "redis-server does not start: {}",
-                log()
-            );
+            assert!(Instant::now() < until, "redis-server does not start: {}", log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -89,9 +79,7 @@ impl RedisServer {
     /// Sends it a signal, such as `STOP` and `CONT`.
     pub fn signal(&self, name: &str) {
         let process = self.process.as_ref().expect("it runs").id().to_string();
-        let status = Command::new("kill")
-            .args([&format!("-{name}"), &process])
-            .status();
+        let status = Command::new("kill").args([&format!("-{name}"), &process]).status();
         assert!(status.unwrap().success());
     }
 
@@ -116,9 +104,7 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
             // One that was stopped does not hear of anything else.
-            let _ = Command::new("kill")
-                .args(["-CONT", &process.id().to_string()])
-                .status();
+            let _ = Command::new("kill").args(["-CONT", &process.id().to_string()]).status();
         }
         self.stop();
         let _ = fs::remove_dir_all(&self.folder);

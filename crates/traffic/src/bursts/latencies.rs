@@ -86,10 +86,7 @@ mod tests {
     fn every_value_has_a_bucket_and_buckets_are_in_order() {
         let mut last = 0;
         for exponent in 0..64 {
-            for value in [
-                1u64 << exponent,
-                (1u64 << exponent) + (1u64 << exponent) / 3,
-            ] {
+            for value in [1u64 << exponent, (1u64 << exponent) + (1u64 << exponent) / 3] {
                 let bucket = bucket(value);
                 assert!(bucket >= last);
                 let off = middle(bucket).abs_diff(value) as f64 / value as f64;

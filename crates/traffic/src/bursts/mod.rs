@@ -223,10 +223,7 @@ impl BurstStudy {
                 break;
             }
             let service = |i: &usize| options.services[*i].0;
-            let mut cores: Vec<Cores> = tried
-                .iter()
-                .map(|i| Cores::new(service(i), next[*i].max(1)))
-                .collect();
+            let mut cores: Vec<Cores> = tried.iter().map(|i| Cores::new(service(i), next[*i].max(1))).collect();
             let mut pass = Pass::new(options);
             pass.run(&mut open()?, |time, hash, starts| {
                 let mut held = 0;
@@ -257,12 +254,7 @@ impl BurstStudy {
     }
 }
 
-fn minnow_row(
-    service: Nanos,
-    row: Option<(u32, Latencies)>,
-    packets: u64,
-    seconds: f64,
-) -> MinnowRow {
+fn minnow_row(service: Nanos, row: Option<(u32, Latencies)>, packets: u64, seconds: f64) -> MinnowRow {
     let cores = row.as_ref().map(|(cores, _)| *cores);
     let work = packets as f64 * service.as_secs_f64();
     MinnowRow {

@@ -21,9 +21,7 @@ const PANELS: [Panel; 3] = [
     ("packets of one flow per ms: whales", "#b3541e", |point| {
         point.flow_packets
     }),
-    ("new flows per ms: minnows", "#4b7f52", |point| {
-        point.new_flows
-    }),
+    ("new flows per ms: minnows", "#4b7f52", |point| point.new_flows),
 ];
 
 pub(super) fn svg(study: &BurstStudy) -> String {
@@ -121,11 +119,7 @@ fn tables(out: &mut String, study: &BurstStudy, top: f64) {
             let _ = write!(text, "; shaped and hashed to {cores} cores: {row}");
         }
         let y = top + index as f64 * 18.0;
-        let _ = writeln!(
-            out,
-            "<text x=\"{LEFT}\" y=\"{y}\">{}</text>",
-            escaped(&text)
-        );
+        let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\">{}</text>", escaped(&text));
     }
 }
 

@@ -34,10 +34,7 @@ impl Arrivals for List {
 
 fn study(arrivals: &[(u64, u64)], services_us: &[u64]) -> BurstStudy {
     let options = StudyOptions {
-        services: services_us
-            .iter()
-            .map(|us| Nanos::from_micros(*us))
-            .collect(),
+        services: services_us.iter().map(|us| Nanos::from_micros(*us)).collect(),
         memory_limit_bytes: 1 << 30,
     };
     let open = || {
@@ -184,18 +181,14 @@ fn a_whale_waits_alone_and_is_shaped_away() {
 #[test]
 fn minnows_need_no_whale() {
     // 500 flows of one packet at once, every 100 ms, and steady ones.
-    let burst =
-        (0..20u64).flat_map(|b| (0..500).map(move |k| (b * 100_000_000 + k, 10_000 * (b + 1) + k)));
+    let burst = (0..20u64).flat_map(|b| (0..500).map(move |k| (b * 100_000_000 + k, 10_000 * (b + 1) + k)));
     let steady = (0..100_000u64).map(|k| (k * 20_000 + 7, 1_000_000 + k));
     let mut arrivals: Vec<(u64, u64)> = burst.chain(steady).collect();
     arrivals.sort_unstable();
     let study = study(&arrivals, &[10]);
     assert_eq!(study.whales[0].latency.max, Nanos(10_000));
     let minnows = study.minnows[0];
-    assert!(
-        minnows.latency.unwrap().p99 > Nanos::from_millis(2),
-        "{minnows:?}"
-    );
+    assert!(minnows.latency.unwrap().p99 > Nanos::from_millis(2), "{minnows:?}");
     assert!(minnows.latency.unwrap().p50 < Nanos(100_000));
 }
 
@@ -217,15 +210,9 @@ fn counts_are_those_of_the_packets() {
     assert_eq!(study.flow_bytes, FlowBytes { min: 100, max: 200 });
     assert_eq!(study.longest_flow, Nanos(2_900_000_000));
     let worst = study.worst_millisecond;
-    assert_eq!(
-        (worst.packets, worst.flow_packets, worst.new_flows),
-        (3, 2, 2)
-    );
+    assert_eq!((worst.packets, worst.flow_packets, worst.new_flows), (3, 2, 2));
     let text = study.to_string();
-    assert!(
-        text.contains("new flows per second    mean 1, max 2\n"),
-        "{text}"
-    );
+    assert!(text.contains("new flows per second    mean 1, max 2\n"), "{text}");
 }
 
 #[test]
@@ -247,13 +234,7 @@ fn one_packet_is_enough_and_none_is_an_error() {
     let error = BurstStudy::measure(empty, &options(vec![], 1 << 30)).unwrap_err();
     assert!(matches!(error, TrafficError::NoPackets { .. }));
     let error = BurstStudy::measure(empty, &options(vec![Nanos::ZERO], 1 << 30)).unwrap_err();
-    assert!(matches!(
-        error,
-        TrafficError::Setting {
-            field: "service",
-            ..
-        }
-    ));
+    assert!(matches!(error, TrafficError::Setting { field: "service", .. }));
     let many = || {
         Ok(List {
             arrivals: (0..5_000).map(|k| (k, k)).collect(),

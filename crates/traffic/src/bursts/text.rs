@@ -9,15 +9,9 @@ use super::{BurstStudy, LatencyRow};
 /// Several lines, one figure each, and the two tables; without a heading and without notices.
 impl fmt::Display for BurstStudy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| {
-            writeln!(f, "{name:<24}{value}")
-        };
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| writeln!(f, "{name:<24}{value}");
         row(f, "packets", self.packets.to_string())?;
-        row(
-            f,
-            "duration",
-            format!("{:.3} s", self.duration.as_secs_f64()),
-        )?;
+        row(f, "duration", format!("{:.3} s", self.duration.as_secs_f64()))?;
         row(f, "flows", self.flows.to_string())?;
         let mean = self.new_flows_per_second.mean;
         let mean = mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.0}"));
@@ -27,10 +21,7 @@ impl fmt::Display for BurstStudy {
         row(
             f,
             "packet size",
-            format!(
-                "mean {:.1}, {} to {} bytes",
-                sizes.mean, sizes.min, sizes.max
-            ),
+            format!("mean {:.1}, {} to {} bytes", sizes.mean, sizes.min, sizes.max),
         )?;
         let (least, most) = (self.flow_bytes.min, self.flow_bytes.max);
         row(f, "flow size", format!("{least} to {most} bytes"))?;
@@ -46,11 +37,7 @@ impl fmt::Display for BurstStudy {
             ),
         )?;
         if self.packets_out_of_order > 0 {
-            row(
-                f,
-                "out of order",
-                format!("{} packets", self.packets_out_of_order),
-            )?;
+            row(f, "out of order", format!("{} packets", self.packets_out_of_order))?;
         }
         if self.whales.is_empty() {
             return Ok(());
@@ -68,9 +55,7 @@ impl fmt::Display for BurstStudy {
         head(f, &["p50", "p99", "max", "cores", "load"])?;
         for minnow in &self.minnows {
             write!(f, "{:<12}", minnow.service.to_string())?;
-            let cores = minnow
-                .cores
-                .map_or_else(|| "-".to_owned(), |n| n.to_string());
+            let cores = minnow.cores.map_or_else(|| "-".to_owned(), |n| n.to_string());
             let load = minnow
                 .load
                 .map_or_else(|| "-".to_owned(), |x| format!("{:.1} %", x * 100.0));

@@ -45,9 +45,7 @@ pub(super) fn describe(bytes: &[u8]) -> String {
         [b'B', b'Z', b'h', ..] => "it looks like bzip2; decompress it first",
         [b'P', b'K', 3, 4, ..] => "it looks like a zip archive; extract it first",
         [b's', b'n', b'o', b'o', ..] => "it looks like snoop; convert it first",
-        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            "it is compressed twice; decompress it first"
-        }
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "it is compressed twice; decompress it first",
         _ => {
             let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
             return format!("it starts with {}", hex.join(" "));
@@ -195,10 +193,7 @@ impl<R: BufRead> Zstd<R> {
         }
         match self.decoder.init(&mut self.input) {
             Ok(()) => Ok(ZstdState::InFrame),
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                length,
-                ..
-            })) => {
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                 let length = u64::from(length);
                 let skipped = io::copy(&mut (&mut self.input).take(length), &mut io::sink())?;
                 if skipped < length {
@@ -241,7 +236,6 @@ impl<R: BufRead> Read for Zstd<R> {
         if buffer.is_empty() {
             return Ok(0);
         }
-        self.decode(buffer)
-            .inspect_err(|_| self.state = ZstdState::Done)
+        self.decode(buffer).inspect_err(|_| self.state = ZstdState::Done)
     }
 }

@@ -79,12 +79,7 @@ impl LinkType {
     /// Turns the record at `buffer[record]` into an Ethernet frame in place; gives where the
     /// frame lies, or `None` if the record ends within its link-layer header (or the buffer
     /// lacks [`HEADROOM`] bytes before the record). `wire_length` is the record's.
-    pub(super) fn frame(
-        self,
-        buffer: &mut [u8],
-        record: Range<usize>,
-        wire_length: u64,
-    ) -> Option<Range<usize>> {
+    pub(super) fn frame(self, buffer: &mut [u8], record: Range<usize>, wire_length: u64) -> Option<Range<usize>> {
         let data = buffer.get(record.clone())?;
         let ethertype = match self {
             LinkType::Ethernet | LinkType::Unsupported(_) => return Some(record),
@@ -96,12 +91,8 @@ impl LinkType {
                 _ => ethertype::IPV4,
             },
             LinkType::Null => null_ethertype(*data.first_chunk()?),
-            LinkType::Cooked => {
-                cooked_ethertype(data.get(..16)?[14..].try_into().ok()?, 16, wire_length)
-            }
-            LinkType::Cooked2 => {
-                cooked_ethertype(data.get(..20)?[..2].try_into().ok()?, 20, wire_length)
-            }
+            LinkType::Cooked => cooked_ethertype(data.get(..16)?[14..].try_into().ok()?, 16, wire_length),
+            LinkType::Cooked2 => cooked_ethertype(data.get(..20)?[..2].try_into().ok()?, 20, wire_length),
         };
         let start = (record.start + self.header()).checked_sub(ETHERNET)?;
         let header = buffer.get_mut(start..start + ETHERNET)?;

@@ -153,9 +153,7 @@ impl CaptureReader {
                 Ok(Step::End) => None,
                 Ok(Step::Damage(reason)) => Some(reason),
                 Err(Stop::End(_)) => Some("the file ends within a record".to_owned()),
-                Err(Stop::Damaged(error)) => {
-                    Some(format!("the compressed data is damaged: {error}"))
-                }
+                Err(Stop::Damaged(error)) => Some(format!("the compressed data is damaged: {error}")),
                 Err(Stop::Failed(source)) => {
                     self.finished = true;
                     return Err(TrafficError::Read {
@@ -190,10 +188,7 @@ impl CaptureReader {
 
     /// Makes an Ethernet frame of a record: where it lies and its wire length. `None` if it is
     /// to be skipped.
-    fn normalise(
-        &mut self,
-        record: Record,
-    ) -> Result<Option<(Nanos, Range<usize>, u32)>, TrafficError> {
+    fn normalise(&mut self, record: Record) -> Result<Option<(Nanos, Range<usize>, u32)>, TrafficError> {
         let captured = record.data.len() as u64;
         if captured == 0 {
             return self.bad(
@@ -212,11 +207,7 @@ impl CaptureReader {
             );
         }
         let link = record.link;
-        let Some(frame) = link.frame(
-            &mut self.buffer,
-            record.data.clone(),
-            u64::from(record.wire_length),
-        ) else {
+        let Some(frame) = link.frame(&mut self.buffer, record.data.clone(), u64::from(record.wire_length)) else {
             return self.bad(
                 |counts| &mut counts.link_header_cut,
                 |file, number| TrafficError::LinkHeaderCut {

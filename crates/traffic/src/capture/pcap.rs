@@ -24,9 +24,7 @@ impl Pcap {
     /// Reads the file header. `buffer` is scratch space.
     pub(super) fn open(bytes: &mut Bytes, buffer: &mut Vec<u8>) -> Result<Self, Open> {
         buffer.clear();
-        bytes
-            .read_onto(buffer, FILE_HEADER)
-            .map_err(Open::Stopped)?;
+        bytes.read_onto(buffer, FILE_HEADER).map_err(Open::Stopped)?;
         let (_, header) = parse_pcap_header(buffer).map_err(|_| Open::NotPcap)?;
         // The high bits say whether frames end in a check sequence; libpcap masks them too.
         let link_type = header.network.0 as u32 & 0x03ff_ffff;

@@ -4,8 +4,7 @@
 //! however damaged, does no harm.
 
 use pcap_parser::{
-    Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le,
-    parse_sectionheaderblock,
+    Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le, parse_sectionheaderblock,
 };
 use tailwater_net::Nanos;
 
@@ -68,17 +67,11 @@ impl PcapNg {
             let length = u32_at(buffer, start + 4, self.big_endian);
             let read = (buffer.len() - start) as u32;
             if length < read.max(12) {
-                return Ok(Step::Damage(format!(
-                    "a block claims to be {length} bytes long"
-                )));
+                return Ok(Step::Damage(format!("a block claims to be {length} bytes long")));
             }
             let wanted = matches!(
                 kind,
-                SECTION_HEADER
-                    | INTERFACE_DESCRIPTION
-                    | OBSOLETE_PACKET
-                    | SIMPLE_PACKET
-                    | ENHANCED_PACKET
+                SECTION_HEADER | INTERFACE_DESCRIPTION | OBSOLETE_PACKET | SIMPLE_PACKET | ENHANCED_PACKET
             );
             if wanted && length > MAX_BLOCK {
                 return Ok(Step::Damage(format!(
@@ -136,14 +129,11 @@ impl PcapNg {
         } else {
             parse_block_le
         };
-        let (_, block) = parse(&buffer[start..])
-            .map_err(|_| "a block's fields do not fit its length".to_owned())?;
+        let (_, block) = parse(&buffer[start..]).map_err(|_| "a block's fields do not fit its length".to_owned())?;
         match block {
             Block::InterfaceDescription(description) => {
                 if self.interfaces.len() >= MAX_INTERFACES {
-                    return Err(format!(
-                        "a section has more than {MAX_INTERFACES} interfaces"
-                    ));
+                    return Err(format!("a section has more than {MAX_INTERFACES} interfaces"));
                 }
                 let interface = self.interface(&description);
                 self.interfaces.push(interface);
@@ -152,8 +142,7 @@ impl PcapNg {
             Block::EnhancedPacket(packet) => {
                 let time = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
                 let data = start + 28..start + 28 + packet.caplen as usize;
-                self.record(packet.if_id, Some(time), data, packet.origlen)
-                    .map(Some)
+                self.record(packet.if_id, Some(time), data, packet.origlen).map(Some)
             }
             Block::SimplePacket(packet) => {
                 // The captured length is not stored: it is what of the wire length fits the
@@ -266,9 +255,7 @@ impl Interface {
         } else if exponent <= 9 {
             ticks * 10u128.pow(9 - exponent)
         } else {
-            10u128
-                .checked_pow(exponent - 9)
-                .map_or(0, |unit| ticks / unit)
+            10u128.checked_pow(exponent - 9).map_or(0, |unit| ticks / unit)
         };
         // Below 2^94 and 2^93: the sum cannot overflow.
         let total = nanos as i128 + i128::from(self.offset_seconds) * 1_000_000_000;

@@ -28,9 +28,7 @@ fn read(file: &[u8]) -> Result<(Vec<Read>, Vec<Notice>), TrafficError> {
 }
 
 fn skip_bad() -> ReadOptions {
-    ReadOptions {
-        skip_bad_packets: true,
-    }
+    ReadOptions { skip_bad_packets: true }
 }
 
 /// The packets of a file that must be without fault.
@@ -42,9 +40,7 @@ fn packets(file: &[u8]) -> Vec<Read> {
 
 /// An Ethernet frame of a length, with its own bytes.
 fn frame(length: usize, seed: u8) -> Vec<u8> {
-    (0..length)
-        .map(|i| (i as u8).wrapping_mul(7) ^ seed)
-        .collect()
+    (0..length).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
 }
 
 fn whole(time: u64, data: &[u8]) -> Read {
@@ -107,11 +103,7 @@ fn pcapng_in_every_order_block_and_packing() {
             whole(0x2_0000_0000 * 1_000, &d),
         ];
         for packing in PACKINGS {
-            assert_eq!(
-                packets(&pack(&file.bytes, packing)),
-                expected,
-                "{order:?} {packing:?}"
-            );
+            assert_eq!(packets(&pack(&file.bytes, packing)), expected, "{order:?} {packing:?}");
         }
     }
 }
@@ -245,16 +237,8 @@ fn every_link_type_becomes_ethernet() {
         let in_pcapng = PcapNgFile::new(Order::Little)
             .interface(link as u16, 0, Some(9), 0)
             .enhanced(0, 8, &record, wire);
-        assert_eq!(
-            packets(&in_pcap.bytes),
-            [whole(8, &expected)],
-            "link type {link}"
-        );
-        assert_eq!(
-            packets(&in_pcapng.bytes),
-            [whole(8, &expected)],
-            "link type {link}"
-        );
+        assert_eq!(packets(&in_pcap.bytes), [whole(8, &expected)], "link type {link}");
+        assert_eq!(packets(&in_pcapng.bytes), [whole(8, &expected)], "link type {link}");
     }
 }
 
@@ -271,14 +255,8 @@ fn raw_ip_in_a_simple_packet_has_room_for_its_header() {
 fn unsupported_link_types_are_named() {
     let pcap = PcapFile::new(Order::Little, false, 105).record(1, 0, &[1; 60], 60);
     let text = read(&pcap.bytes).unwrap_err().to_string();
-    assert!(
-        text.starts_with("t.pcap: link type 105 (IEEE 802.11) is not"),
-        "{text}"
-    );
-    assert!(
-        text.contains("Ethernet (1)") && text.contains("276"),
-        "{text}"
-    );
+    assert!(text.starts_with("t.pcap: link type 105 (IEEE 802.11) is not"), "{text}");
+    assert!(text.contains("Ethernet (1)") && text.contains("276"), "{text}");
 
     // In pcapng an interface does no harm until a packet names it.
     let mixed = PcapNgFile::new(Order::Little)
@@ -286,20 +264,12 @@ fn unsupported_link_types_are_named() {
         .interface(189, 0, None, 0)
         .enhanced(0, 1, &[1; 60], 60);
     assert_eq!(packets(&mixed.bytes).len(), 1);
-    let mixed = mixed
-        .enhanced(1, 2, &[2; 70], 70)
-        .enhanced(0, 3, &[3; 60], 60);
+    let mixed = mixed.enhanced(1, 2, &[2; 70], 70).enhanced(0, 3, &[3; 60], 60);
     let error = read(&mixed.bytes).unwrap_err();
-    assert!(
-        matches!(error, TrafficError::LinkType { number: 189, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, TrafficError::LinkType { number: 189, .. }), "{error}");
     let (read, notices) = read_with(&mixed.bytes, &skip_bad()).unwrap();
     assert_eq!(read.len(), 2);
-    assert!(matches!(
-        notices[..],
-        [Notice::Skipped { link_type: 1, .. }]
-    ));
+    assert!(matches!(notices[..], [Notice::Skipped { link_type: 1, .. }]));
 }
 
 #[test]
@@ -357,22 +327,11 @@ fn bad_packets_are_refused_or_skipped() {
     );
     let (read_on, notices) = read_with(&cut.bytes, &skip_bad()).unwrap();
     assert_eq!(read_on.len(), 1);
-    assert!(matches!(
-        notices[..],
-        [Notice::Skipped {
-            link_header_cut: 1,
-            ..
-        }]
-    ));
+    assert!(matches!(notices[..], [Notice::Skipped { link_header_cut: 1, .. }]));
 
     let nothing_left = PcapFile::new(Order::Little, false, 1).record(1, 0, &[], 0);
-    let text = read_with(&nothing_left.bytes, &skip_bad())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        text.contains("all its 1 packet records were skipped"),
-        "{text}"
-    );
+    let text = read_with(&nothing_left.bytes, &skip_bad()).unwrap_err().to_string();
+    assert!(text.contains("all its 1 packet records were skipped"), "{text}");
 }
 
 #[test]
@@ -408,10 +367,7 @@ fn what_a_snap_length_cut_is_filled_with_zeros() {
     assert_eq!(read_back, expected);
     assert!(matches!(
         notices[..],
-        [
-            Notice::Padded { packets: 2, .. },
-            Notice::LeftShort { packets: 1, .. }
-        ]
+        [Notice::Padded { packets: 2, .. }, Notice::LeftShort { packets: 1, .. }]
     ));
 
     // The wire length of a record counts its own link-layer header, not Ethernet's; and what
@@ -428,10 +384,7 @@ fn what_a_snap_length_cut_is_filled_with_zeros() {
 #[test]
 fn what_is_no_capture_is_described() {
     let twice = pack(
-        &pack(
-            &PcapFile::new(Order::Little, false, 1).bytes,
-            files::Packing::Gzip,
-        ),
+        &pack(&PcapFile::new(Order::Little, false, 1).bytes, files::Packing::Gzip),
         files::Packing::Zstd,
     );
     for (bytes, expected) in [
@@ -450,10 +403,7 @@ fn what_is_no_capture_is_described() {
     }
     let missing = CaptureReader::open("/no/such/file.pcap", &ReadOptions::default()).err();
     let text = missing.expect("it does not exist").to_string();
-    assert!(
-        text.starts_with("/no/such/file.pcap: cannot read: "),
-        "{text}"
-    );
+    assert!(text.starts_with("/no/such/file.pcap: cannot read: "), "{text}");
     assert!(matches!(
         CaptureReader::open("/", &ReadOptions::default()).err(),
         Some(TrafficError::Read { .. })
@@ -467,9 +417,6 @@ fn a_file_without_packets_is_an_error() {
         PcapNgFile::new(Order::Big).interface(1, 0, None, 0).bytes,
     ] {
         let text = read(&file).unwrap_err().to_string();
-        assert_eq!(
-            text,
-            "t.pcap: holds no packets: there is nothing after its header"
-        );
+        assert_eq!(text, "t.pcap: holds no packets: there is nothing after its header");
     }
 }

@@ -107,12 +107,7 @@ impl BurstyConfig {
             &self.train_rate_bps,
             "1e3 to 1e12 bits per second",
         )?;
-        in_range(
-            self.mean_gap <= MAX_TIME,
-            "mean_gap",
-            &self.mean_gap,
-            "at most a day",
-        )?;
+        in_range(self.mean_gap <= MAX_TIME, "mean_gap", &self.mean_gap, "at most a day")?;
         in_range(
             (0.0..=1.0).contains(&self.tcp_share),
             "tcp_share",
@@ -251,15 +246,9 @@ impl Bursty {
         let destination = server((popular as u32).min(self.config.servers - 1));
         let source_port = random.between(1_024, 65_535) as u16;
         let (number, ports) = if tcp {
-            (
-                protocol::TCP,
-                [443, 443, 443, 443, 443, 443, 80, 80, 22, 8_443],
-            )
+            (protocol::TCP, [443, 443, 443, 443, 443, 443, 80, 80, 22, 8_443])
         } else {
-            (
-                protocol::UDP,
-                [443, 443, 443, 443, 443, 53, 53, 53, 123, 3_478],
-            )
+            (protocol::UDP, [443, 443, 443, 443, 443, 53, 53, 53, 123, 3_478])
         };
         let destination_port = ports[random.below(10) as usize];
         let remaining = random.length(&self.config.flow_packets);
@@ -341,10 +330,7 @@ impl Bursty {
             at <= 0.0
         });
         match chosen.or(sizes.last()) {
-            Some(range) => {
-                self.random
-                    .between(u64::from(range.min), u64::from(range.max)) as usize
-            }
+            Some(range) => self.random.between(u64::from(range.min), u64::from(range.max)) as usize,
             None => usize::from(MIN_FRAME),
         }
     }
@@ -386,9 +372,7 @@ impl PacketSource for Bursty {
             }
             Kind::Data => writer.udp(key, identification, length - UDP_HEADERS),
         };
-        let data = frame.map_err(|error| {
-            TrafficError::setting("sizes", error, "frames that hold their headers")
-        })?;
+        let data = frame.map_err(|error| TrafficError::setting("sizes", error, "frames that hold their headers"))?;
         Ok(Some(Packet {
             timestamp: time,
             data,

@@ -74,21 +74,11 @@ impl FrameWriter {
     }
 
     /// A UDP datagram of the flow.
-    pub(super) fn udp(
-        &mut self,
-        key: &FlowKey,
-        identification: u16,
-        payload: usize,
-    ) -> Result<&[u8], BuildError> {
+    pub(super) fn udp(&mut self, key: &FlowKey, identification: u16, payload: usize) -> Result<&[u8], BuildError> {
         self.write(FrameBuilder::new(key), identification, payload)
     }
 
-    fn write(
-        &mut self,
-        builder: FrameBuilder<'_>,
-        identification: u16,
-        payload: usize,
-    ) -> Result<&[u8], BuildError> {
+    fn write(&mut self, builder: FrameBuilder<'_>, identification: u16, payload: usize) -> Result<&[u8], BuildError> {
         let payload = self.payload.get(..payload).unwrap_or(&self.payload);
         let length = builder
             .identification(identification)

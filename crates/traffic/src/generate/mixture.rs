@@ -96,9 +96,7 @@ impl Mixture {
             (0.0..=1e9).contains(weight)
                 && match *part {
                     Part::Uniform { to } => to > 0.0 && to <= 1e9,
-                    Part::LogNormal { sigma, median } => {
-                        (0.0..=10.0).contains(&sigma) && median > 0.0 && median <= 1e9
-                    }
+                    Part::LogNormal { sigma, median } => (0.0..=10.0).contains(&sigma) && median > 0.0 && median <= 1e9,
                 }
         };
         let sum: f64 = self.0.iter().map(|(weight, _)| weight).sum();
@@ -143,10 +141,7 @@ mod tests {
             let expected = at_most(f64::from(packets));
             // Four standard deviations of a share of 200,000.
             let tolerance = 4.0 * (expected * (1.0 - expected) / 200_000.0).sqrt();
-            assert!(
-                (seen - expected).abs() < tolerance,
-                "{packets}: {seen} {expected}"
-            );
+            assert!((seen - expected).abs() < tolerance, "{packets}: {seen} {expected}");
         }
     }
 

@@ -19,9 +19,7 @@ pub(crate) mod random;
 mod tests;
 mod uniform;
 
-pub use self::aggregate::{
-    Aggregate, AggregateConfig, FlowArrivals, MinnowBursts, Stay, TrainClass,
-};
+pub use self::aggregate::{Aggregate, AggregateConfig, FlowArrivals, MinnowBursts, Stay, TrainClass};
 pub use self::bursty::{Bursty, BurstyConfig, SizeRange};
 pub use self::mixture::{CAMPUS_FLOW_PACKETS, Mixture, Part};
 pub use self::preset::{PRESETS, Preset, preset};

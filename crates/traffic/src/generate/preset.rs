@@ -3,8 +3,8 @@
 use tailwater_net::Nanos;
 
 use super::{
-    Aggregate, AggregateConfig, Bursty, BurstyConfig, FlowArrivals, HeavyTail, MinnowBursts,
-    Mixture, Part, SizeRange, Stay, TrainClass,
+    Aggregate, AggregateConfig, Bursty, BurstyConfig, FlowArrivals, HeavyTail, MinnowBursts, Mixture, Part, SizeRange,
+    Stay, TrainClass,
 };
 use crate::bursts::{Arrivals, PacketArrivals};
 use crate::{PacketSource, TrafficError};
@@ -112,9 +112,7 @@ impl Preset {
     pub fn open(&self) -> Result<Box<dyn PacketSource>, TrafficError> {
         Ok(match self {
             Preset::Bursty(config) => Box::new(Bursty::new(config.clone())?),
-            Preset::Aggregate { name, config, .. } => {
-                Box::new(Aggregate::new(config.clone(), name)?)
-            }
+            Preset::Aggregate { name, config, .. } => Box::new(Aggregate::new(config.clone(), name)?),
         })
     }
 
@@ -125,9 +123,7 @@ impl Preset {
     pub fn arrivals(&self) -> Result<Box<dyn Arrivals>, TrafficError> {
         Ok(match self {
             Preset::Bursty(config) => Box::new(PacketArrivals::new(Bursty::new(config.clone())?)),
-            Preset::Aggregate { name, config, .. } => {
-                Box::new(Aggregate::new(config.clone(), name)?)
-            }
+            Preset::Aggregate { name, config, .. } => Box::new(Aggregate::new(config.clone(), name)?),
         })
     }
 }
@@ -181,11 +177,7 @@ fn internet(arrivals: FlowArrivals) -> AggregateConfig {
         mean_gap: Nanos::from_millis(20),
         tcp_share: 0.8,
         blocked_share: 0.01,
-        sizes: vec![
-            sizes(0.26, 54, 128),
-            sizes(0.13, 300, 1_000),
-            sizes(0.61, 1_514, 1_514),
-        ],
+        sizes: vec![sizes(0.26, 54, 128), sizes(0.13, 300, 1_000), sizes(0.61, 1_514, 1_514)],
         clients: 100_000,
         servers: 20_000,
         max_active_flows: 2_000_000,
@@ -274,11 +266,7 @@ fn autonomous_system() -> (AggregateConfig, f64) {
         whale(0.007, tail(1.5, 16, 150), 10e9),
         whale(0.003, tail(1.5, 100, 600), 2e9),
     ];
-    config.sizes = vec![
-        sizes(0.31, 54, 128),
-        sizes(0.14, 300, 1_000),
-        sizes(0.55, 1_514, 1_514),
-    ];
+    config.sizes = vec![sizes(0.31, 54, 128), sizes(0.14, 300, 1_000), sizes(0.55, 1_514, 1_514)];
     (config, 245e3)
 }
 

@@ -94,10 +94,8 @@ impl HeavyTail {
     }
 
     pub(crate) fn validate(&self, field: &'static str) -> Result<(), TrafficError> {
-        let sound = (0.1..=10.0).contains(&self.shape)
-            && self.min >= 1
-            && self.min <= self.max
-            && self.max <= 1_000_000;
+        let sound =
+            (0.1..=10.0).contains(&self.shape) && self.min >= 1 && self.min <= self.max && self.max <= 1_000_000;
         if sound {
             return Ok(());
         }
@@ -123,11 +121,7 @@ mod tests {
         let mut random = Random::new(7);
         let samples: Vec<u32> = (0..200_000).map(|_| random.length(&lengths)).collect();
         let mean = samples.iter().map(|&n| f64::from(n)).sum::<f64>() / samples.len() as f64;
-        assert!(
-            (mean / lengths.mean() - 1.0).abs() < 0.01,
-            "{mean} {}",
-            lengths.mean()
-        );
+        assert!((mean / lengths.mean() - 1.0).abs() < 0.01, "{mean} {}", lengths.mean());
         assert_eq!(samples.iter().min(), Some(&2));
         assert_eq!(samples.iter().max(), Some(&100));
         // P(X >= 20) of the bounded Pareto distribution over [2, 101).

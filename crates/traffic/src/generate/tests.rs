@@ -17,10 +17,7 @@ fn all(source: &mut dyn PacketSource) -> Vec<Made> {
         assert_eq!(packet.wire_length as usize, packet.data.len());
         made.push((packet.timestamp.0, packet.data.to_vec()));
     }
-    assert!(
-        source.next_packet().unwrap().is_none(),
-        "the end is lasting"
-    );
+    assert!(source.next_packet().unwrap().is_none(), "the end is lasting");
     made
 }
 
@@ -125,10 +122,7 @@ fn every_packet_is_sound_and_in_its_range() {
                 ..uniform_config()
             });
             made.iter().for_each(|(_, frame)| check_sound(frame));
-            assert_eq!(
-                made.iter().map(|(_, frame)| frame.len()).max(),
-                Some(longest)
-            );
+            assert_eq!(made.iter().map(|(_, frame)| frame.len()).max(), Some(longest));
         }
     }
 }
@@ -137,9 +131,7 @@ fn check_sound(frame: &[u8]) {
     let headers = parse(frame).unwrap();
     assert_eq!(verify_network(frame, &headers), Checksum::Correct);
     assert_eq!(verify_transport(frame, &headers), Checksum::Correct);
-    let (IpAddr::V4(source), IpAddr::V4(destination)) =
-        (headers.key.source(), headers.key.destination())
-    else {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (headers.key.source(), headers.key.destination()) else {
         panic!("not IPv4");
     };
     assert_eq!(source.octets()[0], 10);
@@ -158,16 +150,9 @@ fn addresses_stay_in_their_networks() {
         assert!(network == 10 && (1..=254).contains(&host), "{index}");
     }
     let servers: HashSet<_> = (0..frame::MAX_SERVERS).map(frame::server).collect();
-    assert_eq!(
-        servers.len(),
-        frame::MAX_SERVERS as usize,
-        "all are distinct"
-    );
+    assert_eq!(servers.len(), frame::MAX_SERVERS as usize, "all are distinct");
     assert_eq!(frame::server(0).to_string(), "203.0.113.1");
-    assert_eq!(
-        frame::server(frame::MAX_SERVERS - 1).to_string(),
-        "198.19.255.255"
-    );
+    assert_eq!(frame::server(frame::MAX_SERVERS - 1).to_string(), "198.19.255.255");
 }
 
 #[test]
@@ -198,11 +183,7 @@ fn tcp_flows_open_and_close() {
         for (i, pair) in packets.windows(2).enumerate() {
             let ((_, flags, sequence, payload), (_, next_flags, next, _)) = (pair[0], pair[1]);
             let taken = payload as u32 + u32::from(flags != PSH_ACK);
-            assert_eq!(
-                next,
-                sequence.wrapping_add(taken),
-                "sequence numbers have no gap"
-            );
+            assert_eq!(next, sequence.wrapping_add(taken), "sequence numbers have no gap");
             assert!(next_flags == PSH_ACK || (next_flags == FIN_ACK && i + 1 == last));
         }
     }
@@ -244,10 +225,7 @@ fn the_mean_rate_holds_after_warming_up() {
     let expected = 8.0 * 0.8 * 50_000.0;
     assert!((packets as f64 / expected - 1.0).abs() < 0.025, "{packets}");
     // From the start, not only on average.
-    assert!(
-        (early as f64 * 10.0 / expected - 1.0).abs() < 0.08,
-        "{early}"
-    );
+    assert!((early as f64 * 10.0 / expected - 1.0).abs() < 0.08, "{early}");
 }
 
 #[test]
@@ -256,10 +234,7 @@ fn the_bursty_preset_is_as_documented() {
     config.duration = Nanos::from_millis(500);
     let made = bursty(&config);
     let rate = made.len() as f64 * 2.0;
-    assert!(
-        (rate / 200e3 - 1.0).abs() < 0.15,
-        "{rate} packets per second"
-    );
+    assert!((rate / 200e3 - 1.0).abs() < 0.15, "{rate} packets per second");
     let bytes: usize = made.iter().map(|(_, frame)| frame.len()).sum();
     let mean = bytes as f64 / made.len() as f64;
     assert!((mean - 988.0).abs() < 25.0, "{mean} bytes");
@@ -457,13 +432,7 @@ fn imix_is_seven_four_one() {
         ..uniform_config()
     });
     for (length, expected) in [(60, 14_000.0), (590, 8_000.0), (1_514, 2_000.0)] {
-        let seen = made
-            .iter()
-            .filter(|(_, frame)| frame.len() == length)
-            .count() as f64;
-        assert!(
-            (seen / expected - 1.0).abs() < 0.06,
-            "{seen} of {length} bytes"
-        );
+        let seen = made.iter().filter(|(_, frame)| frame.len() == length).count() as f64;
+        assert!((seen / expected - 1.0).abs() < 0.06, "{seen} of {length} bytes");
     }
 }

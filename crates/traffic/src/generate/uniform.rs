@@ -167,9 +167,7 @@ impl PacketSource for Uniform {
                 self.writer.tcp(&key, identification, fields, payload)
             }
         };
-        let data = frame.map_err(|error| {
-            TrafficError::setting("size", error, "frames that hold their headers")
-        })?;
+        let data = frame.map_err(|error| TrafficError::setting("size", error, "frames that hold their headers"))?;
         // 128 bits hold the product for any number of packets.
         let nanos = u128::from(number) * 1_000_000_000 / u128::from(self.config.rate_pps);
         Ok(Some(Packet {

@@ -53,10 +53,7 @@ fn impaired(times: &[u64], impairments: Impairments) -> (Vec<(u64, Vec<u8>)>, Do
         assert!(packet.wire_length as usize >= packet.data.len());
         packets.push((packet.timestamp.0, packet.data.to_vec()));
     }
-    assert!(
-        source.next_packet().unwrap().is_none(),
-        "the end is lasting"
-    );
+    assert!(source.next_packet().unwrap().is_none(), "the end is lasting");
     (packets, source.done())
 }
 
@@ -126,12 +123,7 @@ fn each_thing_happens_as_often_as_it_was_asked_for() {
         impaired(&times, impairments)
     };
     let (packets, done) = some(|_| {});
-    assert!(
-        packets
-            .iter()
-            .map(|(time, _)| *time)
-            .eq(times.iter().copied())
-    );
+    assert!(packets.iter().map(|(time, _)| *time).eq(times.iter().copied()));
     assert_eq!(done.yielded, 20_000);
     let near = |found: u64| assert!((1700..2300).contains(&found), "{found} of 20,000 at 10 %");
     near(some(|what| what.lose = 0.1).1.lost);
@@ -143,10 +135,7 @@ fn each_thing_happens_as_often_as_it_was_asked_for() {
     near(some(|what| what.damage = 0.1).1.damaged);
     let (packets, done) = some(|what| (what.stall, what.delay_max) = (0.1, Nanos(5000)));
     near(done.stalls);
-    let at_once = packets
-        .windows(2)
-        .filter(|pair| pair[0].0 == pair[1].0)
-        .count();
+    let at_once = packets.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
     assert!(at_once > 5000, "{at_once}");
 }
 
@@ -171,8 +160,5 @@ fn a_trace_takes_what_is_left() {
     let nothing = Trace::load(&mut source(1.0).unwrap(), &LoadOptions::default());
     assert!(matches!(nothing, Err(TrafficError::NoPackets { .. })));
     let error = source(1.5).unwrap_err().to_string();
-    assert!(
-        error.contains("lose") && error.contains("0 to 1"),
-        "{error}"
-    );
+    assert!(error.contains("lose") && error.contains("0 to 1"), "{error}");
 }

@@ -16,11 +16,7 @@ use self::window::{NO_FLOW, Sample, burst};
 use crate::{MAX_FRAME, Notice, PacketSource, TrafficError};
 
 /// The windows over which bursts are measured.
-pub const BURST_WINDOWS: [Nanos; 3] = [
-    Nanos::from_micros(100),
-    Nanos::from_millis(1),
-    Nanos::from_millis(10),
-];
+pub const BURST_WINDOWS: [Nanos; 3] = [Nanos::from_micros(100), Nanos::from_millis(1), Nanos::from_millis(10)];
 
 /// Memory taken for a packet and, about, for a flow, in bytes.
 const BYTES_PER_PACKET: u64 = size_of::<Sample>() as u64;
@@ -117,10 +113,7 @@ impl Statistics {
     /// # Errors
     /// The source's; [`TrafficError::NoPackets`] if it is empty;
     /// [`TrafficError::MemoryLimit`] beyond `memory_limit_bytes`.
-    pub fn measure<S: PacketSource + ?Sized>(
-        source: &mut S,
-        memory_limit_bytes: u64,
-    ) -> Result<Self, TrafficError> {
+    pub fn measure<S: PacketSource + ?Sized>(source: &mut S, memory_limit_bytes: u64) -> Result<Self, TrafficError> {
         let name = source.name().to_owned();
         let mut collector = Collector::new();
         while let Some(packet) = source.next_packet()? {
@@ -238,8 +231,7 @@ impl Collector {
             (Some(first), Some(last)) => last.time.saturating_sub(first.time),
             _ => Nanos::ZERO,
         };
-        let rate =
-            |amount: u64| (duration > Nanos::ZERO).then(|| amount as f64 / duration.as_secs_f64());
+        let rate = |amount: u64| (duration > Nanos::ZERO).then(|| amount as f64 / duration.as_secs_f64());
         Statistics {
             packets,
             bytes,

@@ -7,9 +7,7 @@ use super::Statistics;
 /// Several lines, one figure each, without a heading and without notices.
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| {
-            writeln!(f, "{name:<24}{value}")
-        };
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| writeln!(f, "{name:<24}{value}");
         let (packets, sizes) = (self.packets, &self.packet_bytes);
         row(f, "packets", packets.to_string())?;
         row(f, "bytes", self.bytes.to_string())?;
@@ -23,10 +21,7 @@ impl fmt::Display for Statistics {
         row(
             f,
             "flows",
-            format!(
-                "{} ({} bidirectional)",
-                self.flows, self.bidirectional_flows
-            ),
+            format!("{} ({} bidirectional)", self.flows, self.bidirectional_flows),
         )?;
         if let (Some(pps), Some(bps)) = (self.mean_packets_per_second, self.mean_bits_per_second) {
             let rate = format!("{}pps, {}bit/s", scaled(pps), scaled(bps));

@@ -32,20 +32,11 @@ fn measure(packets: &[(u64, Vec<u8>)]) -> Statistics {
 
 fn key(source: u8, destination: u8, number: u8, ports: (u16, u16)) -> FlowKey {
     let address = |last| [10, 0, 0, last].into();
-    FlowKey::v4(
-        address(source),
-        address(destination),
-        number,
-        ports.0,
-        ports.1,
-    )
+    FlowKey::v4(address(source), address(destination), number, ports.0, ports.1)
 }
 
 fn frame(key: &FlowKey, length: usize) -> Vec<u8> {
-    FrameBuilder::new(key)
-        .frame_length(length)
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(key).frame_length(length).to_vec().unwrap()
 }
 
 #[test]
@@ -75,10 +66,7 @@ fn a_small_trace_in_full() {
         (55 * ms, lldp),
         (150 * ms, cut),
     ]);
-    assert_eq!(
-        (stats.packets, stats.flows, stats.bidirectional_flows),
-        (10, 5, 4)
-    );
+    assert_eq!((stats.packets, stats.flows, stats.bidirectional_flows), (10, 5, 4));
     assert_eq!(stats.bytes, 3 * 100 + 1_500 + 5 * 60 + 30);
     assert_eq!(stats.duration, Nanos::from_millis(100));
     assert!(!stats.time_sorted);
@@ -114,10 +102,7 @@ fn a_small_trace_in_full() {
     );
     assert_eq!(stats.malformed.values().sum::<u64>(), 1);
     let top = stats.top_flow.as_ref().unwrap();
-    assert_eq!(
-        (top.flow.as_str(), top.packets),
-        ("tcp 10.0.0.1:5000 > 10.0.0.2:80", 3)
-    );
+    assert_eq!((top.flow.as_str(), top.packets), ("tcp 10.0.0.1:5000 > 10.0.0.2:80", 3));
     let [micros, milli, ten] = stats.bursts[..] else {
         panic!("three windows");
     };
@@ -195,10 +180,7 @@ fn memory_is_limited_and_nothing_is_an_error() {
     let limit = 10 * BYTES_PER_PACKET + BYTES_PER_FLOW;
     assert!(Statistics::measure(&mut List(packets.clone(), 0), limit).is_ok());
     let error = Statistics::measure(&mut List(packets, 0), limit - 1).unwrap_err();
-    assert!(matches!(
-        error,
-        TrafficError::MemoryLimit { packets: 10, .. }
-    ));
+    assert!(matches!(error, TrafficError::MemoryLimit { packets: 10, .. }));
     let error = Statistics::measure(&mut List(Vec::new(), 0), limit).unwrap_err();
     assert!(matches!(error, TrafficError::NoPackets { .. }));
 }
@@ -218,18 +200,13 @@ fn oracle(samples: &[Sample], window: Nanos) -> Burst {
             .filter(|s| s.time >= start.time && (s.time - start.time) < window)
             .collect();
         let of_flow = |flow| inside.iter().filter(|s| s.flow == flow).count() as u64;
-        let whale = inside
-            .iter()
-            .map(|s| s.flow)
-            .filter(|flow| *flow != NO_FLOW);
+        let whale = inside.iter().map(|s| s.flow).filter(|flow| *flow != NO_FLOW);
         let firsts = inside.iter().filter(|s| s.first).count() as u64;
         let bytes = inside.iter().map(|s| u64::from(s.length)).sum();
         burst.max_packets = burst.max_packets.max(inside.len() as u64);
         burst.max_bytes = burst.max_bytes.max(bytes);
         burst.max_new_flows = burst.max_new_flows.max(firsts);
-        burst.max_flow_packets = burst
-            .max_flow_packets
-            .max(whale.map(of_flow).max().unwrap_or(0));
+        burst.max_flow_packets = burst.max_flow_packets.max(whale.map(of_flow).max().unwrap_or(0));
     }
     burst
 }

@@ -23,8 +23,7 @@ fn query(name: &str) -> Vec<u8> {
 
 #[test]
 fn listed_names_and_those_below_are_dropped() {
-    let mut harness =
-        Harness::<DnsFilter>::new(r#"{"names": ["example.com", "ads.test."]}"#).unwrap();
+    let mut harness = Harness::<DnsFilter>::new(r#"{"names": ["example.com", "ads.test."]}"#).unwrap();
     let mut dropped = |port, payload: &[u8]| {
         let key = key(5000, port);
         let frame = frame(&key, payload);
@@ -57,10 +56,7 @@ fn names_that_are_none_are_refused() {
             r#"{"names": ["a..b"]}"#,
             "names[0]: expected a name such as example.com",
         ),
-        (
-            r#"{"names": ["a.b", 7]}"#,
-            "names[1]: expected a text, found 7",
-        ),
+        (r#"{"names": ["a.b", 7]}"#, "names[1]: expected a text, found 7"),
         ("{}", "expected names: a list of names; it is missing"),
     ] {
         let error = Harness::<DnsFilter>::new(config).err().unwrap();

@@ -162,8 +162,7 @@ fn policies_have_colours_of_their_own() {
 
 #[test]
 fn names_cannot_become_markup() {
-    let evil =
-        "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
+    let evil = "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
     let document = document([evil, "second"], &POLICIES, 3);
     let page = page(&document, &format!("name: {evil}\n</pre>{evil}\u{0}\n")).unwrap();
     let names = elements(&page).unwrap();

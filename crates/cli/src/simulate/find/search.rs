@@ -61,8 +61,7 @@ impl Axis {
 
     /// Objectives, from the tightest that there may be; the first one tried is near `start`.
     pub fn objectives(start: Nanos) -> Axis {
-        let number =
-            |time: Nanos| (time.as_micros_f64().max(1.0).log2() * f64::from(OCTAVE)) as i32;
+        let number = |time: Nanos| (time.as_micros_f64().max(1.0).log2() * f64::from(OCTAVE)) as i32;
         let axis = Axis {
             goal: Goal::Slo,
             hardest: 0,
@@ -146,10 +145,7 @@ impl Found {
 /// granted: the answer's neighbour on the easy side is tried, and the two on the hard side.
 ///
 /// `probe` says whether a value holds, or `None` to end.
-pub fn search<E>(
-    axis: &Axis,
-    mut probe: impl FnMut(i32) -> Result<Option<bool>, E>,
-) -> Result<Found, E> {
+pub fn search<E>(axis: &Axis, mut probe: impl FnMut(i32) -> Result<Option<bool>, E>) -> Result<Found, E> {
     let mut found = Found::default();
     let mut ask = |found: &mut Found, number: i32| {
         if let Some(known) = found.tried.get(&number) {
@@ -200,9 +196,7 @@ pub fn search<E>(
         }
     }
     for neighbour in [good + 1, good - 2] {
-        if (axis.hardest..=axis.easiest).contains(&neighbour)
-            && ask(&mut found, neighbour)?.is_none()
-        {
+        if (axis.hardest..=axis.easiest).contains(&neighbour) && ask(&mut found, neighbour)?.is_none() {
             return Ok(found);
         }
     }
@@ -249,9 +243,7 @@ mod tests {
         assert_eq!((found.best, found.is_monotone()), (Some(4), false));
         let found = look(&axis, |servers| servers >= 4 || servers == 2);
         assert!(!found.is_monotone() || found.best == Some(2));
-        let found = look(&Axis::servers(8, 64), |servers| {
-            servers >= 7 || servers == 5
-        });
+        let found = look(&Axis::servers(8, 64), |servers| servers >= 7 || servers == 5);
         assert_eq!((found.best, found.is_monotone()), (Some(7), false));
     }
 
@@ -274,9 +266,7 @@ mod tests {
         let near = axis.value(axis.start);
         assert!((196.0..=200.0).contains(&near), "{near}");
         for axis in [axis, Axis::rates(), Axis::servers(4, 64)] {
-            let values: Vec<f64> = (axis.hardest..=axis.easiest)
-                .map(|n| axis.value(n))
-                .collect();
+            let values: Vec<f64> = (axis.hardest..=axis.easiest).map(|n| axis.value(n)).collect();
             for pair in values.windows(2) {
                 match axis.goal {
                     Goal::Rate => assert!(pair[0] > pair[1], "{pair:?}"),

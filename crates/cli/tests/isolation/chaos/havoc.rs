@@ -81,12 +81,7 @@ impl Havoc {
         let now = Instant::now();
         let first_within = (until - now).min(CALM).as_millis() as u64 / 2;
         let mut next: Vec<(Instant, u32)> = (0..functions)
-            .map(|_| {
-                (
-                    now + Duration::from_millis(self.random.below(first_within)),
-                    0,
-                )
-            })
+            .map(|_| (now + Duration::from_millis(self.random.below(first_within)), 0))
             .collect();
         let mut resumed: Vec<(Instant, u32)> = Vec::new();
         self.redis_next.0 = now + Duration::from_millis(self.random.below(first_within));
@@ -116,10 +111,7 @@ impl Havoc {
                 self.strikes += 1;
                 *next = match struck {
                     3 => (now + CALM, 0),
-                    _ => (
-                        now + Duration::from_millis(5 + self.random.below(250)),
-                        struck + 1,
-                    ),
+                    _ => (now + Duration::from_millis(5 + self.random.below(250)), struck + 1),
                 };
             }
             resumed.retain(|&(at, process)| {
@@ -161,10 +153,7 @@ impl Havoc {
                 }
                 Some(_) => {
                     self.give_redis_back();
-                    (
-                        now + Duration::from_millis(500 + self.random.below(4000)),
-                        None,
-                    )
+                    (now + Duration::from_millis(500 + self.random.below(4000)), None)
                 }
             };
         }
@@ -283,18 +272,14 @@ impl Havoc {
         });
         let names = links.filter_map(|link| fs::read_link(link.path()).ok());
         let names = names.map(|name| name.display().to_string());
-        names
-            .filter(|name| self.namespaces.contains(name))
-            .collect()
+        names.filter(|name| self.namespaces.contains(name)).collect()
     }
 }
 
 impl Holdings {
     /// What there is as much of, whatever happened.
     fn kept(&self) -> (&BTreeMap<String, usize>, [usize; 2], u64) {
-        let Holdings {
-            threads, children, ..
-        } = *self;
+        let Holdings { threads, children, .. } = *self;
         (&self.descriptors, [threads, children], self.huge)
     }
 

@@ -23,11 +23,7 @@ use tailwater_net::Nanos;
 use traffic::Traffic;
 
 /// Packets a second.
-const RATE: u64 = if cfg!(debug_assertions) {
-    5_000
-} else {
-    20_000
-};
+const RATE: u64 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
 /// New flows a second.
 const NEW_FLOWS: u64 = 50;
 /// Packets come for so much longer than there is havoc: until processes are there again, however long that takes.
@@ -40,21 +36,14 @@ const ORDERS: [u16; 3] = [7001, 7002, 7003];
 
 fn seconds() -> u64 {
     let given = std::env::var("CHAOS_SECONDS").ok();
-    given.map_or(10, |given| {
-        given.parse().expect("CHAOS_SECONDS is a number")
-    })
+    given.map_or(10, |given| given.parse().expect("CHAOS_SECONDS is a number"))
 }
 
 fn seed() -> u64 {
     let given = std::env::var("CHAOS_SEED").ok();
     let given = given.filter(|given| !given.is_empty());
     given.map_or_else(
-        || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_secs()
-        },
+        || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs(),
         |given| given.parse().expect("CHAOS_SEED is a number"),
     )
 }
@@ -124,12 +113,7 @@ fn chaos(way: &str) {
     report(
         &nat,
         &first,
-        &[
-            "--ring",
-            "1000000",
-            "--capture-out",
-            bound.to_str().unwrap(),
-        ],
+        &["--ring", "1000000", "--capture-out", bound.to_str().unwrap()],
     );
     traffic.learn(&bound);
 
@@ -163,14 +147,12 @@ fn chaos(way: &str) {
     signal(child.id(), "-INT");
     let report = ended(&folder, child);
     havoc.assert_nothing_is_left(way != TRUSTED);
-    let told = serde_json::json!({"packets": report["packets"], "isolation": report["isolation"], "state": report["state"]});
+    let told =
+        serde_json::json!({"packets": report["packets"], "isolation": report["isolation"], "state": report["state"]});
     let strikes = (havoc.strikes, havoc.redis_strikes);
     println!("{strikes:?} strikes; {before:?}, then {after:?}; {told}");
     let first = count(&report, "offered");
-    assert!(
-        first < RATE * (seconds + SPARE),
-        "it was over before: {told}"
-    );
+    assert!(first < RATE * (seconds + SPARE), "it was over before: {told}");
     traffic.stopped_behind(first as usize, MORE, &rest, apart);
     let received = traffic.check(&sent);
     assert_eq!(received, count(&report, "delivered"), "{told}");
@@ -192,9 +174,8 @@ fn chaos(way: &str) {
     let [left, foreseen] = traffic.as_foreseen();
     // Most first packets of such are lost while Redis is away for long.
     assert!(foreseen > left / 4, "{foreseen} of {left}: {told}");
-    let lost = [&report, &then].map(|report| {
-        ["accounting/process-failed", "state-unavailable"].map(|name| reason(report, name))
-    });
+    let lost = [&report, &then]
+        .map(|report| ["accounting/process-failed", "state-unavailable"].map(|name| reason(report, name)));
     let lost = lost.iter().flatten().sum();
     let known = known(&havoc.redis);
     assert!(known.bindings.len() >= 2 * traffic.left(), "{then}");

@@ -181,10 +181,7 @@ impl Traffic {
         let mut random = Random::new(self.seed);
         let mut writer = PcapWriter::create(path).unwrap();
         let packets = self.packets.capacity();
-        let (count, at_once) = (
-            self.flows.len() as u64,
-            AT_ONCE.min(self.flows.len() as u64),
-        );
+        let (count, at_once) = (self.flows.len() as u64, AT_ONCE.min(self.flows.len() as u64));
         for n in 0..packets {
             let first = (count - at_once + 1) * n as u64 / packets as u64;
             let at = (first + random.below(at_once)) as usize;
@@ -246,28 +243,19 @@ impl Traffic {
     fn check_frame(&mut self, frame: &[u8]) {
         let (key, n) = numbered(frame);
         assert!(n < self.packets.len(), "packet {n} was never sent");
-        assert!(
-            !std::mem::replace(&mut self.received[n], true),
-            "packet {n} came twice"
-        );
+        assert!(!std::mem::replace(&mut self.received[n], true), "packet {n} came twice");
         let sent = self.packets[n];
         let flow = &mut self.flows[sent.flow()];
         let passes = matches!(flow.kind, Kind::Own | Kind::Shared);
         assert!(passes, "packet {n} of {:?} was to be dropped", flow.key);
         let expected = match sent.back() {
             0 => *flow.leaves.get_or_insert_with(|| {
-                assert!(
-                    self.taken.insert(key),
-                    "packet {n}: {key:?} belongs to two connections"
-                );
+                assert!(self.taken.insert(key), "packet {n}: {key:?} belongs to two connections");
                 key
             }),
             _ => {
                 // It was sent to where its flow leaves if no packet is lost.
-                assert!(
-                    flow.leaves.is_none_or(|key| Some(key) == flow.bound),
-                    "packet {n}"
-                );
+                assert!(flow.leaves.is_none_or(|key| Some(key) == flow.bound), "packet {n}");
                 flow.key.reversed()
             }
         };
@@ -276,14 +264,8 @@ impl Traffic {
         assert!(last < Some(n as u32), "packet {n} came behind {last:?}");
         flow.received[sent.back()] += 1;
         let headers = parse(frame).unwrap();
-        let checksums = [
-            verify_network(frame, &headers),
-            verify_transport(frame, &headers),
-        ];
-        assert!(
-            !checksums.contains(&Checksum::Wrong),
-            "packet {n}: {checksums:?}"
-        );
+        let checksums = [verify_network(frame, &headers), verify_transport(frame, &headers)];
+        assert!(!checksums.contains(&Checksum::Wrong), "packet {n}: {checksums:?}");
         // Checksums that are right may be written in two ways.
         let at = usize::from(headers.transport_offset)
             + match key.protocol() {
@@ -294,10 +276,7 @@ impl Traffic {
         for frame in [&mut made, &mut came] {
             frame[at..at + 2].fill(0);
         }
-        assert!(
-            made == came,
-            "packet {n} was changed: {made:02x?} to {came:02x?}"
-        );
+        assert!(made == came, "packet {n} was changed: {made:02x?} to {came:02x?}");
     }
 
     /// Packets, and of these the refused ones, the answers, and the orders.
@@ -348,10 +327,7 @@ impl Traffic {
                 let (packets, bytes) = counts.unwrap_or((0, 0));
                 let between = flow.received[back]..=flow.sent[back];
                 let name = format!("flow {at} {key:?}");
-                assert!(
-                    between.contains(&packets),
-                    "{name}: {packets} not in {between:?}"
-                );
+                assert!(between.contains(&packets), "{name}: {packets} not in {between:?}");
                 let headers = match flow.key.protocol() {
                     protocol::UDP => 42,
                     _ => 54,
@@ -361,10 +337,7 @@ impl Traffic {
                 beyond += packets - flow.received[back];
             }
         }
-        assert!(
-            counted.is_empty(),
-            "flows that were never sent: {counted:?}"
-        );
+        assert!(counted.is_empty(), "flows that were never sent: {counted:?}");
         assert!(
             beyond <= lost,
             "{beyond} packets were counted and not sent, {lost} lost"
@@ -380,13 +353,7 @@ fn read_counts(records: &Path) -> HashMap<FlowKey, (u64, u64)> {
         let fields: Vec<&str> = line.split(',').collect();
         let number = |at: usize| fields[at].parse::<u64>().unwrap();
         let [source, destination] = [0, 1].map(|at| fields[at].parse::<Ipv4Addr>().unwrap());
-        let key = FlowKey::v4(
-            source,
-            destination,
-            number(2) as u8,
-            number(3) as u16,
-            number(4) as u16,
-        );
+        let key = FlowKey::v4(source, destination, number(2) as u8, number(3) as u16, number(4) as u16);
         let before = counted.insert(key, (number(6), number(7)));
         assert_eq!(before, None, "{key:?} has two records");
     }

@@ -26,14 +26,8 @@ fn windows_of_all_workers_are_added_up() {
     collector.add(&window(1, 1, &[1000]));
     let report = collector.windows();
     assert_eq!(report.count, 2);
-    assert_eq!(
-        report.list.iter().map(|w| w.offered).collect::<Vec<_>>(),
-        [3, 2]
-    );
-    assert_eq!(
-        report.list.iter().map(|w| w.late).collect::<Vec<_>>(),
-        [0, 1]
-    );
+    assert_eq!(report.list.iter().map(|w| w.offered).collect::<Vec<_>>(), [3, 2]);
+    assert_eq!(report.list.iter().map(|w| w.late).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(report.unflagged_slo_met, 0.5);
     assert_eq!(collector.total.offered, 5);
 }
@@ -46,14 +40,8 @@ fn a_window_with_gaps_is_flagged_and_still_counted() {
     collector.add(&bad);
     collector.add(&window(0, 1, &[10]));
     let report = collector.windows();
-    assert_eq!(
-        (report.count, report.flagged, report.unflagged_slo_met),
-        (2, 1, 1.0)
-    );
-    assert!(
-        !collector.slo_met(),
-        "flagged windows still count for the whole"
-    );
+    assert_eq!((report.count, report.flagged, report.unflagged_slo_met), (2, 1, 1.0));
+    assert!(!collector.slo_met(), "flagged windows still count for the whole");
 }
 
 #[test]
@@ -78,15 +66,9 @@ fn exactly_the_promised_share_is_enough() {
     for (percentile, packets) in [(99.9, 1000), (90.0, 10), (99.0, 100), (99.99, 10_000)] {
         let mut latencies = vec![10; packets - 1];
         latencies.push(1000);
-        assert!(
-            slo_met(&window(0, 0, &latencies), percentile),
-            "{percentile}"
-        );
+        assert!(slo_met(&window(0, 0, &latencies), percentile), "{percentile}");
         latencies.push(1000);
-        assert!(
-            !slo_met(&window(0, 0, &latencies), percentile),
-            "{percentile}"
-        );
+        assert!(!slo_met(&window(0, 0, &latencies), percentile), "{percentile}");
     }
 }
 
@@ -101,11 +83,7 @@ fn a_worker_that_is_behind_does_not_repeat_windows() {
         collector.add(&window(1, index, &[10]));
     }
     let report = collector.windows();
-    let starts: Vec<u64> = report
-        .list
-        .iter()
-        .map(|w| (w.start_s * 10.0) as u64)
-        .collect();
+    let starts: Vec<u64> = report.list.iter().map(|w| (w.start_s * 10.0) as u64).collect();
     assert_eq!(starts, [0, 3, 6, 9, 12]);
     assert!(report.list.iter().all(|window| window.offered == 2));
     // One that never comes does not make the list of open windows grow for ever.

@@ -209,10 +209,7 @@ impl Explainer {
     /// Takes in a decision, after all that its dispatcher took before.
     pub fn add(&mut self, decision: &Decision) {
         let now = decision.now;
-        let mut known = self
-            .dispatchers
-            .remove(&decision.dispatcher)
-            .unwrap_or_default();
+        let mut known = self.dispatchers.remove(&decision.dispatcher).unwrap_or_default();
         let missing = decision.sequence.saturating_sub(known.sequence);
         known.sequence = decision.sequence.saturating_add(1);
         let silence = now.saturating_sub(known.now);
@@ -319,8 +316,7 @@ impl Explainer {
         episode.length_us = end.saturating_sub(open.start).as_micros_f64();
         episode.longest_wait_us = open.longest.as_micros_f64();
         episode.boost_us = open.boost.as_micros_f64();
-        episode.largest_flow_share =
-            f64::from(episode.largest_flow_packets) / f64::from(episode.peak_packets.max(1));
+        episode.largest_flow_share = f64::from(episode.largest_flow_packets) / f64::from(episode.peak_packets.max(1));
         episode.over = over;
         if episode.largest_flow_share >= 0.5 {
             episode.kind = Kind::Whale;

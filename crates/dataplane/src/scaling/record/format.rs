@@ -33,8 +33,7 @@ pub(super) const A_FLOW: usize = 2;
 pub(super) const A_LARGE_FLOW: usize = 3;
 
 /// Numbers of the longest decision, with the one that tells how many there are.
-pub(super) const MOST_WORDS: usize =
-    1 + FIXED + MAX_HELPERS * A_HELPER + MOST_SPLITS * A_SPLIT + MOST_LISTED * A_FLOW;
+pub(super) const MOST_WORDS: usize = 1 + FIXED + MAX_HELPERS * A_HELPER + MOST_SPLITS * A_SPLIT + MOST_LISTED * A_FLOW;
 
 const _: () = assert!(MOST_LARGEST * A_LARGE_FLOW <= MOST_LISTED * A_FLOW);
 
@@ -74,13 +73,7 @@ impl Header {
 
     pub(super) fn encoded(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [
-            VERSION,
-            self.slo.0,
-            self.epoch.0,
-            self.helpers as u64,
-            self.started.0,
-        ] {
+        for number in [VERSION, self.slo.0, self.epoch.0, self.helpers as u64, self.started.0] {
             put(&mut bytes, number);
         }
         for text in [&self.chain, &self.policy, &self.profile] {
@@ -151,24 +144,14 @@ impl Encoder {
     }
 
     /// The numbers of a decision, the first of which tells how many follow.
-    pub(super) fn decision(
-        &mut self,
-        view: &View<'_>,
-        plan: &Plan,
-        took: Nanos,
-        flowlets: Flowlets,
-    ) -> &[u64] {
+    pub(super) fn decision(&mut self, view: &View<'_>, plan: &Plan, took: Nanos, flowlets: Flowlets) -> &[u64] {
         let (notice, beyond) = match plan.notice {
             None => (0, 0),
             Some(Notice::WhaleBeyondSplit { packets }) => (WHALE, packets),
             Some(Notice::OutOfCores { packets }) => (OUT_OF_CORES, packets),
         };
         let whole = view.queued.len() <= MOST_LISTED;
-        let listed = if whole {
-            view.queued.len()
-        } else {
-            MOST_LARGEST
-        };
+        let listed = if whole { view.queued.len() } else { MOST_LARGEST };
         let splits = &plan.splits[..plan.splits.len().min(MOST_SPLITS)];
         let words = &mut self.words;
         words.clear();

@@ -2,9 +2,8 @@
 //! header and one decision.
 
 use super::format::{
-    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC,
-    MOST_DISPATCHERS, MOST_TEXT, MOST_WORDS, OUT_OF_CORES, RECRUITED, SERVER, TAKEN, VERSION,
-    WHALE,
+    A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC, MOST_DISPATCHERS, MOST_TEXT,
+    MOST_WORDS, OUT_OF_CORES, RECRUITED, SERVER, TAKEN, VERSION, WHALE,
 };
 use super::server::{self, MOST_SERVER_WORDS, ServerDecision};
 use crate::scaling::MOST_BUFFERS;
@@ -193,8 +192,7 @@ impl<R: BufRead> Reader<R> {
         reader.header.epoch = Nanos(reader.number()?);
         let offset = reader.offset;
         let helpers = reader.number()?;
-        reader.header.helpers =
-            at_most("helpers", helpers, MAX_HELPERS as u64).map_err(|p| error(offset, p))? as usize;
+        reader.header.helpers = at_most("helpers", helpers, MAX_HELPERS as u64).map_err(|p| error(offset, p))? as usize;
         reader.header.started = Nanos(reader.number()?);
         reader.header.chain = reader.text("chain")?;
         reader.header.policy = reader.text("policy")?;
@@ -391,11 +389,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
     let whole = listed == flows;
     let a_flow = if whole { A_FLOW } else { A_LARGE_FLOW };
     let expected = helpers * A_HELPER + splits as usize * A_SPLIT + listed as usize * a_flow;
-    exactly(
-        "numbers in a decision",
-        words.len() as u64,
-        (FIXED + expected) as u64,
-    )?;
+    exactly("numbers in a decision", words.len() as u64, (FIXED + expected) as u64)?;
     let (of_helpers, rest) = rest.split_at(helpers * A_HELPER);
     let (of_splits, of_flows) = rest.split_at(splits as usize * A_SPLIT);
 

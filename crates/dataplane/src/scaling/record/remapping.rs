@@ -137,9 +137,7 @@ fn remapping(decision: &ServerDecision) -> Remapping {
         cores[usize::from(from)].leaving += 1;
         cores[usize::from(to)].coming += 1;
     }
-    let used = |buckets: fn(&CoreChange) -> u32| {
-        cores.iter().filter(|core| buckets(core) > 0).count() as u32
-    };
+    let used = |buckets: fn(&CoreChange) -> u32| cores.iter().filter(|core| buckets(core) > 0).count() as u32;
     Remapping {
         at_us: decision.now.as_micros_f64(),
         buckets_moved: decision.moves.len() as u32,

@@ -189,28 +189,14 @@ fn fill(queued: &mut Vec<QueuedFlow>, decision: &Decision) {
 
 fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) {
     let listed = decision.listed.iter();
-    let places = listed
-        .zip(&plan.places)
-        .any(|(flow, place)| flow.place != *place);
+    let places = listed.zip(&plan.places).any(|(flow, place)| flow.place != *place);
     let differs = [
         (places, &mut outcome.differences.places),
-        (
-            decision.release != plan.release,
-            &mut outcome.differences.releases,
-        ),
-        (
-            decision.relieve != plan.relieve,
-            &mut outcome.differences.reliefs,
-        ),
-        (
-            decision.splits != plan.splits,
-            &mut outcome.differences.splits,
-        ),
+        (decision.release != plan.release, &mut outcome.differences.releases),
+        (decision.relieve != plan.relieve, &mut outcome.differences.reliefs),
+        (decision.splits != plan.splits, &mut outcome.differences.splits),
         (decision.boost != plan.boost, &mut outcome.differences.boost),
-        (
-            decision.notice != plan.notice,
-            &mut outcome.differences.notice,
-        ),
+        (decision.notice != plan.notice, &mut outcome.differences.notice),
     ];
     let mut different = false;
     for (differs, count) in differs {
@@ -218,10 +204,7 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
         different |= differs;
     }
     let recorded = outline(
-        decision
-            .listed
-            .iter()
-            .map(|flow| (flow.packets, flow.place)),
+        decision.listed.iter().map(|flow| (flow.packets, flow.place)),
         (decision.release, decision.relieve, decision.splits.len()),
         (decision.boost, decision.notice),
     );

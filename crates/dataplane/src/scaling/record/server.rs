@@ -47,12 +47,7 @@ impl ServerDecision {
 
 /// Makes numbers of a decision; the first tells how many follow. Does not allocate if there is room for
 /// [`MOST_SERVER_WORDS`].
-pub(super) fn encode(
-    words: &mut Vec<u64>,
-    view: &ServerView<'_>,
-    moves: &[Move],
-    [sequence, took]: [u64; 2],
-) {
+pub(super) fn encode(words: &mut Vec<u64>, view: &ServerView<'_>, moves: &[Move], [sequence, took]: [u64; 2]) {
     let buckets = &view.buckets[..view.buckets.len().min(BUCKETS)];
     let cores = &view.cores[..view.cores.len().min(MOST_CORES)];
     words.clear();

@@ -229,10 +229,7 @@ fn what_is_recorded_is_read() {
     assert_eq!(read.len(), situations.len());
     for (i, ((decision, situation), plan)) in read.iter().zip(&situations).zip(&plans).enumerate() {
         assert_eq!((decision.dispatcher, decision.sequence), (0, i as u64));
-        assert_eq!(
-            (decision.now, decision.oldest),
-            (situation.now, situation.oldest)
-        );
+        assert_eq!((decision.now, decision.oldest), (situation.now, situation.oldest));
         assert_eq!(decision.queue.packets, situation.packets());
         assert!(decision.is_whole());
         let queued = decision.listed.iter().map(|flow| QueuedFlow {
@@ -244,10 +241,7 @@ fn what_is_recorded_is_read() {
         let places = decision.listed.iter().map(|flow| flow.place);
         assert_eq!(places.collect::<Vec<_>>(), plan.places);
         assert_eq!(decision.release, plan.release);
-        assert_eq!(
-            (decision.relieve, decision.held),
-            (plan.relieve, situation.held)
-        );
+        assert_eq!((decision.relieve, decision.held), (plan.relieve, situation.held));
         assert_eq!(decision.splits, plan.splits);
         assert_eq!((decision.boost, decision.notice), (plan.boost, plan.notice));
     }
@@ -263,10 +257,7 @@ fn of_a_long_queue_the_largest_flows_are_recorded() {
     let situation = Situation::quiet(now, (0..2000).map(queued).collect());
     let (bytes, plans) = recorded(&[situation], anything(), "");
     let decision = &decisions(&bytes).unwrap()[0];
-    assert_eq!(
-        (decision.queue.flows, decision.listed.len()),
-        (2000, MOST_LARGEST)
-    );
+    assert_eq!((decision.queue.flows, decision.listed.len()), (2000, MOST_LARGEST));
     assert!(!decision.is_whole());
     let mut packets: Vec<u32> = (0..2000).map(|i| queued(i).packets).collect();
     packets.sort_unstable();
@@ -315,14 +306,8 @@ fn a_deterministic_mapper_says_the_same_again_and_another_does_not() {
     let outcome = replay(&mut reader, &make, 8);
     assert_eq!(reader.lost(), Some(0));
     assert_eq!((outcome.decisions, outcome.same), (300, 300));
-    assert_eq!(
-        outcome.packets_moved_recorded,
-        outcome.packets_moved_replayed
-    );
-    assert_eq!(
-        (outcome.not_due, outcome.missing, outcome.different),
-        (0, 0, 0)
-    );
+    assert_eq!(outcome.packets_moved_recorded, outcome.packets_moved_replayed);
+    assert_eq!((outcome.not_due, outcome.missing, outcome.different), (0, 0, 0));
 
     let mut reader = Reader::new(&*bytes).unwrap();
     let make = netblaze(5000);
@@ -385,9 +370,7 @@ fn a_slow_writer_costs_decisions_but_no_time() {
         // Chunks come back, sooner or later.
         let before = ASKED;
         let mut asked = before;
-        while recorder.shared.lost.load(Ordering::Relaxed) - lost == asked - before
-            && asked < 1 << 20
-        {
+        while recorder.shared.lost.load(Ordering::Relaxed) - lost == asked - before && asked < 1 << 20 {
             drop(situation.ask(&mut *mapper));
             asked += 1;
             std::thread::yield_now();
@@ -489,10 +472,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
     let (outcome, bytes) = found.expect("40 runs");
     let mut reader = Reader::new(&*bytes).unwrap();
     let text = reader.header().profile.clone();
-    assert_eq!(
-        CapacityProfile::parse(text.as_bytes(), "record").unwrap(),
-        profile
-    );
+    assert_eq!(CapacityProfile::parse(text.as_bytes(), "record").unwrap(), profile);
     let replayed = replay(&mut reader, &make, 8);
     assert_eq!(replayed.decisions, outcome.decisions);
     if outcome.lost == 0 {

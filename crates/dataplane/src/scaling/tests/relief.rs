@@ -93,9 +93,7 @@ impl Rig {
             if look_up { "always" } else { "as-needed" }
         );
         let spec = ChainSpec::parse(&text, "relief", Path::new(".")).unwrap();
-        let chain = ChainBuilder::new(&spec, &rss, 1)
-            .unwrap()
-            .instance(|_| true);
+        let chain = ChainBuilder::new(&spec, &rss, 1).unwrap().instance(|_| true);
         assert_eq!(chain.has_flows(), look_up);
         let pool = BufferPool::new(BUFFERS, 128).unwrap();
         let store = PacketStore::new(&pool);
@@ -198,8 +196,7 @@ impl Rig {
             let flow = self.flow_of[packet.arrival.0 as usize];
             self.done.push((Place::HERE, flow, packet.arrival.0));
         }
-        self.dispatch
-            .done(&mut self.batch, &mut self.pool, &mut self.chain);
+        self.dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
     }
 
     fn done(&mut self) -> Vec<Done> {
@@ -224,10 +221,7 @@ fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
     rig.turn();
     // The first helper has three packets: what comes of these flows waits, another goes there still.
     rig.receive(&[2, 1, 3, 2]);
-    let held = Load {
-        flows: 2,
-        packets: 3,
-    };
+    let held = Load { flows: 2, packets: 3 };
     assert_eq!(rig.held(), held);
     assert_eq!(rig.dispatch.handed(), 3 + 1 + 3);
     // That it is relieved no more changes nothing for those that wait: they would overtake.
@@ -278,11 +272,7 @@ fn a_flow_comes_home_and_may_move_from_there() {
         rig.turn();
         rig.process();
         let expected = [(A, 1, 0), (A, 1, 1), (A, 2, 2)];
-        let at_home = [
-            (Place::HERE, 3, 4),
-            (Place::HERE, 1, 3),
-            (Place::HERE, 1, 5),
-        ];
+        let at_home = [(Place::HERE, 3, 4), (Place::HERE, 1, 3), (Place::HERE, 1, 5)];
         assert_eq!(rig.done(), [expected, at_home].concat());
         assert!(rig.dispatch.is_quiet());
         // And once more, from home to the second helper.
@@ -308,8 +298,7 @@ fn what_is_held_at_the_end_is_given_up() {
     let more = rig.dispatch.take_undone(&mut rig.batch);
     let arrivals: Vec<u64> = rig.batch.iter().map(|packet| packet.arrival.0).collect();
     assert_eq!((more, arrivals.len()), (false, 3), "{arrivals:?}");
-    rig.dispatch
-        .done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
+    rig.dispatch.done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
     assert!(!rig.dispatch.is_quiet());
     rig.help(0, 9);
     rig.turn();
@@ -328,8 +317,7 @@ fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     rig.script(|script| script.dies = true);
     rig.look_up(&[1, 1, 2, 1]);
     let died = survive(|| {
-        rig.dispatch
-            .distribute(&mut rig.batch, &mut rig.chain, Nanos(2));
+        rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, Nanos(2));
     });
     assert_eq!(died.unwrap_err(), "no place on purpose");
     let arrivals = |batch: &Batch| -> Vec<u64> { batch.iter().map(|p| p.arrival.0).collect() };
@@ -337,13 +325,8 @@ fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     rig.batch.release(&mut rig.pool);
     rig.dispatch.abandon();
     rig.dispatch.take_undone(&mut rig.batch);
-    assert_eq!(
-        arrivals(&rig.batch),
-        [1, 2, 3],
-        "held, and on their way to be"
-    );
-    rig.dispatch
-        .done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
+    assert_eq!(arrivals(&rig.batch), [1, 2, 3], "held, and on their way to be");
+    rig.dispatch.done(&mut rig.batch, &mut rig.pool, &mut rig.chain);
     rig.help(0, 9);
     rig.turn();
     assert_eq!(rig.pool.available(), rig.pool.capacity());

@@ -58,10 +58,7 @@ fn round(group: &Group) -> Round {
 
 /// A chain of these functions, and a batch for it with one packet.
 fn chain(group: &Group) -> (Chain, Batch) {
-    let functions = substitute::all(
-        (&group.seats, false),
-        &Arc::new(Mutex::new(Some(round(group)))),
-    );
+    let functions = substitute::all((&group.seats, false), &Arc::new(Mutex::new(Some(round(group)))));
     let input = InputPolicy {
         malformed: Unfit::Drop,
         non_ip: Unfit::Drop,
@@ -173,10 +170,7 @@ fn a_round_begins_with_the_processes_that_were_met() {
     let mut round = round(&group);
     assert_eq!(round.meet(), None);
     status.set_down(1);
-    let failed = Some(Failed {
-        function: 1,
-        turns: 0,
-    });
+    let failed = Some(Failed { function: 1, turns: 0 });
     assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "down");
     status.set_up(1, 2);
     assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "another one");

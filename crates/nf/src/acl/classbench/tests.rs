@@ -35,10 +35,7 @@ fn comments_blanks_and_a_missing_last_column_are_fine() {
     let rules = parse_rules(text, Action::Allow).expect("two rules");
     assert_eq!(rules.len(), 2);
     assert_eq!(rules[0].destination, "1.2.3.4/31".parse().ok());
-    assert_eq!(
-        (rules[0].source_ports.clone(), rules[0].protocol),
-        (5..=6, None)
-    );
+    assert_eq!((rules[0].source_ports.clone(), rules[0].protocol), (5..=6, None));
     assert_eq!(rules[1].source, "2001:db8::/32".parse().ok());
     assert_eq!(
         (rules[1].destination_ports.clone(), rules[1].protocol),
@@ -133,26 +130,17 @@ fn an_error_quotes_little_and_stays_on_one_line() {
 fn bytes_that_are_not_text_are_an_error() {
     let result = parse_rules(b"# fine\n@10.\xff", Action::Allow);
     let text = result.expect_err("not UTF-8").to_string();
-    assert_eq!(
-        text,
-        "line 2, column 5: line: expected text in UTF-8, found byte 0xFF"
-    );
+    assert_eq!(text, "line 2, column 5: line: expected text in UTF-8, found byte 0xFF");
 }
 
 #[test]
 fn too_many_rules_are_an_error() {
     let rule = "@10.0.0.0/8 1.2.3.4/32 0 : 1 8 : 9 0x06/0xFF\n";
     let text = rule.repeat(3);
-    assert_eq!(
-        parse_up_to(3, text.as_bytes(), Action::Allow).map(|r| r.len()),
-        Ok(3)
-    );
+    assert_eq!(parse_up_to(3, text.as_bytes(), Action::Allow).map(|r| r.len()), Ok(3));
     let error = parse_up_to(2, text.as_bytes(), Action::Allow).expect_err("one too many");
     assert_eq!((error.line, error.expected), (3, Expected::EndOfRules));
-    assert!(
-        error.to_string().contains("at most 1000000 rules"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("at most 1000000 rules"), "{error}");
 }
 
 #[test]
@@ -165,26 +153,11 @@ fn a_trace_header_has_its_fields() {
 #[test]
 fn trace_errors_say_where_and_what() {
     let cases = [
-        (
-            "4294967296 1 2 3 4 5 6",
-            Field::Source,
-            Expected::AddressNumber,
-            1,
-        ),
-        (
-            "1 1.2.3.4 2 3 4 5 6",
-            Field::Destination,
-            Expected::AddressNumber,
-            3,
-        ),
+        ("4294967296 1 2 3 4 5 6", Field::Source, Expected::AddressNumber, 1),
+        ("1 1.2.3.4 2 3 4 5 6", Field::Destination, Expected::AddressNumber, 3),
         ("1 2 65536 3 4 5 6", Field::SourcePorts, Expected::Port, 5),
         ("1 2 3 -3 4 5 6", Field::DestinationPorts, Expected::Port, 7),
-        (
-            "1 2 3 4 256 5 6",
-            Field::Protocol,
-            Expected::ProtocolNumber,
-            9,
-        ),
+        ("1 2 3 4 256 5 6", Field::Protocol, Expected::ProtocolNumber, 9),
         ("1 2 3 4 5 x 6", Field::Flags, Expected::Number, 11),
         ("1 2 3 4 5 6", Field::RuleNumber, Expected::Number, 12),
         ("1 2 3 4 5 6 7 8", Field::Line, Expected::EndOfLine, 15),

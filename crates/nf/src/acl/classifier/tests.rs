@@ -71,12 +71,7 @@ fn all_forms(classifier: &Classifier, keys: &[FlowKey]) -> Vec<(&'static str, Ve
 /// Few different addresses, so that prefixes nest and repeat.
 fn v4_address() -> impl Strategy<Value = Ipv4Addr> {
     let byte = || prop::sample::select(vec![0_u8, 1, 2, 127, 128, 255]);
-    (
-        prop::sample::select(vec![0_u8, 10, 255]),
-        byte(),
-        byte(),
-        byte(),
-    )
+    (prop::sample::select(vec![0_u8, 10, 255]), byte(), byte(), byte())
         .prop_map(|(a, b, c, d)| Ipv4Addr::new(a, b, c, d))
 }
 
@@ -93,10 +88,8 @@ fn v6_address() -> impl Strategy<Value = Ipv6Addr> {
 
 fn prefix() -> impl Strategy<Value = Option<IpNet>> {
     // Host bits are left in: the classifier must not mind.
-    let v4 = (v4_address(), 0_u8..=32)
-        .prop_map(|(address, length)| Ipv4Net::new(address, length).ok().map(IpNet::V4));
-    let v6 = (v6_address(), 0_u8..=128)
-        .prop_map(|(address, length)| Ipv6Net::new(address, length).ok().map(IpNet::V6));
+    let v4 = (v4_address(), 0_u8..=32).prop_map(|(address, length)| Ipv4Net::new(address, length).ok().map(IpNet::V4));
+    let v6 = (v6_address(), 0_u8..=128).prop_map(|(address, length)| Ipv6Net::new(address, length).ok().map(IpNet::V6));
     prop_oneof![4 => v4, 2 => v6, 1 => Just(None)]
 }
 
@@ -343,13 +336,8 @@ fn memory_is_limited() {
             );
         }
     }
-    let error = ClassifierError::TooLarge {
-        limit_bytes: 1 << 30,
-    };
-    assert_eq!(
-        error.to_string(),
-        "the rules need more than 1024 MiB of tables"
-    );
+    let error = ClassifierError::TooLarge { limit_bytes: 1 << 30 };
+    assert_eq!(error.to_string(), "the rules need more than 1024 MiB of tables");
 }
 
 #[test]
@@ -362,12 +350,7 @@ fn the_number_of_rules_is_limited() {
     };
     let rules = vec![spec.generate().remove(0); MAX_RULES + 1];
     let error = Classifier::new(&rules).err();
-    assert_eq!(
-        error,
-        Some(ClassifierError::TooManyRules {
-            rules: MAX_RULES + 1
-        })
-    );
+    assert_eq!(error, Some(ClassifierError::TooManyRules { rules: MAX_RULES + 1 }));
 }
 
 /// A file of a ClassBench archive.
@@ -418,11 +401,7 @@ fn check_classbench(archive: &str, set: &str, take: usize, step: usize) {
     }
     let mixed = generate::mixed_keys(rules, 200, 1);
     for key in &mixed {
-        assert_eq!(
-            classifier.classify(key),
-            linear::classify(rules, key),
-            "{key}"
-        );
+        assert_eq!(classifier.classify(key), linear::classify(rules, key), "{key}");
     }
 }
 

@@ -13,32 +13,22 @@ fn rule() -> impl Strategy<Value = Rule> {
         1 => Just(Some("0.0.0.0/0".parse().unwrap())),
         1 => prop_oneof![Just("::/0"), Just("2001:db8::/32")].prop_map(|t| Some(t.parse().unwrap())),
     ];
-    let ports = prop_oneof![
-        Just(0..=u16::MAX),
-        Just(0..=80),
-        Just(80..=80),
-        Just(70..=90)
-    ];
+    let ports = prop_oneof![Just(0..=u16::MAX), Just(0..=80), Just(80..=80), Just(70..=90)];
     let protocol = prop_oneof![Just(None), Just(Some(6)), Just(Some(0)), Just(Some(255))];
     let sides = (prefix.clone(), prefix);
-    (sides, ports.clone(), ports, protocol).prop_map(|(sides, sources, destinations, protocol)| {
-        Rule {
-            source: sides.0,
-            destination: sides.1,
-            source_ports: sources,
-            destination_ports: destinations,
-            protocol,
-            action: Action::Allow,
-        }
+    (sides, ports.clone(), ports, protocol).prop_map(|(sides, sources, destinations, protocol)| Rule {
+        source: sides.0,
+        destination: sides.1,
+        source_ports: sources,
+        destination_ports: destinations,
+        protocol,
+        action: Action::Allow,
     })
 }
 
 /// The same, plainly: whether all that matches `inner` matches `outer`, for rules that something matches.
 fn holds(outer: &Rule, inner: &Rule) -> bool {
-    let version = [inner.source, inner.destination]
-        .into_iter()
-        .flatten()
-        .next();
+    let version = [inner.source, inner.destination].into_iter().flatten().next();
     let versions = version.map_or(vec![true, false], |net: IpNet| vec![net.addr().is_ipv4()]);
     let side = |outer: Option<IpNet>, inner: Option<IpNet>| {
         versions.iter().all(|v4| {
@@ -111,11 +101,5 @@ fn long_lists() {
     rules.push(ports(443));
     let classes = vec![0; rules.len()];
     let found = covered(&rules, (&classes, 1), |_, _| true).unwrap();
-    assert_eq!(
-        found,
-        [Covered {
-            rule: PART,
-            by: 443
-        }]
-    );
+    assert_eq!(found, [Covered { rule: PART, by: 443 }]);
 }

@@ -5,10 +5,7 @@ use crate::acl::{Classifier, classbench, linear};
 use std::collections::HashMap;
 
 fn nets(prefixes: &[&str]) -> Vec<Ipv4Net> {
-    prefixes
-        .iter()
-        .map(|p| p.parse().expect("a prefix"))
-        .collect()
+    prefixes.iter().map(|p| p.parse().expect("a prefix")).collect()
 }
 
 fn spec(rules: usize, seed: u64) -> RuleSetSpec {
@@ -21,16 +18,8 @@ fn spec(rules: usize, seed: u64) -> RuleSetSpec {
 }
 
 const EXAMPLES: [(usize, u64, &str); 2] = [
-    (
-        1500,
-        1,
-        include_str!("../../../../../examples/rules/acl-1500.rules"),
-    ),
-    (
-        8000,
-        2,
-        include_str!("../../../../../examples/rules/acl-8000.rules"),
-    ),
+    (1500, 1, include_str!("../../../../../examples/rules/acl-1500.rules")),
+    (8000, 2, include_str!("../../../../../examples/rules/acl-8000.rules")),
 ];
 
 #[test]
@@ -143,11 +132,8 @@ fn styles() {
     assert!((300..600).contains(&mixed), "{mixed}");
     // No rule is for every packet.
     for style in [Style::Firewall, Style::Mixed] {
-        let is_open = |rule: &Rule| {
-            rule.source.is_none()
-                && rule.destination.is_none()
-                && rule.destination_ports == ANY_PORT
-        };
+        let is_open =
+            |rule: &Rule| rule.source.is_none() && rule.destination.is_none() && rule.destination_ports == ANY_PORT;
         assert!(!spec.generate_as(style).iter().any(is_open));
     }
 }

@@ -31,11 +31,7 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     for i in 0..20_000_u32 {
         let client = Ipv4Addr::from_bits(0x1000_0000 + (i << 8));
         let other = says(Says::Answers, &client.to_string());
-        assert_eq!(
-            whole(&mut rig, &other, 1, now),
-            1,
-            "a new prefix gets its answer"
-        );
+        assert_eq!(whole(&mut rig, &other, 1, now), 1, "a new prefix gets its answer");
     }
     assert!(count(&rig, "accounts-evicted") > 19_000);
     assert_eq!(whole(&mut rig, &victim, 10, now), 0);
@@ -44,12 +40,7 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     let later = Nanos::from_secs(100);
     for i in 0..100_u32 {
         let client = Ipv4Addr::from_bits(0x2000_0000 + (i << 8));
-        whole(
-            &mut rig,
-            &says(Says::Answers, &client.to_string()),
-            1,
-            later,
-        );
+        whole(&mut rig, &says(Says::Answers, &client.to_string()), 1, later);
     }
     assert!(count(&rig, "accounts-evicted") - before < 20);
     assert_eq!(whole(&mut rig, &victim, 2, later), 2);
@@ -89,10 +80,7 @@ fn a_flood_of_prefixes_forgets_no_account_whose_bytes_are_spent() {
     let now = start + Nanos::from_secs(21);
     assert_eq!(whole(&mut rig, &victim, 10, now), 0);
     // An account that nobody asks or sends for is free after ten minutes, if others need its room.
-    let (before, now) = (
-        count(&rig, "accounts-evicted"),
-        start + Nanos::from_secs(700),
-    );
+    let (before, now) = (count(&rig, "accounts-evicted"), start + Nanos::from_secs(700));
     for i in 0..64 {
         whole(&mut rig, &says(Says::Answers, &from(i + 50_000)), 1, now);
     }

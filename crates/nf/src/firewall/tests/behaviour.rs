@@ -11,15 +11,9 @@ fn only_what_a_rule_allows_opens_a_connection_and_its_answers_pass() {
     let (_, mut rig) = firewall(OUTWARD, Options::default());
     let (out, stranger) = (key(UDP, 1), key(UDP, 2).reversed());
     assert_eq!(passing(&mut rig, &[udp(&stranger)], seconds(1)), 0);
-    assert_eq!(
-        passing(&mut rig, &[udp(&out), udp(&out.reversed())], seconds(1)),
-        2
-    );
+    assert_eq!(passing(&mut rig, &[udp(&out), udp(&out.reversed())], seconds(1)), 2);
     // What is denied one way is not denied the other, whoever comes first.
-    assert_eq!(
-        passing(&mut rig, &[udp(&stranger.reversed())], seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, &[udp(&stranger.reversed())], seconds(1)), 1);
     assert_eq!(passing(&mut rig, &[udp(&stranger)], seconds(1)), 1);
     assert_eq!(rig.count("firewall/denied"), 1);
     assert_eq!(rig.count("firewall/opened"), 2);
@@ -55,11 +49,7 @@ fn a_tcp_connection_from_its_handshake_to_its_end() {
     assert_eq!(rig.count("firewall/tcp-flags"), 2);
     // A reset in the window, but not where the receiver is: both ends find out, and the connection stays.
     assert_eq!(
-        passing(
-            &mut rig,
-            &[tcp_frame(&back, RST, (5010, 0), b"")],
-            seconds(2)
-        ),
+        passing(&mut rig, &[tcp_frame(&back, RST, (5010, 0), b"")], seconds(2)),
         1
     );
     assert_eq!(rig.count("firewall/tolerated"), 1);
@@ -97,10 +87,7 @@ fn liberal_and_midstream_let_more_pass() {
     };
     let (_, mut rig) = firewall(OUTWARD, options);
     let key = key(TCP, 1);
-    assert_eq!(
-        passing(&mut rig, &[tcp_frame(&key, ACK, (7, 9), b"x")], seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, &[tcp_frame(&key, ACK, (7, 9), b"x")], seconds(1)), 1);
     // Only by who may open one.
     let stray = tcp_frame(&super::key(TCP, 2).reversed(), ACK, (7, 9), b"x");
     assert_eq!(passing(&mut rig, &[stray], seconds(1)), 0);
@@ -148,10 +135,7 @@ fn half_open_connections_are_limited_and_their_places_come_back() {
 
 #[test]
 fn new_rules_are_asked_about_old_connections() {
-    let (table, mut rig) = firewall(
-        "allow tcp from lan to wan\nallow udp from lan",
-        Options::default(),
-    );
+    let (table, mut rig) = firewall("allow tcp from lan to wan\nallow udp from lan", Options::default());
     let (tcp, udp_key) = (key(TCP, 1), key(UDP, 1));
     assert_eq!(passing(&mut rig, &handshake(&tcp), seconds(1)), 3);
     assert_eq!(passing(&mut rig, &[udp(&udp_key)], seconds(1)), 1);
@@ -166,10 +150,7 @@ fn new_rules_are_asked_about_old_connections() {
     let far = tcp_frame(&tcp, ACK, (900_000, 5001), b"x");
     assert_eq!(passing(&mut rig, &[far], seconds(2)), 0);
     // Of two directions the initiator's counts.
-    assert_eq!(
-        passing(&mut rig, &[udp(&udp_key.reversed())], seconds(2)),
-        0
-    );
+    assert_eq!(passing(&mut rig, &[udp(&udp_key.reversed())], seconds(2)), 0);
     assert_eq!(rig.count("firewall/ended-by-rules"), 1);
     replace("reject");
     assert_eq!(passing(&mut rig, &[data(4), udp(&udp_key)], seconds(3)), 0);
@@ -233,10 +214,7 @@ fn zones_by_port_do_not_believe_addresses() {
     zones[1].port = Some(ZonePort::Exit);
     let rules = language::parse("allow from lan to wan", &zones).unwrap();
     let set = rule_set::RuleSet::new(&zones, &rules, Action::Deny).unwrap();
-    let (out, spoofed) = (
-        key(UDP, 1),
-        FlowKey::v4(LAN, Ipv4Addr::new(10, 0, 0, 2), UDP, 1, 2),
-    );
+    let (out, spoofed) = (key(UDP, 1), FlowKey::v4(LAN, Ipv4Addr::new(10, 0, 0, 2), UDP, 1, 2));
     assert_eq!(set.decide(&out, 0), Action::Allow);
     // From outside with an inner address, to either side.
     assert_eq!(set.decide(&out, 1), Action::Deny);

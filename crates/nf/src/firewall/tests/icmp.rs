@@ -24,15 +24,9 @@ fn echo(key: &FlowKey, kind: u8) -> Vec<u8> {
 fn errors_pass_if_they_are_about_a_connection() {
     let (_, mut rig) = firewall("allow from lan to wan", Options::default());
     let (known, unknown) = (udp(&key(UDP, 1)), udp(&key(UDP, 2)));
-    assert_eq!(
-        passing(&mut rig, std::slice::from_ref(&known), seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, std::slice::from_ref(&known), seconds(1)), 1);
     let good = error_about(&known, LAN, v4::UNREACHABLE);
-    assert_eq!(
-        passing(&mut rig, std::slice::from_ref(&good), seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, std::slice::from_ref(&good), seconds(1)), 1);
     let answer = udp(&key(UDP, 1).reversed());
     let bad = [
         error_about(&unknown, LAN, v4::UNREACHABLE),
@@ -61,10 +55,7 @@ fn errors_of_version_6_and_its_neighbours() {
     let router: Ipv6Addr = "2001:db8::9".parse().unwrap();
     let (_, mut rig) = firewall("allow from lan to wan", Options::default());
     let sent = udp(&FlowKey::v6(lan, wan, UDP, 1, 443));
-    assert_eq!(
-        passing(&mut rig, std::slice::from_ref(&sent), seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, std::slice::from_ref(&sent), seconds(1)), 1);
     let message = |from, to, kind, ttl, body: &[u8]| {
         let key = FlowKey::v6(from, to, protocol::ICMPV6, 0, 0);
         let frame = FrameBuilder::new(&key).icmp(kind, 0, [0; 4]).ttl(ttl);
@@ -82,10 +73,7 @@ fn errors_of_version_6_and_its_neighbours() {
     );
     // A neighbour's question comes from the link; from elsewhere it is nobody's.
     let solicitation = |ttl| message(router, lan, 135, ttl, &lan.octets());
-    assert_eq!(
-        passing(&mut rig, &[solicitation(255), solicitation(64)], seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, &[solicitation(255), solicitation(64)], seconds(1)), 1);
     let (_, mut strict) = firewall(
         "allow from lan to wan",
         Options {
@@ -115,9 +103,7 @@ fn an_echo_is_asked_for_by_who_may() {
     assert_eq!(sent, frames[2..4]);
     // A message that is neither echo nor error needs a rule each time.
     let timestamp = |key: &FlowKey, kind| {
-        let frame = FrameBuilder::new(key)
-            .icmp(kind, 0, [0; 4])
-            .payload(&[0; 12]);
+        let frame = FrameBuilder::new(key).icmp(kind, 0, [0; 4]).payload(&[0; 12]);
         frame.to_vec().unwrap()
     };
     let plain = FlowKey::v4(LAN, WAN, protocol::ICMP, 0, 0);
@@ -151,10 +137,7 @@ fn the_first_fragment_decides_about_the_others() {
     let (_, mut rig) = firewall("allow udp from lan to wan ports 443", Options::default());
     let [first, rest] = fragments(&key(UDP, 1), 1, 10);
     // Not before the first; then in any order.
-    assert_eq!(
-        passing(&mut rig, std::slice::from_ref(&rest), seconds(1)),
-        0
-    );
+    assert_eq!(passing(&mut rig, std::slice::from_ref(&rest), seconds(1)), 0);
     assert_eq!(rig.count("firewall/fragment-unknown"), 1);
     let both = [first, rest.clone(), rest];
     assert_eq!(passing(&mut rig, &both, seconds(1)), 3);
@@ -177,10 +160,7 @@ fn fragments_do_not_overlap_the_first() {
     let (_, mut rig) = firewall("allow udp from lan to wan ports 443", Options::default());
     let [first, rest] = fragments(&key(UDP, 1), 1, 10);
     let [_, overlapping] = fragments(&key(UDP, 1), 1, 9);
-    assert_eq!(
-        passing(&mut rig, &[first, overlapping, rest], seconds(1)),
-        1
-    );
+    assert_eq!(passing(&mut rig, &[first, overlapping, rest], seconds(1)), 1);
     assert_eq!(rig.count("firewall/fragment-overlap"), 1);
     assert_eq!(rig.count("firewall/denied"), 1);
 }

@@ -33,11 +33,7 @@ pub(super) fn firewall(rules: &str, options: Options) -> (Arc<FirewallTable>, Ch
     firewall_of(&zones(), rules, options)
 }
 
-pub(super) fn firewall_of(
-    zones: &[Zone],
-    rules: &str,
-    options: Options,
-) -> (Arc<FirewallTable>, ChainRig) {
+pub(super) fn firewall_of(zones: &[Zone], rules: &str, options: Options) -> (Arc<FirewallTable>, ChainRig) {
     let rules = language::parse(rules, zones).unwrap();
     let table = FirewallTable::new((zones, &rules, Action::Deny), options, 4096, 7).unwrap();
     let table = Arc::new(table);

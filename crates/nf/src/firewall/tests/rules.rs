@@ -35,10 +35,7 @@ fn a_rule_of_everything() {
 #[test]
 fn mistakes_say_where_and_what() {
     for (text, expected) in [
-        (
-            "permit tcp",
-            "1:1: expected allow, deny or reject, found \"permit\"",
-        ),
+        ("permit tcp", "1:1: expected allow, deny or reject, found \"permit\""),
         (
             "alow tcp",
             "1:1: expected allow, deny or reject, found \"alow\"; did you mean \"allow\"?",
@@ -61,10 +58,7 @@ fn mistakes_say_where_and_what() {
             "allow tcp ports 80 ports 81",
             "1:20: expected ports once, found it twice",
         ),
-        (
-            "allow tcp ports",
-            "1:16: expected a value after ports, found nothing",
-        ),
+        ("allow tcp ports", "1:16: expected a value after ports, found nothing"),
         (
             "allow tcp ports 90-80",
             "1:17: expected a range of ports from low to high, found \"90-80\"; \
@@ -92,10 +86,7 @@ fn mistakes_say_where_and_what() {
     ] {
         let (mistakes, more) = language::parse(text, &zones()).unwrap_err();
         assert_eq!(more, 0);
-        assert_eq!(
-            mistakes.iter().map(|m| m.to_string()).collect::<Vec<_>>(),
-            [expected]
-        );
+        assert_eq!(mistakes.iter().map(|m| m.to_string()).collect::<Vec<_>>(), [expected]);
     }
 }
 
@@ -117,15 +108,9 @@ fn all_mistakes_of_a_long_file_are_told_at_once() {
         .collect();
     let (mistakes, more) = language::parse(&text, &zones()).unwrap_err();
     assert_eq!((mistakes.len(), more), (50, 0));
-    for (mistake, line) in mistakes
-        .iter()
-        .zip((1..=35_000).filter(|line| wrong(*line)))
-    {
+    for (mistake, line) in mistakes.iter().zip((1..=35_000).filter(|line| wrong(*line))) {
         assert_eq!((mistake.line, mistake.column), (line, 33));
-        assert!(
-            mistake.message.contains(&(65_536 + line).to_string()),
-            "{mistake}"
-        );
+        assert!(mistake.message.contains(&(65_536 + line).to_string()), "{mistake}");
     }
     // Without them it is a firewall's, within its memory.
     let good: String = text
@@ -157,11 +142,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     let ports = || (0u16..4, 0u16..4).prop_map(|(a, b)| a.min(b)..=a.max(b));
     let ports = || prop_oneof![Just(0..=u16::MAX), ports()];
     let zone = || prop::option::of(0u8..3);
-    let action = prop_oneof![
-        Just(Action::Allow),
-        Just(Action::Deny),
-        Just(Action::Reject)
-    ];
+    let action = prop_oneof![Just(Action::Allow), Just(Action::Deny), Just(Action::Reject)];
     let states = prop_oneof![
         3 => Just(States::NEW),
         1 => (0usize..4).prop_map(|i| States::NONE.with(State::ALL[i].1)),
@@ -177,26 +158,17 @@ fn rule() -> impl Strategy<Value = Rule> {
         states,
     )
         .prop_map(
-            |(
+            |(action, (from, to), (source, destination), (source_ports, destination_ports), protocol, states)| Rule {
                 action,
-                (from, to),
-                (source, destination),
-                (source_ports, destination_ports),
+                from,
+                to,
+                source,
+                destination,
+                source_ports,
+                destination_ports,
                 protocol,
                 states,
-            )| {
-                Rule {
-                    action,
-                    from,
-                    to,
-                    source,
-                    destination,
-                    source_ports,
-                    destination_ports,
-                    protocol,
-                    states,
-                    line: 0,
-                }
+                line: 0,
             },
         )
 }
@@ -204,36 +176,25 @@ fn rule() -> impl Strategy<Value = Rule> {
 /// The zone of an address, prefix by prefix.
 fn zone_of(zones: &[Zone], address: IpAddr) -> Option<u8> {
     let holding = zones.iter().enumerate().flat_map(|(i, zone)| {
-        let prefixes = zone
-            .prefixes
-            .iter()
-            .filter(|prefix| prefix.contains(&address));
+        let prefixes = zone.prefixes.iter().filter(|prefix| prefix.contains(&address));
         prefixes.map(move |prefix| (prefix.prefix_len(), i as u8))
     });
-    holding
-        .max_by_key(|(length, _)| *length)
-        .map(|(_, zone)| zone)
+    holding.max_by_key(|(length, _)| *length).map(|(_, zone)| zone)
 }
 
 fn matches(rule: &Rule, zones: &[Zone], key: &FlowKey, state: State) -> bool {
     rule.states.has(state)
-        && rule
-            .from
-            .is_none_or(|zone| zone_of(zones, key.source()) == Some(zone))
+        && rule.from.is_none_or(|zone| zone_of(zones, key.source()) == Some(zone))
         && rule
             .to
             .is_none_or(|zone| zone_of(zones, key.destination()) == Some(zone))
-        && rule
-            .source
-            .is_none_or(|prefix| prefix.contains(&key.source()))
+        && rule.source.is_none_or(|prefix| prefix.contains(&key.source()))
         && rule
             .destination
             .is_none_or(|prefix| prefix.contains(&key.destination()))
         && rule.source_ports.contains(&key.source_port())
         && rule.destination_ports.contains(&key.destination_port())
-        && rule
-            .protocol
-            .is_none_or(|protocol| protocol == key.protocol())
+        && rule.protocol.is_none_or(|protocol| protocol == key.protocol())
 }
 
 /// Whether every packet that matches `inner` matches `outer`.
@@ -260,10 +221,7 @@ fn covers(outer: &Rule, inner: &Rule) -> bool {
         && same(&outer.to, &inner.to)
         && same(&outer.protocol, &inner.protocol)
         && wider(outer.source, of_version(inner.source, inner.destination))
-        && wider(
-            outer.destination,
-            of_version(inner.destination, inner.source),
-        )
+        && wider(outer.destination, of_version(inner.destination, inner.source))
         && ports(&outer.source_ports, &inner.source_ports)
         && ports(&outer.destination_ports, &inner.destination_ports)
         && outer.states.contain(inner.states)
@@ -275,13 +233,7 @@ fn world() -> Vec<FlowKey> {
     for n in 0..5 * 5 * 2 * 16u16 {
         let (a, b) = ((n % 5) as u8, (n / 5 % 5) as u8);
         let protocol = if n / 25 % 2 == 0 { 6 } else { 17 };
-        keys.push(FlowKey::v4(
-            address(a),
-            address(b),
-            protocol,
-            n / 50 % 4,
-            n / 200 % 4,
-        ));
+        keys.push(FlowKey::v4(address(a), address(b), protocol, n / 50 % 4, n / 200 % 4));
     }
     keys
 }

@@ -60,18 +60,11 @@ impl Oracle {
     }
 
     fn widest(&self, from: usize) -> i64 {
-        self.of(from)
-            .map(|s| self.window(s))
-            .max()
-            .unwrap_or(0)
-            .max(1)
+        self.of(from).map(|s| self.window(s)).max().unwrap_or(0).max(1)
     }
 
     fn acked(&self, from: usize) -> i64 {
-        let acks = self
-            .of(1 - from)
-            .filter(|s| s.ack)
-            .map(|s| s.acknowledgment);
+        let acks = self.of(1 - from).filter(|s| s.ack).map(|s| s.acknowledgment);
         acks.max().unwrap_or(0).max(0)
     }
 
@@ -82,9 +75,7 @@ impl Oracle {
             limit = limit.max(match sent.ack {
                 true => sent.acknowledgment + self.window(sent).max(1),
                 // A SYN without an acknowledgment tells a window of what comes after the SYN.
-                false => {
-                    self.of(from).find(|s| s.syn).map_or(0, Sent::end) + self.window(sent).max(1)
-                }
+                false => self.of(from).find(|s| s.syn).map_or(0, Sent::end) + self.window(sent).max(1),
             });
         }
         limit
@@ -93,9 +84,7 @@ impl Oracle {
     /// Where an end's FIN is, unless more came after it.
     fn fin(&self, from: usize) -> Option<i64> {
         let end = self.end(from);
-        self.of(from)
-            .any(|s| s.fin && s.end() == end)
-            .then_some(end)
+        self.of(from).any(|s| s.fin && s.end() == end).then_some(end)
     }
 
     fn fin_acked(&self, from: usize) -> bool {
@@ -126,10 +115,7 @@ impl Oracle {
 
     fn judge(&mut self, sent: &Sent) -> Judgement {
         let (from, to) = (sent.from, 1 - sent.from);
-        let controls = [sent.syn, sent.fin, sent.reset]
-            .iter()
-            .filter(|c| **c)
-            .count();
+        let controls = [sent.syn, sent.fin, sent.reset].iter().filter(|c| **c).count();
         if controls > 1 || !(sent.syn || sent.reset || sent.ack) {
             return Judgement::Flags;
         }
@@ -153,11 +139,7 @@ impl Oracle {
                 }
             };
             self.reset |= exact;
-            return if exact {
-                Judgement::Fits
-            } else {
-                Judgement::Tolerated
-            };
+            return if exact { Judgement::Fits } else { Judgement::Tolerated };
         }
         if sent.syn && !sent.ack && matches!(self.phase(), Phase::TimeWait | Phase::Closed) {
             return Judgement::Reopens;
@@ -242,15 +224,7 @@ fn step() -> impl Strategy<Value = Step> {
     let length = prop_oneof![Just(0i64), 1i64..1460];
     let window = prop_oneof![Just(0u16), 1u16..200, Just(u16::MAX), any::<u16>()];
     let shift = prop_oneof![Just(None), (0u8..16).prop_map(Some)];
-    (
-        0usize..2,
-        0u8..32,
-        offset(),
-        offset(),
-        window,
-        length,
-        shift,
-    )
+    (0usize..2, 0u8..32, offset(), offset(), window, length, shift)
 }
 
 fn sent(oracle: &Oracle, (from, kind, seq, ack, window, length, shift): Step) -> Sent {
@@ -429,25 +403,16 @@ fn a_picked_up_connection_goes_on() {
     let mut tcp = Tcp::picked_up(&first);
     assert_eq!(tcp.phase(), Phase::Established);
     // The other end acknowledges what it had before, and sends what is on its way.
-    assert_eq!(
-        tcp.take(1, &of(TcpFlags::ACK, 5_000, 60_000, 1400)),
-        Judgement::Fits
-    );
+    assert_eq!(tcp.take(1, &of(TcpFlags::ACK, 5_000, 60_000, 1400)), Judgement::Fits);
     assert_eq!(
         tcp.take(1, &of(TcpFlags::ACK, 4_000_000, 71_000, 1400)),
         Judgement::Fits
     );
-    assert_eq!(
-        tcp.take(0, &of(TcpFlags::ACK, 71_000, 4_001_400, 0)),
-        Judgement::Fits
-    );
+    assert_eq!(tcp.take(0, &of(TcpFlags::ACK, 71_000, 4_001_400, 0)), Judgement::Fits);
     let fin = TcpFlags(0x11);
     assert_eq!(tcp.take(0, &of(fin, 71_000, 4_001_400, 0)), Judgement::Fits);
     assert_eq!(tcp.take(1, &of(fin, 4_001_400, 71_001, 0)), Judgement::Fits);
     assert_eq!(tcp.phase(), Phase::Closing);
-    assert_eq!(
-        tcp.take(0, &of(TcpFlags::ACK, 71_001, 4_001_401, 0)),
-        Judgement::Fits
-    );
+    assert_eq!(tcp.take(0, &of(TcpFlags::ACK, 71_001, 4_001_401, 0)), Judgement::Fits);
     assert_eq!(tcp.phase(), Phase::TimeWait);
 }

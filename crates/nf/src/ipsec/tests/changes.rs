@@ -8,10 +8,7 @@ use tailwater_net::{FlowKey, protocol};
 fn packet(last: u8) -> Vec<u8> {
     let (source, destination) = ([10, 0, 0, 1], [10, 9, 0, last]);
     let key = FlowKey::v4(source.into(), destination.into(), protocol::UDP, 1, 2);
-    FrameBuilder::new(&key)
-        .payload(b"payload")
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&key).payload(b"payload").to_vec().unwrap()
 }
 
 fn keyed(byte: u8) -> Ends {
@@ -33,11 +30,7 @@ fn replace(table: &Live<IpsecTable>, rules: &IpsecRules) -> Result<u32, IpsecErr
 fn numbers(frame: &[u8]) -> (u32, u32, u64) {
     let esp = parse(frame).unwrap().payload(frame).to_vec();
     let word = |at: usize| u32::from_be_bytes(esp[at..at + 4].try_into().unwrap());
-    (
-        word(0),
-        word(4),
-        u64::from(word(8)) << 32 | u64::from(word(12)),
-    )
+    (word(0), word(4), u64::from(word(8)) << 32 | u64::from(word(12)))
 }
 
 /// A key that comes back goes on with its numbers: no initialisation vector is used twice under it.
@@ -64,9 +57,7 @@ fn a_key_that_comes_back_goes_on() {
 fn replays_are_known_across_changes() {
     let (first, second) = (keyed(1), keyed(2));
     let mut sender = rig(&first.sending());
-    let sent: Vec<_> = (0..3)
-        .map(|i| run(&mut sender, &packet(i)).unwrap())
-        .collect();
+    let sent: Vec<_> = (0..3).map(|i| run(&mut sender, &packet(i)).unwrap()).collect();
     let table = table(&first.receiving());
     let mut rig = instance(&table);
     assert!(run(&mut rig, &sent[0]).is_some());
@@ -93,10 +84,7 @@ fn what_cannot_be_is_refused() {
         replace(&table, &narrower.receiving()),
         Err(IpsecError::Numbers(ends.back.association.name.clone()))
     );
-    assert_eq!(
-        replace(&table, &ends.sending()),
-        Err(IpsecError::Decapsulates)
-    );
+    assert_eq!(replace(&table, &ends.sending()), Err(IpsecError::Decapsulates));
     let new = keyed(3);
     let together = |back: &Inbound| IpsecRules {
         inbound: vec![back.clone(), narrower.back.clone()],

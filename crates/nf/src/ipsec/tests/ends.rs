@@ -7,13 +7,7 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, protocol};
 
 fn udp(source: [u8; 4], destination: [u8; 4], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
-    let key = FlowKey::v4(
-        source.into(),
-        destination.into(),
-        protocol::UDP,
-        ports.0,
-        ports.1,
-    );
+    let key = FlowKey::v4(source.into(), destination.into(), protocol::UDP, ports.0, ports.1);
     FrameBuilder::new(&key).payload(payload).to_vec().unwrap()
 }
 
@@ -62,8 +56,7 @@ fn policies_are_tried_in_order() {
     };
     // Few, and so many that they are classified.
     for others in [0, 30] {
-        let others =
-            (0..others).map(|last| policy(&format!("10.8.0.{last}/32"), PolicyAction::Drop));
+        let others = (0..others).map(|last| policy(&format!("10.8.0.{last}/32"), PolicyAction::Drop));
         let policies = others.chain(rules.policies.clone()).collect();
         try_policies(&IpsecRules {
             policies,
@@ -77,10 +70,7 @@ fn try_policies(rules: &IpsecRules) {
     assert_dropped(&mut rig, &packet(1), "policy");
     assert_eq!(run(&mut rig, &packet(2)).unwrap(), packet(2));
     // In one batch: each association counts for itself.
-    let sent = rig.run(
-        &[packet(3), packet(4), packet(3), packet(5)],
-        Nanos::from_secs(1),
-    );
+    let sent = rig.run(&[packet(3), packet(4), packet(3), packet(5)], Nanos::from_secs(1));
     let found: Vec<_> = sent.iter().map(|frame| esp_of(frame)).collect();
     assert_eq!(found, [(0x2002, 1), (0x1001, 1), (0x2002, 2), (0x1001, 2)]);
     let outside = udp([10, 0, 0, 1], [172, 16, 0, 1], (1, 2), b"");
@@ -170,10 +160,7 @@ fn numbers_of_32_bits_end_and_those_of_64_go_on() {
                 }
             }
         }
-        assert_eq!(
-            receiver.run(&sent, Nanos::from_secs(1)),
-            frames[..sent.len()]
-        );
+        assert_eq!(receiver.run(&sent, Nanos::from_secs(1)), frames[..sent.len()]);
     }
 }
 
@@ -210,11 +197,7 @@ fn only_this_ends_esp_is_taken() {
     let mut other = ends.clone();
     other.back.association.spi = 0x1002;
     assert_dropped(&mut rig(&other.receiving()), &sent, "no-association");
-    assert_dropped(
-        &mut rig(&ends.clone().in_udp().receiving()),
-        &sent,
-        "no-association",
-    );
+    assert_dropped(&mut rig(&ends.clone().in_udp().receiving()), &sent, "no-association");
     let in_udp = run(&mut rig(&ends.clone().in_udp().sending()), &packet(1)).unwrap();
     assert_dropped(&mut rig(&ends.receiving()), &in_udp, "policy");
     // Another port than ESP's.
@@ -259,8 +242,7 @@ fn many_associations_are_told_apart() {
     let count = 3000u32;
     let spi = |i: u32| 256 + i.wrapping_mul(0x9e37_79b1) % 100_000 * 7;
     let indices: BTreeSet<u32> = (0..count).map(spi).collect();
-    let key =
-        |i: u32| Keying::new(Cipher::Aes128Gcm, [&i.to_be_bytes()[..], &[1; 16]].concat()).unwrap();
+    let key = |i: u32| Keying::new(Cipher::Aes128Gcm, [&i.to_be_bytes()[..], &[1; 16]].concat()).unwrap();
     let association = |i: u32, spi: u32| Association {
         spi,
         keying: key(i),

@@ -8,18 +8,9 @@ use tailwater_net::{FlowKey, protocol};
 fn packet(v6: bool) -> Vec<u8> {
     let key = match v6 {
         true => FlowKey::v6(1u128.into(), 2u128.into(), protocol::UDP, 1, 2),
-        false => FlowKey::v4(
-            [10, 0, 0, 1].into(),
-            [10, 9, 0, 1].into(),
-            protocol::UDP,
-            1,
-            2,
-        ),
+        false => FlowKey::v4([10, 0, 0, 1].into(), [10, 9, 0, 1].into(), protocol::UDP, 1, 2),
     };
-    FrameBuilder::new(&key)
-        .payload(b"some bytes")
-        .to_vec()
-        .unwrap()
+    FrameBuilder::new(&key).payload(b"some bytes").to_vec().unwrap()
 }
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
@@ -27,13 +18,7 @@ const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 /// A frame with any text, properly sealed.
 fn sealed(ends: &Ends, sequence: u64, text: &[u8]) -> Vec<u8> {
     let esp = oracle::esp(&ends.out.association, sequence, sequence, text);
-    oracle::frame(
-        &ETHERNET,
-        &ends.out,
-        sequence,
-        &[0x45, 0, 0, 0, 0, 0, 0, 0],
-        &esp,
-    )
+    oracle::frame(&ETHERNET, &ends.out, sequence, &[0x45, 0, 0, 0, 0, 0, 0, 0], &esp)
 }
 
 #[test]
@@ -92,15 +77,11 @@ fn forged_packets_move_no_window() {
 }
 
 fn any_ends() -> impl Strategy<Value = Ends> {
-    (
-        prop::sample::select(CIPHERS.to_vec()),
-        any::<(bool, bool, bool)>(),
-    )
-        .prop_map(|(cipher, (extended, v6, udp))| {
-            let mut ends = Ends::new(cipher, extended);
-            ends = if v6 { ends.over_ipv6() } else { ends };
-            if udp { ends.in_udp() } else { ends }
-        })
+    (prop::sample::select(CIPHERS.to_vec()), any::<(bool, bool, bool)>()).prop_map(|(cipher, (extended, v6, udp))| {
+        let mut ends = Ends::new(cipher, extended);
+        ends = if v6 { ends.over_ipv6() } else { ends };
+        if udp { ends.in_udp() } else { ends }
+    })
 }
 
 proptest! {

@@ -187,8 +187,4 @@ fn without_padding(frame: &[u8]) -> &[u8] {
     &frame[..parse(frame).unwrap().end.into()]
 }
 
-const CIPHERS: [Cipher; 3] = [
-    Cipher::Aes128Gcm,
-    Cipher::Aes256Gcm,
-    Cipher::ChaCha20Poly1305,
-];
+const CIPHERS: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];

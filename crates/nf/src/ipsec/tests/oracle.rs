@@ -1,9 +1,7 @@
 //! ESP in the plainest way: a packet is put together byte by byte, and taken apart by its tags.
 
 use super::*;
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use tailwater_net::checksum::{sum, transport_v6};
 
 /// An ESP packet's bytes from its index on, with any text inside.
@@ -13,9 +11,7 @@ pub(super) fn esp(association: &Association, sequence: u64, iv: u64, text: &[u8]
         Cipher::Aes256Gcm => &AES_256_GCM,
         Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
     };
-    let bytes: Vec<u8> = (0..)
-        .take(association.keying.cipher().keying_bytes())
-        .collect();
+    let bytes: Vec<u8> = (0..).take(association.keying.cipher().keying_bytes()).collect();
     let (key, salt) = bytes.split_at(bytes.len() - 4);
     let nonce: Vec<u8> = salt.iter().copied().chain(iv.to_be_bytes()).collect();
     let mut aad = association.spi.to_be_bytes().to_vec();
@@ -48,19 +44,11 @@ pub(super) fn text(inner: &[u8]) -> Vec<u8> {
 }
 
 /// The whole frame of an ESP packet, as the outer headers of `out` are to be.
-pub(super) fn frame(
-    ethernet: &[u8],
-    out: &Outbound,
-    sequence: u64,
-    inner: &[u8],
-    payload: &[u8],
-) -> Vec<u8> {
+pub(super) fn frame(ethernet: &[u8], out: &Outbound, sequence: u64, inner: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut datagram = payload.to_vec();
     if let Some(udp) = out.udp {
         let length = (payload.len() + 8) as u16;
-        datagram = [udp.source, udp.destination, length, 0]
-            .map(u16::to_be_bytes)
-            .concat();
+        datagram = [udp.source, udp.destination, length, 0].map(u16::to_be_bytes).concat();
         datagram.extend(payload);
     }
     let protocol = if out.udp.is_some() { 17 } else { 50 };

@@ -23,10 +23,7 @@ impl Plain {
         if sequence < self.first || sequence + self.size <= self.top() {
             return Err(Refused::TooOld);
         }
-        self.seen
-            .insert(sequence)
-            .then_some(())
-            .ok_or(Refused::Replayed)
+        self.seen.insert(sequence).then_some(()).ok_or(Refused::Replayed)
     }
 }
 
@@ -101,11 +98,7 @@ fn no_number_below_the_first_is_taken() {
     let first = (5 << 32) + 3;
     let window = Window::new(64, true, first, &Commons::of_this_process());
     for below in 1..60 {
-        assert_eq!(
-            window.check((first - below) as u32),
-            Err(Refused::TooOld),
-            "{below}"
-        );
+        assert_eq!(window.check((first - below) as u32), Err(Refused::TooOld), "{below}");
     }
     assert_eq!(take(&window, first), Ok(()));
     assert_eq!(take(&window, first + 1), Ok(()));
@@ -151,11 +144,7 @@ fn of_many_threads_one_takes_a_number() {
         }
     });
     let whole = (NUMBERS / 512 * 512) as usize;
-    assert!(
-        taken[1..=whole]
-            .iter()
-            .all(|count| count.load(Ordering::Relaxed) == 1)
-    );
+    assert!(taken[1..=whole].iter().all(|count| count.load(Ordering::Relaxed) == 1));
 }
 
 /// Without any order between them: numbers may be too old for a slow thread, but none is taken twice.
@@ -199,10 +188,7 @@ fn numbers_are_given_once_and_end() {
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let mut all: Vec<u64> = given.concat();
     all.sort_unstable();

@@ -17,52 +17,35 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..1200),
         prop::collection::vec(any::<u8>(), 0..20),
     );
-    parts.prop_map(
-        |((v6, tcp, whole, tagged, port), (dscp, ecn), payload, padding)| {
-            let protocol = if tcp { protocol::TCP } else { protocol::UDP };
-            let key = match v6 {
-                true => FlowKey::v6(1u128.into(), 2u128.into(), protocol, port, 80),
-                false => FlowKey::v4(
-                    [10, 0, 0, 1].into(),
-                    [10, 9, 0, 1].into(),
-                    protocol,
-                    port,
-                    80,
-                ),
+    parts.prop_map(|((v6, tcp, whole, tagged, port), (dscp, ecn), payload, padding)| {
+        let protocol = if tcp { protocol::TCP } else { protocol::UDP };
+        let key = match v6 {
+            true => FlowKey::v6(1u128.into(), 2u128.into(), protocol, port, 80),
+            false => FlowKey::v4([10, 0, 0, 1].into(), [10, 9, 0, 1].into(), protocol, port, 80),
+        };
+        let macs = (MacAddress([2, 0, 0, 0, 0, 7]), MacAddress([2, 0, 0, 0, 0, 8]));
+        let mut builder = FrameBuilder::new(&key).macs(macs.0, macs.1).dscp_ecn(dscp, ecn);
+        if !v6 {
+            builder = builder.dont_fragment(whole);
+        }
+        if tagged {
+            let tag = VlanTag {
+                id: 7,
+                priority: 3,
+                drop_eligible: false,
+                ethertype: ethertype::VLAN,
             };
-            let macs = (
-                MacAddress([2, 0, 0, 0, 0, 7]),
-                MacAddress([2, 0, 0, 0, 0, 8]),
-            );
-            let mut builder = FrameBuilder::new(&key)
-                .macs(macs.0, macs.1)
-                .dscp_ecn(dscp, ecn);
-            if !v6 {
-                builder = builder.dont_fragment(whole);
-            }
-            if tagged {
-                let tag = VlanTag {
-                    id: 7,
-                    priority: 3,
-                    drop_eligible: false,
-                    ethertype: ethertype::VLAN,
-                };
-                builder = builder.vlan(tag);
-            }
-            let mut frame = builder.payload(&payload).to_vec().unwrap();
-            frame.extend(padding);
-            frame
-        },
-    )
+            builder = builder.vlan(tag);
+        }
+        let mut frame = builder.payload(&payload).to_vec().unwrap();
+        frame.extend(padding);
+        frame
+    })
 }
 
 fn any_ends() -> impl Strategy<Value = Ends> {
     let dscp = prop::option::of(0u8..64);
-    let dont_fragment = prop::sample::select(vec![
-        DontFragment::Copy,
-        DontFragment::Set,
-        DontFragment::Clear,
-    ]);
+    let dont_fragment = prop::sample::select(vec![DontFragment::Copy, DontFragment::Set, DontFragment::Clear]);
     (
         prop::sample::select(CIPHERS.to_vec()),
         any::<(bool, bool, bool)>(),
@@ -116,17 +99,8 @@ proptest! {
 }
 
 fn udp(length: usize) -> Vec<u8> {
-    let key = FlowKey::v4(
-        [10, 0, 0, 1].into(),
-        [10, 9, 0, 1].into(),
-        protocol::UDP,
-        1,
-        2,
-    );
-    FrameBuilder::new(&key)
-        .payload(&vec![0; length])
-        .to_vec()
-        .unwrap()
+    let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 9, 0, 1].into(), protocol::UDP, 1, 2);
+    FrameBuilder::new(&key).payload(&vec![0; length]).to_vec().unwrap()
 }
 
 #[test]
@@ -206,20 +180,13 @@ fn congestion_outside_is_told_inside() {
         (congested, one, Some(congested)),
         (congested, congested, Some(congested)),
     ] {
-        for (v6_inside, v6_outside) in [(false, false), (true, false), (false, true), (true, true)]
-        {
+        for (v6_inside, v6_outside) in [(false, false), (true, false), (false, true), (true, true)] {
             let mut ends = Ends::new(Cipher::Aes128Gcm, false);
             ends = if v6_outside { ends.over_ipv6() } else { ends };
             let (mut sender, mut receiver) = ends.rigs();
             let key = match v6_inside {
                 true => FlowKey::v6(1u128.into(), 2u128.into(), protocol::UDP, 1, 2),
-                false => FlowKey::v4(
-                    [10, 0, 0, 1].into(),
-                    [10, 9, 0, 1].into(),
-                    protocol::UDP,
-                    1,
-                    2,
-                ),
+                false => FlowKey::v4([10, 0, 0, 1].into(), [10, 9, 0, 1].into(), protocol::UDP, 1, 2),
             };
             let frame = |ecn| {
                 FrameBuilder::new(&key)

@@ -6,13 +6,7 @@ use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
 
 /// Both ways: the text is sealed to the published bytes, and they are opened to the text.
-fn assert_sealed(
-    keying: &Keying,
-    (spi, sequence, extended): (u32, u64, bool),
-    iv: &str,
-    text: &str,
-    sealed: &str,
-) {
+fn assert_sealed(keying: &Keying, (spi, sequence, extended): (u32, u64, bool), iv: &str, text: &str, sealed: &str) {
     let sealer = Sealer::new(keying, extended).unwrap();
     let iv: [u8; 8] = hex(iv).try_into().unwrap();
     let (text, expected) = (hex(text), hex(sealed));
@@ -120,7 +114,6 @@ fn keys_are_of_their_ciphers_length_and_not_in_debug_output() {
     }
     let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2);
     let frame = FrameBuilder::new(&key).payload(&[0; 100]).to_vec().unwrap();
-    let sent =
-        CIPHERS.map(|cipher| run(&mut rig(&Ends::new(cipher, false).sending()), &frame).unwrap());
+    let sent = CIPHERS.map(|cipher| run(&mut rig(&Ends::new(cipher, false).sending()), &frame).unwrap());
     assert!(sent[0] != sent[1] && sent[1] != sent[2] && sent[0] != sent[2]);
 }

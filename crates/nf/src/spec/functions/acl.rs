@@ -28,14 +28,7 @@ pub struct AclConfig {
 
 impl AclConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "rules",
-            "rulesFile",
-            "format",
-            "matchAction",
-            "default",
-            "cache",
-        ])?;
+        let fields = node.fields_or_none(&["rules", "rulesFile", "format", "matchAction", "default", "cache"])?;
         let default = match fields.optional("default") {
             None => Action::Deny,
             Some(node) => node.word(&ACTIONS)?,

@@ -28,10 +28,7 @@ impl BpfFilterConfig {
         let rules = list.list("rules", MAX_RULES)?;
         let default = fields.optional("default");
         Ok(BpfFilterConfig {
-            rules: rules
-                .iter()
-                .map(|node| rule(node, context))
-                .collect::<Result<_, _>>()?,
+            rules: rules.iter().map(|node| rule(node, context)).collect::<Result<_, _>>()?,
             default: default.map_or(Ok(Fate::Pass), |node| Fate::parse(&node))?,
         })
     }
@@ -52,14 +49,8 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
 }
 
 /// The program of an `expression` or a `programFile`, one of which must be there: verified.
-pub(super) fn program(
-    fields: &Fields<'_>,
-    context: &Context<'_>,
-) -> Result<Vec<Instruction>, SpecError> {
-    match (
-        fields.optional("expression"),
-        fields.optional("programFile"),
-    ) {
+pub(super) fn program(fields: &Fields<'_>, context: &Context<'_>) -> Result<Vec<Instruction>, SpecError> {
+    match (fields.optional("expression"), fields.optional("programFile")) {
         (Some(node), None) => {
             let text = node.text("an expression such as tcp port 80")?;
             if text.len() > MAX_EXPRESSION {
@@ -73,12 +64,11 @@ pub(super) fn program(
         (None, Some(node)) => {
             let path = context.file(node.string("the name of a file")?);
             let name = path.display().to_string();
-            let text =
-                read_text_up_to(&path, &name, MAX_FILE).map_err(|error| match error.line {
-                    // The file is not there at all: the mistake is in the spec.
-                    0 => node.error(format!("{name} {}", error.message)),
-                    _ => error,
-                })?;
+            let text = read_text_up_to(&path, &name, MAX_FILE).map_err(|error| match error.line {
+                // The file is not there at all: the mistake is in the spec.
+                0 => node.error(format!("{name} {}", error.message)),
+                _ => error,
+            })?;
             let at = |line: usize, why: String| SpecError::whole_file(&name, why).at(line, 1);
             let program = parse_program(&text).map_err(|(line, why)| at(line, why))?;
             verify(&program).map_err(|refused| {

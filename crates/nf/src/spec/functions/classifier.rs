@@ -167,9 +167,7 @@ impl ClassifierConfig {
                 continue;
             }
             let found = match led {
-                true => {
-                    "found only rules that never decide, each behind one that matches all that it does"
-                }
+                true => "found only rules that never decide, each behind one that matches all that it does",
                 false => "found none",
             };
             let message = format!("expected a rule or the default to lead to each branch, {found}");
@@ -246,8 +244,7 @@ pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Locate
     };
     let entries = branches.entries("branches")?;
     let functions = entries.iter().map(|(_, branch)| {
-        let what =
-            "a list of functions; a branch without any is `to: next` in its rules, or `to: send`";
+        let what = "a list of functions; a branch without any is `to: next` in its rules, or `to: send`";
         branch_fields(branch)?.required("functions", what)
     });
     functions.collect()

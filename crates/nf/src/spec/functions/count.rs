@@ -55,9 +55,6 @@ fn counter(node: &Located<'_>) -> Result<Counter, SpecError> {
     Ok(Counter {
         name,
         rule: conditions(node, &fields, Action::Allow)?,
-        vlan: fields
-            .optional("vlan")
-            .map(|node| vlan(&node))
-            .transpose()?,
+        vlan: fields.optional("vlan").map(|node| vlan(&node)).transpose()?,
     })
 }

@@ -1,9 +1,7 @@
 //! The configuration of `dnsGuard`.
 
 use super::Context;
-use crate::dns_guard::{
-    Amplification, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes,
-};
+use crate::dns_guard::{Amplification, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes};
 use crate::spec::error::SpecError;
 use crate::spec::located::{Fields, Located};
 use crate::spec::values::{duration, prefix};
@@ -57,19 +55,14 @@ impl DnsGuardConfig {
         let amplification = fields.optional("amplification");
         let amplification = amplification.map(|node| amplified(&node)).transpose()?;
         if mode == Mode::Limit && amplification.is_none() && limits == Limits::default() {
-            let message = "expected limits, an amplification or mode: strict, found none of them: nothing would be guarded";
+            let message =
+                "expected limits, an amplification or mode: strict, found none of them: nothing would be guarded";
             return Err(fields.error(message));
         }
         let whole = |name, range: std::ops::RangeInclusive<u64>, usual: u64| {
-            fields
-                .optional(name)
-                .map_or(Ok(usual), |node| node.whole(range))
+            fields.optional(name).map_or(Ok(usual), |node| node.whole(range))
         };
-        let time = |name, range, usual| {
-            fields
-                .optional(name)
-                .map_or(Ok(usual), |node| duration(&node, range))
-        };
+        let time = |name, range, usual| fields.optional(name).map_or(Ok(usual), |node| duration(&node, range));
         let second = Nanos::from_secs(1);
         let rules = GuardRules {
             ports: ports(&fields)?,
@@ -78,11 +71,7 @@ impl DnsGuardConfig {
             exempt: prefixes(&fields, "exempt")?,
             limits,
             amplification,
-            window: time(
-                "window",
-                second..=Nanos::from_secs(3600),
-                Nanos::from_secs(15),
-            )?,
+            window: time("window", second..=Nanos::from_secs(3600), Nanos::from_secs(15))?,
             prefixes: client_prefixes(&fields)?,
             slip: whole("slip", 0..=10, 2)? as u16,
             leak: whole("leak", 0..=1000, 0)? as u16,
@@ -168,10 +157,6 @@ fn client_prefixes(fields: &Fields<'_>) -> Result<[u8; 2], SpecError> {
         return Ok([24, 56]);
     };
     let fields = node.fields(&["ipv4", "ipv6"])?;
-    let bits = |name, most, usual| {
-        fields
-            .optional(name)
-            .map_or(Ok(usual), |node| node.whole(8..=most))
-    };
+    let bits = |name, most, usual| fields.optional(name).map_or(Ok(usual), |node| node.whole(8..=most));
     Ok([bits("ipv4", 32, 24)? as u8, bits("ipv6", 128, 56)? as u8])
 }

@@ -18,14 +18,7 @@ pub struct EncryptConfig {
 
 impl EncryptConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "key",
-            "keyFile",
-            "direction",
-            "mtu",
-            "midstream",
-            "otherProtocols",
-        ])?;
+        let fields = node.fields_or_none(&["key", "keyFile", "direction", "mtu", "midstream", "otherProtocols"])?;
         let key = match (fields.optional("key"), fields.optional("keyFile")) {
             (Some(_), Some(file)) => {
                 return Err(file.error("expected either key or keyFile, found both"));
@@ -36,20 +29,14 @@ impl EncryptConfig {
             // No error quotes what is wrong: it may be nearly the key.
             (Some(node), None) => {
                 let text = node.text(KEY)?;
-                hexadecimal(text).ok_or_else(|| {
-                    node.error(format!(
-                        "expected {KEY}, found {} characters",
-                        text.chars().count()
-                    ))
-                })?
+                hexadecimal(text)
+                    .ok_or_else(|| node.error(format!("expected {KEY}, found {} characters", text.chars().count())))?
             }
             (None, Some(node)) => {
                 let path = context.file(node.string("the name of a file")?);
                 let name = path.display().to_string();
-                let text = read_text(&path, &name)
-                    .map_err(|error| node.error(format!("{name} {}", error.message)))?;
-                hexadecimal(text.trim())
-                    .ok_or_else(|| node.error(format!("{name} holds something else than {KEY}")))?
+                let text = read_text(&path, &name).map_err(|error| node.error(format!("{name} {}", error.message)))?;
+                hexadecimal(text.trim()).ok_or_else(|| node.error(format!("{name} holds something else than {KEY}")))?
             }
         };
         let others = fields.optional("otherProtocols");
@@ -58,10 +45,7 @@ impl EncryptConfig {
             key,
             direction: match fields.optional("direction") {
                 None => Direction::Encrypt,
-                Some(node) => node.word(&[
-                    ("encrypt", Direction::Encrypt),
-                    ("decrypt", Direction::Decrypt),
-                ])?,
+                Some(node) => node.word(&[("encrypt", Direction::Encrypt), ("decrypt", Direction::Decrypt)])?,
             },
             mtu: match fields.optional("mtu") {
                 None => 1500,

@@ -53,21 +53,11 @@ pub struct Changes {
 impl ExternalConfig {
     /// Its ports: one or two.
     pub fn ports(&self) -> impl Iterator<Item = &PortName> {
-        [Some(&self.port), self.return_port.as_ref()]
-            .into_iter()
-            .flatten()
+        [Some(&self.port), self.return_port.as_ref()].into_iter().flatten()
     }
 
     pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
-        let names = [
-            "port",
-            "returnPort",
-            "timeout",
-            "outside",
-            "missing",
-            "own",
-            "changes",
-        ];
+        let names = ["port", "returnPort", "timeout", "outside", "missing", "own", "changes"];
         let fields = node.fields_or_none(&names)?;
         let port = PortName::parse(&fields.required("port", "a port")?)?;
         let return_port = match fields.optional("returnPort") {

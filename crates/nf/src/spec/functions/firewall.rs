@@ -4,8 +4,7 @@ use super::Context;
 use super::idle::{self, Idle};
 use crate::firewall::language::{self, Mistake};
 use crate::firewall::{
-    Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, Shadowed, Timeouts, Zone,
-    ZonePort, shadowed,
+    Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, Shadowed, Timeouts, Zone, ZonePort, shadowed,
 };
 use crate::spec::document::is_label;
 use crate::spec::error::SpecError;
@@ -138,8 +137,7 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
         };
         for prefix in &prefixes {
             if let Some(other) = taken.insert(*prefix, name.to_owned()) {
-                let message =
-                    format!("expected each prefix in one zone, found {prefix} in {other} too");
+                let message = format!("expected each prefix in one zone, found {prefix} in {other} too");
                 return Err(node.error(message));
             }
         }

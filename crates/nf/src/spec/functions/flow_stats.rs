@@ -27,8 +27,7 @@ const BITS_PER_SECOND: u64 = 100_000_000;
 const LEAST_BITS: u64 = 1_000_000;
 
 const FILE: &str = "the name of a file";
-const COLLECTOR: &str =
-    "the address and port of a collector such as 192.0.2.9:4739 or \"[2001:db8::9]:4739\"";
+const COLLECTOR: &str = "the address and port of a collector such as 192.0.2.9:4739 or \"[2001:db8::9]:4739\"";
 
 /// Packets and bytes of each flow, told to collectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,9 +57,7 @@ impl FlowStatsConfig {
         if let Some(list) = fields.optional("export") {
             for node in list.list("collectors and files", MAX_OUTLETS)? {
                 let outlet = outlet(&node)?;
-                let same = outlets
-                    .iter()
-                    .position(|other| other.name() == outlet.name());
+                let same = outlets.iter().position(|other| other.name() == outlet.name());
                 if let Some(other) = same {
                     let message = format!("expected each once, found that of item {other} again");
                     return Err(node.error(message));
@@ -81,13 +78,10 @@ impl FlowStatsConfig {
 
     /// The files that records go to.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.options
-            .outlets
-            .iter()
-            .filter_map(|outlet| match outlet {
-                Outlet::File(file) => Some(file),
-                Outlet::Collector { .. } => None,
-            })
+        self.options.outlets.iter().filter_map(|outlet| match outlet {
+            Outlet::File(file) => Some(file),
+            Outlet::Collector { .. } => None,
+        })
     }
 }
 

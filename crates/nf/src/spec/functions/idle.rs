@@ -14,26 +14,19 @@ pub(super) struct Idle {
 }
 
 /// A line for each; of many, the first and how many more. `file` is where they are, unless in the spec.
-pub(super) fn describe(
-    found: Result<Vec<Idle>, ClassifierError>,
-    file: Option<&Path>,
-) -> Vec<String> {
+pub(super) fn describe(found: Result<Vec<Idle>, ClassifierError>, file: Option<&Path>) -> Vec<String> {
     // What contradicts is told first, and more of it.
     const MOST: [usize; 2] = [20, 3];
     let file = file.map_or("rules".to_owned(), |path| path.display().to_string());
     let idle = match found {
         Ok(idle) => idle,
         Err(error) => {
-            return vec![format!(
-                "{file}: whether rules shadow others is not told: {error}"
-            )];
+            return vec![format!("{file}: whether rules shadow others is not told: {error}")];
         }
     };
     let (mut lines, mut untold) = (Vec::new(), 0);
     for (most, contradicts) in MOST.into_iter().zip([true, false]) {
-        let of_kind = idle
-            .iter()
-            .filter(|idle| idle.conflict.is_some() == contradicts);
+        let of_kind = idle.iter().filter(|idle| idle.conflict.is_some() == contradicts);
         untold += of_kind.clone().count().saturating_sub(most);
         lines.extend(of_kind.take(most).map(|Idle { line, by, conflict }| match conflict {
             Some((first, second)) => format!(
@@ -45,9 +38,7 @@ pub(super) fn describe(
     }
     if untold > 0 {
         let most = idle.len();
-        lines.push(format!(
-            "{file}: {untold} more of {most} rules that never decide"
-        ));
+        lines.push(format!("{file}: {untold} more of {most} rules that never decide"));
     }
     lines
 }

@@ -51,16 +51,12 @@ impl IdsConfig {
         let mut sources = Sources::default();
         if let Some(list) = fields.optional("rulesFiles") {
             for item in list.list("names of files", MAX_FILES)? {
-                sources
-                    .files
-                    .push(context.file(item.string("the name of a file")?));
+                sources.files.push(context.file(item.string("the name of a file")?));
             }
         }
         if let Some(list) = fields.optional("rules") {
             for item in list.list("rules", MAX_FILES)? {
-                sources
-                    .inline
-                    .push(item.string("a rule, in quotes")?.to_owned());
+                sources.inline.push(item.string("a rule, in quotes")?.to_owned());
             }
         }
         if sources.files.is_empty() && sources.inline.is_empty() {
@@ -85,9 +81,7 @@ impl IdsConfig {
             let fields = node.fields(&["sids", "classes"])?;
             if let Some(list) = fields.optional("sids") {
                 for item in list.list("numbers of rules", MAX_DROPS)? {
-                    sources
-                        .drop_sids
-                        .push(item.whole(1..=u64::from(u32::MAX))? as u32);
+                    sources.drop_sids.push(item.whole(1..=u64::from(u32::MAX))? as u32);
                 }
             }
             if let Some(list) = fields.optional("classes") {
@@ -117,9 +111,7 @@ impl IdsConfig {
 /// The places of the files' names.
 fn items<'a>(fields: &Fields<'a>) -> Result<Vec<Located<'a>>, SpecError> {
     let list = fields.optional("rulesFiles");
-    list.map_or(Ok(Vec::new()), |list| {
-        list.list("names of files", MAX_FILES)
-    })
+    list.map_or(Ok(Vec::new()), |list| list.list("names of files", MAX_FILES))
 }
 
 fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
@@ -128,9 +120,7 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
         node.map_or(Ok(default), |node| node.whole(range))
     };
     let mode = fields.optional("mode");
-    let drops = mode.map_or(Ok(false), |node| {
-        node.word(&[("alert", false), ("drop", true)])
-    })?;
+    let drops = mode.map_or(Ok(false), |node| node.word(&[("alert", false), ("drop", true)]))?;
     let strict = match fields.optional("onOverflow") {
         None => false,
         Some(node) => match Fate::parse(&node)? {
@@ -141,9 +131,7 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
         },
     };
     let checksums = fields.optional("checksums");
-    let checksums = checksums.map_or(Ok(true), |node| {
-        node.word(&[("verify", true), ("ignore", false)])
-    })?;
+    let checksums = checksums.map_or(Ok(true), |node| node.word(&[("verify", true), ("ignore", false)]))?;
     const WHAT: &str = "the name of a file";
     let eve = match fields.optional("eve") {
         None => None,
@@ -195,10 +183,7 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
             .map(|rest| rest.splitn(3, ','));
         let parts: Vec<&str> = parts.map_or(Vec::new(), |parts| parts.map(str::trim).collect());
         let class = match parts[..] {
-            [class, about, priority] => priority
-                .parse()
-                .ok()
-                .map(|priority| (class, about, priority)),
+            [class, about, priority] => priority.parse().ok().map(|priority| (class, about, priority)),
             _ => None,
         };
         match class {
@@ -224,8 +209,7 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
 pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Loaded, SpecError> {
     let variables: &Variables = &sources.variables;
     let reader = Reader::new(variables);
-    let mut reader =
-        reader.map_err(|wrong| SpecError::whole_file("variables", wrong.to_string()))?;
+    let mut reader = reader.map_err(|wrong| SpecError::whole_file("variables", wrong.to_string()))?;
     let (mut rules, mut reasons, mut errors) = (Vec::new(), BTreeMap::new(), Vec::new());
     let (mut texts, mut taken) = (Vec::new(), HashSet::new());
     for path in &sources.files {
@@ -254,10 +238,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
             errors.push(error.suggest(mistake.suggestion));
         }
         if more > 0 {
-            errors.push(SpecError::whole_file(
-                name,
-                format!("{more} more rules are wrong"),
-            ));
+            errors.push(SpecError::whole_file(name, format!("{more} more rules are wrong")));
         }
         for skipped in skipped {
             *reasons.entry(skipped.reason).or_insert(0) += 1;

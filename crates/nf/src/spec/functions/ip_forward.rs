@@ -151,11 +151,7 @@ fn target(node: &Located<'_>, names: &Names<'_>, hops: &[NextHop]) -> Result<Tar
     })
 }
 
-fn inline_routes(
-    list: &Located<'_>,
-    names: &Names<'_>,
-    hops: &[NextHop],
-) -> Result<Vec<Route>, SpecError> {
+fn inline_routes(list: &Located<'_>, names: &Names<'_>, hops: &[NextHop]) -> Result<Vec<Route>, SpecError> {
     let mut seen = HashMap::new();
     let mut routes = Vec::new();
     for (i, item) in list.list("routes", MAX_ROUTES)?.iter().enumerate() {
@@ -173,11 +169,7 @@ fn inline_routes(
     Ok(routes)
 }
 
-fn file_routes(
-    node: &Located<'_>,
-    path: &Path,
-    next_hops: &[NextHop],
-) -> Result<Vec<Route>, SpecError> {
+fn file_routes(node: &Located<'_>, path: &Path, next_hops: &[NextHop]) -> Result<Vec<Route>, SpecError> {
     let name = path.display().to_string();
     let mut text = Vec::new();
     File::open(path)

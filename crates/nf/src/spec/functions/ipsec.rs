@@ -3,8 +3,8 @@
 use super::{Context, policer, rules};
 use crate::acl::{Action, Rule};
 use crate::ipsec::{
-    Association, Cipher, DontFragment, Inbound, IpsecRules, Keying, MAX_ASSOCIATIONS, MAX_POLICIES,
-    MAX_WINDOW, Outbound, Policy, PolicyAction, UdpPorts, WINDOW,
+    Association, Cipher, DontFragment, Inbound, IpsecRules, Keying, MAX_ASSOCIATIONS, MAX_POLICIES, MAX_WINDOW,
+    Outbound, Policy, PolicyAction, UdpPorts, WINDOW,
 };
 use crate::spec::error::{SpecError, nearest, quoted};
 use crate::spec::files::read_text;
@@ -19,8 +19,7 @@ const SPI: &str = "an index from 256 to 4294967295, such as 4097 or 0x1001";
 /// Where ESP comes in UDP (RFC 3948).
 const PORT: u16 = 4500;
 /// What a policy may say instead of naming an association.
-const FATES: [(&str, PolicyAction); 2] =
-    [("pass", PolicyAction::Pass), ("drop", PolicyAction::Drop)];
+const FATES: [(&str, PolicyAction); 2] = [("pass", PolicyAction::Pass), ("drop", PolicyAction::Drop)];
 
 /// ESP tunnels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +32,8 @@ pub struct IpsecConfig {
 
 impl IpsecConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let fields = node.fields_or_none(&[
-            "outbound",
-            "inbound",
-            "policies",
-            "default",
-            "mtu",
-            "ike",
-            "keepAlives",
-        ])?;
+        let fields =
+            node.fields_or_none(&["outbound", "inbound", "policies", "default", "mtu", "ike", "keepAlives"])?;
         let mut parsing = Parsing {
             context,
             names: HashMap::new(),
@@ -61,11 +53,8 @@ impl IpsecConfig {
         }
         let mut indices = HashMap::new();
         for (node, inbound) in nodes.iter().zip(&inbound) {
-            if let Some(other) = indices.insert(inbound.association.spi, &inbound.association.name)
-            {
-                let message = format!(
-                    "expected an spi of its own for each inbound association, found that of {other}"
-                );
+            if let Some(other) = indices.insert(inbound.association.spi, &inbound.association.name) {
+                let message = format!("expected an spi of its own for each inbound association, found that of {other}");
                 return Err(node.error(message));
             }
         }
@@ -80,13 +69,8 @@ impl IpsecConfig {
             .collect::<Result<Vec<_>, _>>()?;
         let named: HashSet<PolicyAction> = policies.iter().map(|policy| policy.action).collect();
         let mut numbered = (0..).zip(&outbound);
-        if let Some((_, idle)) =
-            numbered.find(|(place, _)| !named.contains(&PolicyAction::Protect(*place)))
-        {
-            let message = format!(
-                "expected a policy with protect: {}, found none",
-                idle.association.name
-            );
+        if let Some((_, idle)) = numbered.find(|(place, _)| !named.contains(&PolicyAction::Protect(*place))) {
+            let message = format!("expected a policy with protect: {}, found none", idle.association.name);
             return Err(fields.error(message));
         }
         let fate = |name, default| {
@@ -155,8 +139,7 @@ impl Parsing<'_> {
         let node = fields.required("destination", ADDRESS)?;
         let destination = address(&node)?;
         if source.is_ipv4() != destination.is_ipv4() {
-            return Err(node
-                .error("expected source and destination of one IP version, found both versions"));
+            return Err(node.error("expected source and destination of one IP version, found both versions"));
         }
         let first = first_sequence(&fields, association.extended)?;
         Ok(Outbound {
@@ -207,16 +190,16 @@ impl Parsing<'_> {
             None => Some(WINDOW),
             Some(node) if node.text("").is_ok_and(|text| text == "none") => {
                 if association.extended {
-                    return Err(node.error("expected a window where esn is true, found none: it says what is left out of the packets"));
+                    return Err(node.error(
+                        "expected a window where esn is true, found none: it says what is left out of the packets",
+                    ));
                 }
                 None
             }
             Some(node) => match node.whole(32..=MAX_WINDOW.into()) {
                 Ok(size) => Some(size as u32),
                 Err(_) => {
-                    return Err(
-                        node.expected(&format!("a whole number from 32 to {MAX_WINDOW}, or none"))
-                    );
+                    return Err(node.expected(&format!("a whole number from 32 to {MAX_WINDOW}, or none")));
                 }
             },
         };
@@ -238,10 +221,7 @@ impl Parsing<'_> {
     }
 
     fn association(&mut self, fields: &Fields<'_>) -> Result<Association, SpecError> {
-        let node = fields.required(
-            "name",
-            "a name of lower-case letters, digits and inner dashes",
-        )?;
+        let node = fields.required("name", "a name of lower-case letters, digits and inner dashes")?;
         let name = label(&node)?;
         if let Some(place) = self.names.insert(name.clone(), node.path()) {
             return Err(node.error(format!(
@@ -249,13 +229,11 @@ impl Parsing<'_> {
             )));
         }
         let spi = spi(&fields.required("spi", SPI)?)?;
-        let cipher = fields
-            .required("cipher", "a cipher such as aes-128-gcm")?
-            .word(&[
-                ("aes-128-gcm", Cipher::Aes128Gcm),
-                ("aes-256-gcm", Cipher::Aes256Gcm),
-                ("chacha20-poly1305", Cipher::ChaCha20Poly1305),
-            ])?;
+        let cipher = fields.required("cipher", "a cipher such as aes-128-gcm")?.word(&[
+            ("aes-128-gcm", Cipher::Aes128Gcm),
+            ("aes-256-gcm", Cipher::Aes256Gcm),
+            ("chacha20-poly1305", Cipher::ChaCha20Poly1305),
+        ])?;
         let (keying, node) = self.keying(fields, cipher)?;
         // With one key for two senders, or both directions, a nonce would be used twice.
         if let Some(other) = self.keys.insert(keying.secret().to_vec(), name.clone()) {
@@ -276,11 +254,7 @@ impl Parsing<'_> {
     }
 
     /// A key, and where it stands. No error quotes what is wrong: it may be nearly the key.
-    fn keying<'b>(
-        &mut self,
-        fields: &Fields<'b>,
-        cipher: Cipher,
-    ) -> Result<(Keying, Located<'b>), SpecError> {
+    fn keying<'b>(&mut self, fields: &Fields<'b>, cipher: Cipher) -> Result<(Keying, Located<'b>), SpecError> {
         let digits = 2 * cipher.keying_bytes();
         let what = format!("{digits} hexadecimal digits (the key, then 4 bytes of salt)");
         let key = |text: &str| hexadecimal(text).and_then(|bytes| Keying::new(cipher, bytes));
@@ -300,12 +274,9 @@ impl Parsing<'_> {
             (None, Some(node)) => {
                 let path = self.context.file(node.string("the name of a file")?);
                 let name = path.display().to_string();
-                let text = read_text(&path, &name)
-                    .map_err(|error| node.error(format!("{name} {}", error.message)))?;
+                let text = read_text(&path, &name).map_err(|error| node.error(format!("{name} {}", error.message)))?;
                 let keying = key(text.trim());
-                let keying = keying.ok_or_else(|| {
-                    node.error(format!("{name} holds something else than {what}"))
-                })?;
+                let keying = keying.ok_or_else(|| node.error(format!("{name} holds something else than {what}")))?;
                 self.warnings.extend(readable_by_all(&path));
                 Ok((keying, node))
             }
@@ -318,9 +289,7 @@ fn readable_by_all(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     let name = path.display();
-    (mode & 0o004 != 0).then(|| {
-        format!("everybody can read the key in {name} (mode {mode:03o}): chmod 600 {name}")
-    })
+    (mode & 0o004 != 0).then(|| format!("everybody can read the key in {name} (mode {mode:03o}): chmod 600 {name}"))
 }
 
 fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, SpecError> {
@@ -344,12 +313,8 @@ fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, Spe
         (Some(node), None) => {
             let name = node.text("the name of an outbound association")?;
             let place = places.get(name).ok_or_else(|| {
-                let message = format!(
-                    "expected the name of an outbound association, found {}",
-                    quoted(name)
-                );
-                node.error(message)
-                    .suggest(nearest(name, places.keys().copied()))
+                let message = format!("expected the name of an outbound association, found {}", quoted(name));
+                node.error(message).suggest(nearest(name, places.keys().copied()))
             })?;
             PolicyAction::Protect(*place)
         }
@@ -361,13 +326,7 @@ fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, Spe
 }
 
 fn allowed(node: &Located<'_>) -> Result<Rule, SpecError> {
-    let fields = node.fields(&[
-        "source",
-        "destination",
-        "sourcePorts",
-        "destinationPorts",
-        "protocol",
-    ])?;
+    let fields = node.fields(&["source", "destination", "sourcePorts", "destinationPorts", "protocol"])?;
     rules::conditions(node, &fields, Action::Allow)
 }
 
@@ -380,25 +339,17 @@ fn address(node: &Located<'_>) -> Result<IpAddr, SpecError> {
 fn spi(node: &Located<'_>) -> Result<u32, SpecError> {
     let text = node.text(SPI)?;
     let number = match text.strip_prefix("0x") {
-        Some(text) if text.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
-            u64::from_str_radix(text, 16).ok()
-        }
+        Some(text) if text.bytes().all(|digit| digit.is_ascii_hexdigit()) => u64::from_str_radix(text, 16).ok(),
         Some(_) => None,
         None => digits(text),
     };
     let number = number.and_then(|number| u32::try_from(number).ok());
-    number
-        .filter(|number| *number >= 256)
-        .ok_or_else(|| node.expected(SPI))
+    number.filter(|number| *number >= 256).ok_or_else(|| node.expected(SPI))
 }
 
 /// The first packet's sequence number, far enough from the end of 64 bits that nobody sees it.
 fn first_sequence(fields: &Fields<'_>, extended: bool) -> Result<u64, SpecError> {
-    let last = if extended {
-        u64::MAX >> 1
-    } else {
-        u32::MAX.into()
-    };
+    let last = if extended { u64::MAX >> 1 } else { u32::MAX.into() };
     fields
         .optional("firstSequence")
         .map_or(Ok(1), |node| node.whole(1..=last))
@@ -443,9 +394,5 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     let bytes = pairs
         .iter()
         .map(|[high, low]| Some((digit(*high)? * 16 + digit(*low)?) as u8));
-    if rest.is_empty() {
-        bytes.collect()
-    } else {
-        None
-    }
+    if rest.is_empty() { bytes.collect() } else { None }
 }

@@ -59,9 +59,7 @@ impl ProgramConfig {
         let in_library = library.as_ref().map(|node| node.string(LIBRARY));
         let in_library = in_library.transpose()?;
         let foreign = match (context.runs, library, in_library) {
-            (Runs::Here, Some(library), Some(name)) => {
-                load(&context.file(name), &library, &fields)
-            }
+            (Runs::Here, Some(library), Some(name)) => load(&context.file(name), &library, &fields),
             (Runs::Here, _, _) => Err(file.error(
                 "a program runs in a process of its own only: expected --isolation process or container, or the same \
                  function as a shared library beside it (library)",
@@ -84,11 +82,7 @@ impl ProgramConfig {
 }
 
 /// Loads a library, and has it read the configuration.
-fn load(
-    path: &Path,
-    file: &Located<'_>,
-    fields: &Fields<'_>,
-) -> Result<ForeignFunction, SpecError> {
+fn load(path: &Path, file: &Located<'_>, fields: &Fields<'_>) -> Result<ForeignFunction, SpecError> {
     let mut loaded = None;
     let mut foreign = learn(&Code::Library(path), file, fields, |_, config| {
         let function = LibraryFunction::open(path, config)?;

@@ -2,8 +2,8 @@
 
 use super::Context;
 use crate::load_balancer::{
-    Backend, BackendState, DEFAULT_TABLE_SIZE, Destination, MAX_BACKENDS, MAX_SERVICES, MAX_WEIGHT,
-    Service, is_prime, most_backends,
+    Backend, BackendState, DEFAULT_TABLE_SIZE, Destination, MAX_BACKENDS, MAX_SERVICES, MAX_WEIGHT, Service, is_prime,
+    most_backends,
 };
 use crate::spec::error::SpecError;
 use crate::spec::located::Located;
@@ -46,8 +46,7 @@ impl LoadBalancerConfig {
         for item in list.list("services", MAX_SERVICES)? {
             let service = service(&item, table_size)?;
             let same = |other: &Service| {
-                (other.address, other.port, other.protocol)
-                    == (service.address, service.port, service.protocol)
+                (other.address, other.port, other.protocol) == (service.address, service.port, service.protocol)
             };
             if let Some(other) = services.iter().position(same) {
                 let what = format!("a service that is not services[{other}]");
@@ -152,10 +151,7 @@ fn backend(node: &Located<'_>, mode: Mode, service: IpNet) -> Result<Backend, Sp
                 .ok()
                 .filter(|address: &IpAddr| address.is_ipv4() == (version == 4))
                 .ok_or_else(|| node.expected(&what))?;
-            let port = fields
-                .optional("port")
-                .map(|node| port(&node))
-                .transpose()?;
+            let port = fields.optional("port").map(|node| port(&node)).transpose()?;
             Destination::Address(address, port)
         }
     };

@@ -43,14 +43,7 @@ pub struct MirrorConfig {
 
 impl MirrorConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
-        let known = [
-            "to",
-            "expression",
-            "programFile",
-            "sample",
-            "snap",
-            "buffer",
-        ];
+        let known = ["to", "expression", "programFile", "sample", "snap", "buffer"];
         let fields = node.fields_or_none(&known)?;
         let to = outlet(&fields.required("to", TO)?)?;
         let filtered = ["expression", "programFile"];
@@ -93,18 +86,10 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
                 return Err(file.expected(FILE));
             }
             let max_bytes = given("maxBytes").map_or(Ok(USUAL_FILE_BYTES), |node| {
-                size(
-                    &node,
-                    FILE_BYTES,
-                    "a size between 128KiB and 1024GiB such as 1GiB",
-                )
+                size(&node, FILE_BYTES, "a size between 128KiB and 1024GiB such as 1GiB")
             })?;
             let files = given("files").map_or(Ok(1), |node| node.whole(1..=MAX_FILES))? as u32;
-            Ok(Outlet::File {
-                path,
-                max_bytes,
-                files,
-            })
+            Ok(Outlet::File { path, max_bytes, files })
         }
         (None, Some(interface)) => {
             let of_files = ["maxBytes", "files"].into_iter().filter_map(given).next();
@@ -126,10 +111,7 @@ fn sample(node: &Located<'_>) -> Result<Sampling, SpecError> {
     let fields = node.fields(&["every", "by"])?;
     let every = fields.required("every", "a number: one in so many is copied")?;
     let every = every.whole(1..=MAX_EVERY)? as u32;
-    let words = [
-        ("packet", Sampling::Packets(every)),
-        ("flow", Sampling::Flows(every)),
-    ];
+    let words = [("packet", Sampling::Packets(every)), ("flow", Sampling::Flows(every))];
     let by = fields.optional("by");
     let by = by.map_or(Ok(words[0].1), |node| node.word(&words))?;
     Ok(if every == 1 { Sampling::All } else { by })

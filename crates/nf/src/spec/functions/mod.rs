@@ -197,21 +197,15 @@ impl FunctionConfig {
     /// Why its instances cannot be in processes of their own: what they share.
     pub fn shares(&self) -> Option<&'static str> {
         match self {
-            FunctionConfig::Upf(_) => {
-                Some("its sessions have rates and counters that all its instances share")
+            FunctionConfig::Upf(_) => Some("its sessions have rates and counters that all its instances share"),
+            FunctionConfig::WanOptimizer(_) => Some("what it restores refers to caches that all its instances share"),
+            FunctionConfig::Ids(_) => {
+                Some("what it puts together of streams is in memory of one process, and its alerts go to a file")
             }
-            FunctionConfig::WanOptimizer(_) => {
-                Some("what it restores refers to caches that all its instances share")
-            }
-            FunctionConfig::Ids(_) => Some(
-                "what it puts together of streams is in memory of one process, and its alerts go to a file",
-            ),
             FunctionConfig::Mirror(_) => {
                 Some("its copies leave by one file or interface, which all its instances share")
             }
-            FunctionConfig::DnsGuard(_) => {
-                Some("the responses and queries of all cores are counted together")
-            }
+            FunctionConfig::DnsGuard(_) => Some("the responses and queries of all cores are counted together"),
             _ => None,
         }
     }
@@ -282,10 +276,7 @@ impl FunctionConfig {
 }
 
 /// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.
-pub(crate) fn parse(
-    item: &Located<'_>,
-    context: &Context<'_>,
-) -> Result<(Option<String>, FunctionConfig), SpecError> {
+pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option<String>, FunctionConfig), SpecError> {
     let kinds = FunctionConfig::KINDS;
     let what = format!("one function ({})", kinds.join(", "));
     if !item.is_map() {

@@ -55,10 +55,7 @@ impl NatConfig {
         check_disjoint(&external)?;
         let internal: Vec<Ipv4Net> = match fields.optional("internal") {
             None => INTERNAL.to_vec(),
-            Some(node) => prefixes(&node)?
-                .into_iter()
-                .map(|(_, prefix)| prefix)
-                .collect(),
+            Some(node) => prefixes(&node)?.into_iter().map(|(_, prefix)| prefix).collect(),
         };
         for (item, prefix) in &external {
             if let Some(inside) = internal.iter().find(|inside| overlap(**inside, *prefix)) {
@@ -101,23 +98,14 @@ fn external_ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> 
 /// Packets cannot come from these addresses, or would never come back to them.
 fn check_usable(item: &Located<'_>, prefix: Ipv4Net) -> Result<(), SpecError> {
     const UNUSABLE: [(Ipv4Net, &str); 3] = [
-        (
-            Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8),
-            "\"this network\"",
-        ),
-        (
-            Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8),
-            "loopback",
-        ),
+        (Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8), "\"this network\""),
+        (Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8), "loopback"),
         (
             Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 3),
             "multicast or reserved",
         ),
     ];
-    match UNUSABLE
-        .iter()
-        .find(|(unusable, _)| overlap(*unusable, prefix))
-    {
+    match UNUSABLE.iter().find(|(unusable, _)| overlap(*unusable, prefix)) {
         None => Ok(()),
         Some((_, kind)) => Err(item.expected(&format!("unicast addresses, none of them {kind}"))),
     }

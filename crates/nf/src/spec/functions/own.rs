@@ -17,10 +17,7 @@ pub struct OwnFunction {
 
 impl OwnFunction {
     /// Of this kind, for reports; `make` is called for each worker's instance, and once more.
-    pub fn new(
-        kind: &'static str,
-        make: impl Fn() -> Box<dyn NetworkFunction> + Send + Sync + 'static,
-    ) -> OwnFunction {
+    pub fn new(kind: &'static str, make: impl Fn() -> Box<dyn NetworkFunction> + Send + Sync + 'static) -> OwnFunction {
         OwnFunction {
             kind,
             make: Arc::new(make),

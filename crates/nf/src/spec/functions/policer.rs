@@ -71,10 +71,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
         "violating",
     ])?;
     let rate = fields.required("rate", "a rate such as 100Mbps or 20kpps")?;
-    let (committed, kind) = meter(
-        &rate,
-        fields.required("burst", "how much may come at once")?,
-    )?;
+    let (committed, kind) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
     let peak = fields.optional("peak");
     let exceeding = fields.optional("exceeding");
     if let (None, Some(exceeding)) = (&peak, &exceeding) {
@@ -82,11 +79,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
                        packets beyond the rate are violating";
         return Err(exceeding.error(message));
     }
-    let given = |name, usual| {
-        fields
-            .optional(name)
-            .map_or(Ok(usual), |node| outcome(&node))
-    };
+    let given = |name, usual| fields.optional(name).map_or(Ok(usual), |node| outcome(&node));
     let mut limit = Limit {
         source: None,
         destination: None,
@@ -110,9 +103,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
     limit.destination = given("destination").map(|node| prefix(&node)).transpose()?;
     limit.protocol = given("protocol").map(|node| protocol(&node)).transpose()?;
     match (limit.source, limit.destination) {
-        (Some(source), Some(destination))
-            if source.addr().is_ipv4() != destination.addr().is_ipv4() =>
-        {
+        (Some(source), Some(destination)) if source.addr().is_ipv4() != destination.addr().is_ipv4() => {
             let message = "expected source and destination of one IP version, found both versions";
             Err(conditions.error(message))
         }
@@ -124,14 +115,9 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
 fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
     let fields = node.fields(&["rate", "burst"])?;
     let rate = fields.required("rate", "a rate such as 200Mbps or 40kpps")?;
-    let (meter, peak) = meter(
-        &rate,
-        fields.required("burst", "how much may come at once")?,
-    )?;
+    let (meter, peak) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
     let ordered = match (committed, peak) {
-        (Rate::Bits(low), Rate::Bits(high)) | (Rate::Packets(low), Rate::Packets(high)) => {
-            low <= high
-        }
+        (Rate::Bits(low), Rate::Bits(high)) | (Rate::Packets(low), Rate::Packets(high)) => low <= high,
         _ => return Err(rate.expected("a peak rate of the same unit as the rate: bits or packets")),
     };
     match ordered {
@@ -151,9 +137,7 @@ fn meter(rate: &Located<'_>, burst: Located<'_>) -> Result<(Meter, Rate), SpecEr
             }
             (Rate::Bits(bits), bytes)
         }
-        Throughput::PacketsPerSecond(packets) => {
-            (Rate::Packets(packets), burst.whole(1..=MOST_TOKENS)?)
-        }
+        Throughput::PacketsPerSecond(packets) => (Rate::Packets(packets), burst.whole(1..=MOST_TOKENS)?),
     };
     Ok((Meter::new(kind, burst), kind))
 }

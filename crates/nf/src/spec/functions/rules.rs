@@ -153,20 +153,14 @@ fn format_by_extension(path: &Path) -> Format {
 }
 
 /// Rules of a YAML file: a list, or a map with a list under `rules`.
-fn yaml_rules<T: Copy>(
-    text: &str,
-    name: &str,
-    decisions: &Decisions<'_, T>,
-) -> Result<Lined<T>, SpecError> {
+fn yaml_rules<T: Copy>(text: &str, name: &str, decisions: &Decisions<'_, T>) -> Result<Lined<T>, SpecError> {
     let Some(root) = yaml::parse(text, name)? else {
         let message = "expected a list of rules, found an empty file";
         return Err(SpecError::whole_file(name, message));
     };
     let root = Located::root(name, &root);
     if root.is_map() {
-        let list = root
-            .fields(&["rules"])?
-            .required("rules", "a list of rules")?;
+        let list = root.fields(&["rules"])?.required("rules", "a list of rules")?;
         return rules(&list, decisions);
     }
     rules(&root, decisions)
@@ -185,18 +179,12 @@ fn rules<T: Copy>(list: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<Li
 }
 
 /// The rules with their lines, unless some lines are wrong: all that are wrong are told.
-fn all<T>(
-    rules: Vec<((Rule, T), usize)>,
-    mut errors: Vec<SpecError>,
-) -> Result<Lined<T>, SpecError> {
+fn all<T>(rules: Vec<((Rule, T), usize)>, mut errors: Vec<SpecError>) -> Result<Lined<T>, SpecError> {
     let more = errors.len().saturating_sub(MOST_TOLD);
     errors.truncate(MOST_TOLD);
     match SpecError::all_of_lines(errors, more) {
         Some(error) => Err(error),
-        None => Ok(rules
-            .into_iter()
-            .map(|(rule, line)| (rule, line as u32))
-            .unzip()),
+        None => Ok(rules.into_iter().map(|(rule, line)| (rule, line as u32)).unzip()),
     }
 }
 
@@ -215,11 +203,7 @@ fn rule<T>(node: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<(Rule, T)
 }
 
 /// The fields of a rule that say what it matches.
-pub(super) fn conditions(
-    node: &Located<'_>,
-    fields: &Fields<'_>,
-    action: Action,
-) -> Result<Rule, SpecError> {
+pub(super) fn conditions(node: &Located<'_>, fields: &Fields<'_>, action: Action) -> Result<Rule, SpecError> {
     let any_port = Ok(0..=u16::MAX);
     let rule = Rule {
         action,

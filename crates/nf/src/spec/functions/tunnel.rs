@@ -76,9 +76,7 @@ fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
     rule.protocol = given("protocol").map(|node| protocol(&node)).transpose()?;
     rule.vlan = given("vlan").map(|node| vlan(&node)).transpose()?;
     match (rule.source, rule.destination) {
-        (Some(source), Some(destination))
-            if source.addr().is_ipv4() != destination.addr().is_ipv4() =>
-        {
+        (Some(source), Some(destination)) if source.addr().is_ipv4() != destination.addr().is_ipv4() => {
             let message = "expected source and destination of one IP version, found both versions";
             Err(conditions.error(message))
         }
@@ -113,9 +111,7 @@ fn tag(node: &Located<'_>) -> Result<VlanTag, SpecError> {
     Ok(VlanTag {
         id: vlan.whole(0..=MAX_VLAN)? as u16,
         priority: priority.map_or(Ok(0), |node| node.whole(0..=7))? as u8,
-        drop_eligible: drop_eligible.map_or(Ok(false), |node| {
-            node.word(&[("true", true), ("false", false)])
-        })?,
+        drop_eligible: drop_eligible.map_or(Ok(false), |node| node.word(&[("true", true), ("false", false)]))?,
         ethertype: tpid.map_or(Ok(ethertype::VLAN), |node| node.word(&tpids))?,
     })
 }

@@ -11,8 +11,8 @@ use crate::spec::located::{Fields, Located};
 use crate::spec::values::{Fate, Throughput, duration, throughput};
 use crate::upf::language::{self, Names};
 use crate::upf::{
-    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Options, Profile, Role, Rule,
-    Session, Treatment, parse_flows,
+    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Options, Profile, Role, Rule, Session, Treatment,
+    parse_flows,
 };
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -195,13 +195,9 @@ const TREATMENT: [&str; 6] = ["qfi", "dscp", "gate", "rates", "sessionRates", "c
 fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, SpecError> {
     if !is_label(name) {
         let what = "a name of lower-case letters, digits and inner dashes";
-        return Err(node.error(format!(
-            "expected as a profile's name {what}, found {}",
-            quoted(name)
-        )));
+        return Err(node.error(format!("expected as a profile's name {what}, found {}", quoted(name))));
     }
-    let fields =
-        node.fields_or_none(&["qfi", "dscp", "sessionRates", "usage", "rules", "default"])?;
+    let fields = node.fields_or_none(&["qfi", "dscp", "sessionRates", "usage", "rules", "default"])?;
     let (qfi, dscp) = (qfi(&fields)?, dscp(&fields)?);
     let mut rules = Vec::new();
     if let Some(node) = fields.optional("rules") {
@@ -270,11 +266,9 @@ fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, Sp
 fn rule(node: &Located<'_>, usual: Treatment) -> Result<Rule, SpecError> {
     let known: Vec<_> = ["flows"].into_iter().chain(TREATMENT).collect();
     let fields = node.fields(&known)?;
-    const WHAT: &str =
-        "a flow description such as \"permit out udp from 198.51.100.0/24 53 to assigned\"";
+    const WHAT: &str = "a flow description such as \"permit out udp from 198.51.100.0/24 53 to assigned\"";
     let text = fields.required("flows", WHAT)?;
-    let flows = parse_flows(text.string(WHAT)?)
-        .map_err(|wrong| text.error(wrong.message).suggest(wrong.suggestion))?;
+    let flows = parse_flows(text.string(WHAT)?).map_err(|wrong| text.error(wrong.message).suggest(wrong.suggestion))?;
     let bool = |name, usual| match fields.optional(name) {
         None => Ok(usual),
         Some(node) => node.word(&[("true", true), ("false", false)]),

@@ -90,10 +90,7 @@ impl UrlFilterConfig {
 }
 
 /// The patterns of the list and the file, of which there is at least one.
-fn patterns(
-    fields: &Fields<'_>,
-    context: &Context<'_>,
-) -> Result<(Vec<Pattern>, Option<PathBuf>), SpecError> {
+fn patterns(fields: &Fields<'_>, context: &Context<'_>) -> Result<(Vec<Pattern>, Option<PathBuf>), SpecError> {
     let mut patterns = Vec::new();
     let mut source = None;
     if let Some(node) = fields.optional("patternsFile") {
@@ -105,9 +102,8 @@ fn patterns(
             }
             error
         })?;
-        patterns = parse_list(&text).map_err(|error| {
-            SpecError::whole_file(&name, error.error.to_string()).at(error.line, error.column)
-        })?;
+        patterns = parse_list(&text)
+            .map_err(|error| SpecError::whole_file(&name, error.error.to_string()).at(error.line, error.column))?;
         if patterns.is_empty() {
             let message = "expected a pattern a line, found none";
             return Err(SpecError::whole_file(&name, message));

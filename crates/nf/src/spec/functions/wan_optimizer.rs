@@ -5,8 +5,7 @@ use crate::spec::error::SpecError;
 use crate::spec::located::{Fields, Located};
 use crate::spec::values::{prefix, size};
 use crate::wan_optimizer::{
-    Fingerprints, LEAST_CACHE, MAX_DESTINATIONS, MAX_STREAMS, MOST_CACHE, Options, PERIODS,
-    Sampling,
+    Fingerprints, LEAST_CACHE, MAX_DESTINATIONS, MAX_STREAMS, MOST_CACHE, Options, PERIODS, Sampling,
 };
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -70,10 +69,7 @@ impl WanOptimizerConfig {
             mtu: whole("mtu", 1500, 576..=65_535)? as u16,
             ttl: whole("ttl", 64, 1..=255)? as u8,
         };
-        Ok(WanOptimizerConfig {
-            options,
-            destinations,
-        })
+        Ok(WanOptimizerConfig { options, destinations })
     }
 }
 
@@ -99,10 +95,7 @@ fn cache(fields: &Fields<'_>) -> Result<u64, SpecError> {
 fn fingerprints(fields: &Fields<'_>) -> Result<Fingerprints, SpecError> {
     let sampling = match fields.optional("fingerprints") {
         None => Sampling::SampleByte,
-        Some(node) => node.word(&[
-            ("sample-byte", Sampling::SampleByte),
-            ("max-p", Sampling::MaxP),
-        ])?,
+        Some(node) => node.word(&[("sample-byte", Sampling::SampleByte), ("max-p", Sampling::MaxP)])?,
     };
     let [least, most] = PERIODS.map(u64::from);
     let period = match fields.optional("period") {

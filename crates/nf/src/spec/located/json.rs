@@ -20,10 +20,7 @@ impl<'a> Located<'a> {
     fn write_json(&self, text: &mut String) -> Result<(), SpecError> {
         match &self.node.value {
             Value::Null => text.push_str("null"),
-            Value::Scalar {
-                text: scalar,
-                plain,
-            } => {
+            Value::Scalar { text: scalar, plain } => {
                 if !*plain || !is_number_or_bool(scalar) {
                     text.push_str(&quote(scalar));
                 } else if scalar.bytes().all(|byte| byte.is_ascii_alphabetic()) {
@@ -31,9 +28,7 @@ impl<'a> Located<'a> {
                 } else if let Ok(serde_json::Value::Number(_)) = serde_json::from_str(scalar) {
                     text.push_str(scalar);
                 } else {
-                    return Err(self.expected(
-                        "a number as JSON writes it, such as 16 or 0.5, or a text in quotes",
-                    ));
+                    return Err(self.expected("a number as JSON writes it, such as 16 or 0.5, or a text in quotes"));
                 }
             }
             Value::List(items) => {
@@ -100,8 +95,7 @@ mod tests {
         let text = TEXT.replace("0x10", "0.25");
         let root = yaml::parse(&text, "test").unwrap().unwrap();
         let json = Located::root("test", &root).json().unwrap();
-        let expected = r#"{"limits":[{"rate":5,"on":true},{"rate":0.25}],"a\"b":"x: 1","#
-            .to_owned()
+        let expected = r#"{"limits":[{"rate":5,"on":true},{"rate":0.25}],"a\"b":"x: 1","#.to_owned()
             + r#""plain":"200us","none":null,"empty":[],"more":{"1.5":-2e3,"quoted":"7"}}"#;
         assert_eq!(json, expected);
         assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());

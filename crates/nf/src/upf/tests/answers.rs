@@ -36,8 +36,8 @@ fn echo_requests_are_answered() {
     over_v6.extend(FrameBuilder::new(&key).payload(&request).to_vec().unwrap());
     // Longer than the answer, too, by an extension of somebody's own.
     let long = [
-        0x32, 1, 0, 24, 0, 0, 0, 0, 0xab, 0xcd, 0, 0, 255, 0, 17, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
-        11, 12, 13, 14, 15, 16,
+        0x32, 1, 0, 24, 0, 0, 0, 0, 0xab, 0xcd, 0, 0, 255, 0, 17, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+        16,
     ];
     for frame in [to_core(&request), over_v6, to_core(&long)] {
         let answer = run(&mut rig, &frame).unwrap();
@@ -58,11 +58,7 @@ fn senders_to_unknown_tunnels_are_told_at_a_rate() {
         errors_per_second: 3,
         ..options(Role::Core)
     };
-    let mut rig = rig(&table(
-        options,
-        &[profile("all", None)],
-        &[session(1, false)],
-    ));
+    let mut rig = rig(&table(options, &[profile("all", None)], &[session(1, false)]));
     let frame = tunnelled(0xbeef, datagram(&down(1, 200)));
     let key = parse(&frame).unwrap().key;
     for second in 1..4 {
@@ -77,8 +73,7 @@ fn senders_to_unknown_tunnels_are_told_at_a_rate() {
             assert_eq!(headers.key.destination(), key.source());
             assert_eq!(answer[..12], turned(&frame));
             let mut expected = [0; gtp::ERROR_INDICATION];
-            let length =
-                gtp::error_indication(&mut expected, 0x1000 + 0xbeef, &[192, 0, 2, 1], 40_000);
+            let length = gtp::error_indication(&mut expected, 0x1000 + 0xbeef, &[192, 0, 2, 1], 40_000);
             assert_eq!(headers.payload(&answer), &expected[..length]);
         }
     }
@@ -145,10 +140,7 @@ fn senders_are_told_what_fits() {
     let host = (u128::from(prefix(1)) << 64 | 5).into();
     let server = "2001:db8:ffff::1".parse().unwrap();
     let key = FlowKey::v6(server, host, protocol::UDP, 53, 4000);
-    let frame = FrameBuilder::new(&key)
-        .payload(&[2; 1409])
-        .to_vec()
-        .unwrap();
+    let frame = FrameBuilder::new(&key).payload(&[2; 1409]).to_vec().unwrap();
     let answer = told(&frame, &mut rig).unwrap();
     assert_sound(&answer);
     assert_eq!(answer.len(), 14 + 1280);
@@ -162,9 +154,7 @@ fn senders_are_told_what_fits() {
         .dont_fragment(true)
         .payload(&[0; 1440]);
     let nobody = FlowKey::v4([255; 4].into(), user(1), protocol::UDP, 53, 4000);
-    let nobody = FrameBuilder::new(&nobody)
-        .dont_fragment(true)
-        .payload(&[0; 1440]);
+    let nobody = FrameBuilder::new(&nobody).dont_fragment(true).payload(&[0; 1440]);
     let long = v4(1, 4000, false);
     let pieces = fragment(&long, 1480, 7).unwrap();
     for frame in [
@@ -190,8 +180,6 @@ fn senders_are_told_what_fits() {
 fn without_a_source_nobody_is_told() {
     let mut rig = core();
     let key = FlowKey::v4(SERVER, user(1), protocol::UDP, 53, 4000);
-    let frame = FrameBuilder::new(&key)
-        .dont_fragment(true)
-        .payload(&[0; 1460]);
+    let frame = FrameBuilder::new(&key).dont_fragment(true).payload(&[0; 1460]);
     assert_dropped(&mut rig, &frame.to_vec().unwrap(), "too-big");
 }

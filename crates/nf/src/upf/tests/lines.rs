@@ -60,16 +60,8 @@ fn sessions_are_read() {
 fn every_mistake_is_told_with_its_place() {
     let good = "ue 10.0.0.1 teid 1 profile internet";
     for (line, column, expected) in [
-        (
-            "x ue 10.0.0.1",
-            1,
-            "expected the number of a session, found \"x\"",
-        ),
-        (
-            "1",
-            2,
-            "expected ue or ue6, an address of the user, found nothing",
-        ),
+        ("x ue 10.0.0.1", 1, "expected the number of a session, found \"x\""),
+        ("1", 2, "expected ue or ue6, an address of the user, found nothing"),
         (
             "1 ue 10.0.0.1 teid 1",
             21,
@@ -95,24 +87,12 @@ fn every_mistake_is_told_with_its_place() {
             6,
             "expected an IPv4 address of a host, found \"224.0.0.1\"",
         ),
-        (
-            "1 ue6 2001:db8::/48",
-            7,
-            "expected an IPv6 prefix of 64 bits",
-        ),
+        ("1 ue6 2001:db8::/48", 7, "expected an IPv6 prefix of 64 bits"),
         ("1 ue6 fe80::/64", 7, "expected an IPv6 prefix of 64 bits"),
         ("1 ue6 ff02::/64", 7, "expected an IPv6 prefix of 64 bits"),
         ("1 ue6 ::/64", 7, "expected an IPv6 prefix of 64 bits"),
-        (
-            "1 teid 0",
-            8,
-            "expected a tunnel's identifier from 1 to 4294967295",
-        ),
-        (
-            "1 teid 4294967296",
-            8,
-            "expected a tunnel's identifier from 1",
-        ),
+        ("1 teid 0", 8, "expected a tunnel's identifier from 1 to 4294967295"),
+        ("1 teid 4294967296", 8, "expected a tunnel's identifier from 1"),
         ("1 teid 0x", 8, "expected a tunnel's identifier from 1"),
         ("1 teid +5", 8, "expected a tunnel's identifier from 1"),
         ("1 teid", 7, "expected a value after teid, found nothing"),
@@ -123,16 +103,8 @@ fn every_mistake_is_told_with_its_place() {
             "expected one of ue, ue6, teid, peer, peerTeid, profile, found \"tied\"",
         ),
         ("1 peer 0.0.0.0", 8, "expected an IP address of a host"),
-        (
-            "1 peer 255.255.255.255",
-            8,
-            "expected an IP address of a host",
-        ),
-        (
-            "1 profile voise",
-            11,
-            "expected the name of a profile, found \"voise\"",
-        ),
+        ("1 peer 255.255.255.255", 8, "expected an IP address of a host"),
+        ("1 profile voise", 11, "expected the name of a profile, found \"voise\""),
         (
             &format!("1 {good} peer 192.0.2.1"),
             53,
@@ -155,9 +127,7 @@ fn every_mistake_is_told_with_its_place() {
         versions: [true, false],
         ..names()
     };
-    let message = parse_session("1 peer 2001:db8::1", &v4)
-        .unwrap_err()
-        .message;
+    let message = parse_session("1 peer 2001:db8::1", &v4).unwrap_err().message;
     assert!(
         message.starts_with("expected an IPv4 address, as this end has"),
         "{message}"

@@ -152,23 +152,13 @@ fn a_kept_decision_ends_when_its_flow_gets_another_user() {
 
 #[test]
 fn what_is_a_sessions_own_is_nobody_elses() {
-    let table = table(
-        options(Role::Core),
-        &[profile("all", None)],
-        &[session(1, false)],
-    );
+    let table = table(options(Role::Core), &[profile("all", None)], &[session(1, false)]);
     let taken = |session: Session, what| {
         let expected = Err(Refused::Taken { what, other: 1 });
         assert_eq!(table.set(&session, Owner::Api), expected);
     };
     let (one, two) = (session(1, false), session(2, false));
-    taken(
-        Session {
-            teid: one.teid,
-            ..two
-        },
-        "the teid",
-    );
+    taken(Session { teid: one.teid, ..two }, "the teid");
     taken(
         Session {
             address: one.address,
@@ -203,10 +193,7 @@ fn what_is_a_sessions_own_is_nobody_elses() {
     let full = table.set(&session(257, false), Owner::Api);
     assert_eq!(full, Err(Refused::Full(256)));
     table.remove(9).unwrap();
-    assert_eq!(
-        table.set(&session(257, false), Owner::Api),
-        Ok(Changed::Added)
-    );
+    assert_eq!(table.set(&session(257, false), Owner::Api), Ok(Changed::Added));
     assert_eq!((table.remove(9), table.sessions()), (None, 256));
 }
 
@@ -257,9 +244,7 @@ fn sessions_of_a_file_may_change_places() {
     ids.sort_unstable();
     assert_eq!(ids, [2, 3, 50, 60, 61]);
     // As many as there is room for beside others'.
-    let many: Vec<_> = (1..=256)
-        .map(|number| session(100 + number, false))
-        .collect();
+    let many: Vec<_> = (1..=256).map(|number| session(100 + number, false)).collect();
     let refused = replace(&table, &many).unwrap_err();
     let places: Vec<_> = refused.iter().map(|(at, why)| (*at, why.clone())).collect();
     assert_eq!(places, [253, 254, 255].map(|at| (at, Refused::Full(256))));
@@ -347,8 +332,7 @@ fn who_finds_no_room_is_told() {
     let put = replace(&table, &sessions).unwrap();
     assert_eq!(put.left_out, [(17, Refused::Full(32))]);
     assert_eq!(table.sessions(), 16);
-    let told =
-        "all but 1, the first of them session 17: there is no room: the capacity is 32 sessions";
+    let told = "all but 1, the first of them session 17: there is no room: the capacity is 32 sessions";
     assert_eq!(put.told().as_deref(), Some(told));
     // What was left out has nothing, and does not come in somebody else's way.
     let heir = Session {
@@ -391,10 +375,7 @@ fn lines_by_a_socket_are_wishes() {
             "ok removed up_bytes 0 down_bytes 0 up_packets 0 down_packets 0",
         ),
         ("remove 7", "error: there is no session 7"),
-        (
-            "",
-            "error: expected set SESSION, remove NUMBER, show NUMBER or count",
-        ),
+        ("", "error: expected set SESSION, remove NUMBER, show NUMBER or count"),
         (
             "count 5",
             "error: expected set SESSION, remove NUMBER, show NUMBER or count",
@@ -421,9 +402,7 @@ fn a_socket_is_served() {
     let mut answers = BufReader::new(client.try_clone().unwrap()).lines();
     client.write_all(b"set 1 ue 10.60.0.1 teid").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(120));
-    client
-        .write_all(b" 1 profile all\ncount\nshow 2\n")
-        .unwrap();
+    client.write_all(b" 1 profile all\ncount\nshow 2\n").unwrap();
     for expected in ["ok added", "ok 1", "error: there is no session 2"] {
         assert_eq!(answers.next().unwrap().unwrap(), expected);
     }
@@ -520,10 +499,7 @@ fn a_file_is_read_again() {
     assert!(errors[0].contains("users.sessions:2:6: expected an IPv4 address"));
     assert!(table.session(3).is_none() && table.session(1).is_some());
     std::fs::write(&path, line(2) + &line(3) + &line(4)).unwrap();
-    assert_eq!(
-        file.reload().unwrap(),
-        ["upf: 3 sessions in force (version 2)"]
-    );
+    assert_eq!(file.reload().unwrap(), ["upf: 3 sessions in force (version 2)"]);
     assert!(table.session(1).is_none() && table.sessions() == 3);
     // What is somebody else's by now.
     let of_api = Session {
@@ -534,10 +510,7 @@ fn a_file_is_read_again() {
     };
     table.set(&of_api, Owner::Api).unwrap();
     std::fs::write(&path, line(5)).unwrap();
-    assert_eq!(
-        file.reload().unwrap_err(),
-        ["upf: session 5: the ue is session 7's"]
-    );
+    assert_eq!(file.reload().unwrap_err(), ["upf: session 5: the ue is session 7's"]);
     assert_eq!(table.sessions(), 4);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -65,12 +65,8 @@ impl Oracle {
         self.sent += 1;
         let own = address(CORE[usize::from(v6)]);
         let key = match (own, tunnel.peer) {
-            (IpAddr::V4(own), IpAddr::V4(peer)) => {
-                FlowKey::v4(own, peer, protocol::UDP, gtp::PORT, gtp::PORT)
-            }
-            (IpAddr::V6(own), IpAddr::V6(peer)) => {
-                FlowKey::v6(own, peer, protocol::UDP, gtp::PORT, gtp::PORT)
-            }
+            (IpAddr::V4(own), IpAddr::V4(peer)) => FlowKey::v4(own, peer, protocol::UDP, gtp::PORT, gtp::PORT),
+            (IpAddr::V6(own), IpAddr::V6(peer)) => FlowKey::v6(own, peer, protocol::UDP, gtp::PORT, gtp::PORT),
             _ => unreachable!(),
         };
         let mut builder = FrameBuilder::new(&key)
@@ -88,11 +84,7 @@ impl Oracle {
     /// The link's header with the IP packet.
     fn linked(link: &[u8], packet: &[u8]) -> Vec<u8> {
         let mut frame = [link, packet].concat();
-        let kind: [u8; 2] = if packet[0] >> 4 == 4 {
-            [8, 0]
-        } else {
-            [0x86, 0xdd]
-        };
+        let kind: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
         frame[link.len() - 2..link.len()].copy_from_slice(&kind);
         frame
     }
@@ -122,24 +114,9 @@ fn profiles() -> Vec<Profile> {
         profile("plain", None),
         Profile {
             rules: vec![
-                rule(
-                    "permit out udp from any 53 to assigned",
-                    both,
-                    Some(5),
-                    Some(46),
-                ),
-                rule(
-                    "permit out tcp from any 80 to assigned",
-                    [true, false],
-                    Some(1),
-                    None,
-                ),
-                rule(
-                    "permit out tcp from any to assigned 4000",
-                    [false, true],
-                    None,
-                    Some(0),
-                ),
+                rule("permit out udp from any 53 to assigned", both, Some(5), Some(46)),
+                rule("permit out tcp from any 80 to assigned", [true, false], Some(1), None),
+                rule("permit out tcp from any to assigned 4000", [false, true], None, Some(0)),
             ],
             ..profile("ruled", Some(9))
         },
@@ -160,10 +137,7 @@ fn packets() -> impl Strategy<Value = Vec<(bool, u32, Drawn, u8, bool)>> {
     let ports = prop::sample::select(vec![53u16, 80, 443]);
     let length = prop_oneof![4 => 0usize..60, 1 => 1380usize..1460];
     let packet = (1u32..14, ports, protocols, length, any::<bool>());
-    prop::collection::vec(
-        (any::<bool>(), 1u32..14, packet, any::<u8>(), any::<bool>()),
-        1..30,
-    )
+    prop::collection::vec((any::<bool>(), 1u32..14, packet, any::<u8>(), any::<bool>()), 1..30)
 }
 
 fn frame((number, port, kind, length, v6): Drawn, up: bool, class: u8, whole: bool) -> Vec<u8> {

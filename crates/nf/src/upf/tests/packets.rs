@@ -182,11 +182,7 @@ fn rules_are_tried_in_order() {
             cached,
             ..options(Role::Core)
         };
-        let mut rig = rig(&table(
-            options,
-            std::slice::from_ref(&profile),
-            &[session(1, false)],
-        ));
+        let mut rig = rig(&table(options, std::slice::from_ref(&profile), &[session(1, false)]));
         let key = |kind, port| FlowKey::v4(SERVER, user(1), kind, port, 4000);
         let frame = |key: &FlowKey| FrameBuilder::new(key).payload(b"data").to_vec().unwrap();
         // Twice each: then it is known of the flow, if that is to be.
@@ -231,11 +227,7 @@ fn dont_fragment_and_time_to_live_are_as_configured() {
             ttl: 7,
             ..options(Role::Core)
         };
-        let mut rig = rig(&table(
-            options,
-            &[profile("all", None)],
-            &[session(1, false)],
-        ));
+        let mut rig = rig(&table(options, &[profile("all", None)], &[session(1, false)]));
         let key = FlowKey::v4(SERVER, user(1), protocol::UDP, 53, 4000);
         let frame = FrameBuilder::new(&key).dont_fragment(inner).to_vec();
         let sent = run(&mut rig, &frame.unwrap()).unwrap();

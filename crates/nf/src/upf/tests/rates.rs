@@ -11,8 +11,7 @@ fn meter(burst: u64) -> Option<Meter> {
 
 /// How many of ten packets of 100 bytes pass at a time.
 fn pass(rig: &mut ChainRig, frame: &[u8], second: u64) -> usize {
-    rig.run(&vec![frame.to_vec(); 10], Nanos::from_secs(second))
-        .len()
+    rig.run(&vec![frame.to_vec(); 10], Nanos::from_secs(second)).len()
 }
 
 fn up(number: u32, port: u16) -> Vec<u8> {
@@ -34,16 +33,8 @@ fn sessions_and_rules_have_rates_of_their_own() {
     };
     let profile = Profile {
         rules: vec![
-            rule(
-                "permit out udp from any 53 to assigned",
-                [meter(200), meter(300)],
-                true,
-            ),
-            rule(
-                "permit out udp from any 54 to assigned",
-                [None, meter(900)],
-                false,
-            ),
+            rule("permit out udp from any 53 to assigned", [meter(200), meter(300)], true),
+            rule("permit out udp from any 54 to assigned", [None, meter(900)], false),
         ],
         session_rates: [meter(500), meter(700)],
         ..profile("limited", None)
@@ -121,10 +112,7 @@ fn usage_is_counted_and_reported() {
     run_at(&mut rig, &down(2, 100), Nanos::from_secs(61));
     assert_eq!(reports(false), []);
     let due = reports(true);
-    let found: Vec<_> = due
-        .iter()
-        .map(|r| (r.session, r.cause, r.usage.volume()))
-        .collect();
+    let found: Vec<_> = due.iter().map(|r| (r.session, r.cause, r.usage.volume())).collect();
     assert_eq!(found, [(1, Cause::Time, 1000), (2, Cause::Time, 100)]);
     assert_eq!(due[0].time, Nanos::from_secs(61));
     assert_eq!(reports(true), []);
@@ -135,9 +123,7 @@ fn usage_is_counted_and_reported() {
     assert_eq!((report.session, report.cause), (1, Cause::Removed));
     assert_eq!(report.usage, usage);
     let mut rest = Vec::new();
-    collect_all(&table, &mut |report| {
-        rest.push((report.session, report.cause))
-    });
+    collect_all(&table, &mut |report| rest.push((report.session, report.cause)));
     assert_eq!(rest, [(2, Cause::End)]);
 }
 

@@ -9,21 +9,15 @@ fn blocked(request: &str) -> bool {
 #[test]
 fn plain_requests() {
     assert!(blocked("GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n"));
-    assert!(blocked(
-        "GET / HTTP/1.1\r\nHost: www.bad.example:81\r\n\r\n"
-    ));
+    assert!(blocked("GET / HTTP/1.1\r\nHost: www.bad.example:81\r\n\r\n"));
     assert!(blocked(
         "POST /secret/x HTTP/1.1\r\nHost: ok.example\r\nContent-Length: 3\r\n\r\nabc"
     ));
     assert!(blocked("GET /evil HTTP/1.0\r\n\r\n"));
-    assert!(blocked(
-        "GET /?q=needle HTTP/1.1\r\nHost: ok.example\r\n\r\n"
-    ));
+    assert!(blocked("GET /?q=needle HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
     assert!(blocked("GET / HTTP/1.1\r\nHost: port.example:8080\r\n\r\n"));
     assert!(!blocked("GET / HTTP/1.1\r\nHost: port.example\r\n\r\n"));
-    assert!(!blocked(
-        "GET / HTTP/1.1\r\nHost: www.exact.example\r\n\r\n"
-    ));
+    assert!(!blocked("GET / HTTP/1.1\r\nHost: www.exact.example\r\n\r\n"));
     assert!(!blocked(
         "GET / HTTP/1.1\r\nHost: notbad.example\r\nReferer: http://bad.example/\r\n\r\n"
     ));
@@ -39,24 +33,18 @@ fn case() {
 
 #[test]
 fn percent_encoding_and_dot_segments() {
-    assert!(blocked(
-        "GET /%65v%69l HTTP/1.1\r\nHost: ok.example\r\n\r\n"
-    ));
+    assert!(blocked("GET /%65v%69l HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
     assert!(blocked(
         "GET /x/..//./%2e%2e/secret HTTP/1.1\r\nHost: ok.example\r\n\r\n"
     ));
     assert!(blocked("GET / HTTP/1.1\r\nHost: b%61d.example\r\n\r\n"));
     // Undone once, as servers do.
-    assert!(!blocked(
-        "GET /%2565vil HTTP/1.1\r\nHost: ok.example\r\n\r\n"
-    ));
+    assert!(!blocked("GET /%2565vil HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
 }
 
 #[test]
 fn absolute_uris_and_connect() {
-    assert!(blocked(
-        "GET http://bad.example/ HTTP/1.1\r\nHost: ok.example\r\n\r\n"
-    ));
+    assert!(blocked("GET http://bad.example/ HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
     assert!(blocked("GET HTTP://u:p@BAD.example:80?x HTTP/1.1\r\n\r\n"));
     assert!(blocked("GET http://ok.example/secret HTTP/1.1\r\n\r\n"));
     assert!(blocked("CONNECT bad.example:443 HTTP/1.1\r\n\r\n"));
@@ -70,9 +58,7 @@ fn absolute_uris_and_connect() {
 fn trailing_dots_user_information_and_ports() {
     assert!(blocked("GET / HTTP/1.1\r\nHost: bad.example.\r\n\r\n"));
     assert!(blocked("GET / HTTP/1.1\r\nHost: bad.example.:80\r\n\r\n"));
-    assert!(blocked(
-        "GET / HTTP/1.1\r\nHost: ok.example@bad.example\r\n\r\n"
-    ));
+    assert!(blocked("GET / HTTP/1.1\r\nHost: ok.example@bad.example\r\n\r\n"));
 }
 
 #[test]
@@ -81,8 +67,7 @@ fn pipelining_and_bodies() {
     let first = "GET / HTTP/1.1\r\nHost: ok.example\r\n\r\n";
     assert!(blocked(&format!("{first}{first}{hidden}")));
     let length = hidden.len();
-    let body =
-        format!("POST / HTTP/1.1\r\nHost: ok.example\r\nContent-Length: {length}\r\n\r\n{hidden}");
+    let body = format!("POST / HTTP/1.1\r\nHost: ok.example\r\nContent-Length: {length}\r\n\r\n{hidden}");
     assert!(!blocked(&body));
     assert!(blocked(&format!("{body}\r\n{hidden}")));
     let chunked = format!(
@@ -138,9 +123,7 @@ fn server_names() {
     assert!(!passes(&[&line[..], &records(&hello, 300)].concat()));
     // The second one, after a HelloRetryRequest.
     let change = [20, 3, 3, 0, 1, 1];
-    assert!(!passes(
-        &[&pass[..], &change, &records(&hello, 300)].concat()
-    ));
+    assert!(!passes(&[&pass[..], &change, &records(&hello, 300)].concat()));
     assert!(passes(
         &[&pass[..], &change, &[23, 3, 3, 1, 0], &records(&hello, 300)].concat()
     ));
@@ -194,10 +177,7 @@ fn out_of_order_and_overlaps() {
     // The last gap: the match is complete with it.
     assert!(!rig.data(0, &request[..12]));
     assert!(!rig.data(0, request));
-    assert_eq!(
-        (rig.count("url-blocked"), rig.count("flow-blocked")),
-        (1, 1)
-    );
+    assert_eq!((rig.count("url-blocked"), rig.count("flow-blocked")), (1, 1));
     assert_eq!(rig.count("overlap-conflict"), 0);
     // The first copy counts, in either direction, and the conflict is noted.
     for (first, second, pass) in [("bad", "xyz", false), ("xyz", "bad", true)] {
@@ -217,9 +197,7 @@ fn not_caught() {
     assert!(passes(&records(&client_hello("cover.example"), 16_000)));
     assert!(!blocked("GET / HTTP/1.1\r\nHost: 0x7f.1\r\n\r\n"));
     // HTTP/2 without TLS.
-    assert!(!blocked(
-        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nHost: bad.example\r\n"
-    ));
+    assert!(!blocked("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nHost: bad.example\r\n"));
     // TLS that another protocol begins.
     let hello = records(&client_hello("bad.example"), 16_000);
     assert!(passes(&[b"EHLO x\r\nSTARTTLS\r\n", &hello[..]].concat()));

@@ -36,10 +36,7 @@ fn config() -> FilterConfig {
 }
 
 fn filter(config: FilterConfig) -> Box<UrlFilter> {
-    let patterns: Vec<_> = PATTERNS
-        .iter()
-        .map(|text| Pattern::parse(text).unwrap())
-        .collect();
+    let patterns: Vec<_> = PATTERNS.iter().map(|text| Pattern::parse(text).unwrap()).collect();
     let table = FilterTable::new(&patterns, config).unwrap();
     Box::new(UrlFilter::new(Arc::new(table)))
 }
@@ -131,20 +128,9 @@ fn passes(bytes: &[u8]) -> bool {
 
 /// A ClientHello's handshake message.
 fn client_hello(name: &str) -> Vec<u8> {
-    let list = [
-        &[0][..],
-        &(name.len() as u16).to_be_bytes(),
-        name.as_bytes(),
-    ]
-    .concat();
-    let extension = |kind: u16, data: &[u8]| {
-        [
-            &kind.to_be_bytes()[..],
-            &(data.len() as u16).to_be_bytes(),
-            data,
-        ]
-        .concat()
-    };
+    let list = [&[0][..], &(name.len() as u16).to_be_bytes(), name.as_bytes()].concat();
+    let extension =
+        |kind: u16, data: &[u8]| [&kind.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat();
     let names = [&(list.len() as u16).to_be_bytes()[..], &list].concat();
     let extensions = [
         extension(0xff01, &[0]),

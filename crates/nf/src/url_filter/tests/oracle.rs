@@ -20,10 +20,7 @@ fn naive(stream: &[u8], bodies: &mut Vec<Range<usize>>) -> bool {
             Some(uri) => uri.split_at(uri.find('/').unwrap()),
             None => ("", target),
         };
-        let path = path
-            .replace("%65", "e")
-            .replace("/a/../", "/")
-            .replace("//", "/");
+        let path = path.replace("%65", "e").replace("/a/../", "/").replace("//", "/");
         if path.starts_with("/evil") || path.to_lowercase().contains("needle") {
             return true;
         }
@@ -119,9 +116,7 @@ fn request() -> impl Strategy<Value = String> {
         let decoy = "GET /evil HTTP/1.1\r\nHost: bad.example\r\n\r\n--------------------";
         let body_text = &decoy[..size];
         match body {
-            0 => format!(
-                "POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {size}\r\n\r\n{body_text}"
-            ),
+            0 => format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {size}\r\n\r\n{body_text}"),
             1 if size > 0 => format!(
                 "POST {target} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: {host}\r\n\r\n\
                  {size:x}\r\n{body_text}\r\n0\r\n\r\n"

@@ -94,10 +94,7 @@ fn leases_of_another_stock_open_nothing() {
     let (before, after) = (stock(500), stock(500));
     let (mut first, mut second) = (pool(&before), pool(&after));
     for _ in 0..500 {
-        let (old, new) = (
-            take(&mut first, NOW).unwrap(),
-            take(&mut second, NOW).unwrap(),
-        );
+        let (old, new) = (take(&mut first, NOW).unwrap(), take(&mut second, NOW).unwrap());
         assert_eq!((old.place, old.generation), (new.place, new.generation));
         assert!(!second.open(old, 0), "another flow's text");
         assert!(second.open(new, 0));

@@ -20,10 +20,7 @@ fn retransmissions_and_later_packets() {
     assert!(!rig.data(0, REQUEST));
     assert!(!rig.data(0, REQUEST));
     assert!(!rig.data(500, b"more"));
-    assert_eq!(
-        (rig.count("url-blocked"), rig.count("flow-blocked")),
-        (1, 2)
-    );
+    assert_eq!((rig.count("url-blocked"), rig.count("flow-blocked")), (1, 2));
 }
 
 #[test]
@@ -95,11 +92,7 @@ fn ends_free_buffers() {
         rig.key = key(port, 80);
         rig.syn();
         assert!(rig.data(0, &REQUEST[..20]));
-        let flags = if port % 2 == 0 {
-            TcpFlags::FIN
-        } else {
-            TcpFlags::RST
-        };
+        let flags = if port % 2 == 0 { TcpFlags::FIN } else { TcpFlags::RST };
         assert!(rig.send_flags(21, flags, b""));
     }
     assert_eq!(rig.count("overflow-passed"), 0);
@@ -157,10 +150,7 @@ fn beyond_the_bounds() {
     // A target that is too long, a host that is.
     for long in [
         format!("GET /{} HTTP/1.1\r\n", "x".repeat(5000)),
-        format!(
-            "GET / HTTP/1.1\r\nHost: {}.bad.example\r\n",
-            "x".repeat(600)
-        ),
+        format!("GET / HTTP/1.1\r\nHost: {}.bad.example\r\n", "x".repeat(600)),
         "GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
         "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_owned(),
     ] {
@@ -227,10 +217,7 @@ fn other_traffic_passes() {
         1,
         80,
     );
-    let frame = FrameBuilder::new(&rig.key)
-        .payload(REQUEST)
-        .to_vec()
-        .unwrap();
+    let frame = FrameBuilder::new(&rig.key).payload(REQUEST).to_vec().unwrap();
     assert_eq!(rig.rig.run(&[frame], rig.now).len(), 1);
     // A server's answer.
     rig.key = key(80, 50_000);
@@ -242,10 +229,7 @@ fn other_traffic_passes() {
 #[test]
 fn patterns_are_replaced_under_streams() {
     let table = |names: &[&str]| {
-        let patterns: Vec<_> = names
-            .iter()
-            .map(|name| Pattern::parse(name).unwrap())
-            .collect();
+        let patterns: Vec<_> = names.iter().map(|name| Pattern::parse(name).unwrap()).collect();
         FilterTable::new(&patterns, config()).unwrap()
     };
     let shared = Arc::new(table(&["first.example"]));

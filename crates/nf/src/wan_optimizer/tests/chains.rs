@@ -82,16 +82,9 @@ impl End {
         self.sent += u64::from(left.is_some());
         self.batch.release(&mut self.pool);
         assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let gone = reasons.filter(|(reason, _)| reason.outcome != Outcome::Passed);
-        assert_eq!(
-            self.offered,
-            self.sent + gone.map(|(_, count)| count).sum::<u64>()
-        );
+        assert_eq!(self.offered, self.sent + gone.map(|(_, count)| count).sum::<u64>());
         left
     }
 
@@ -104,11 +97,7 @@ impl End {
 
     fn count(&self, reason: &str) -> u64 {
         let name = format!("wanOptimizer/{reason}");
-        let counts = self
-            .chain
-            .reasons()
-            .into_iter()
-            .zip(self.chain.reason_counts());
+        let counts = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let mut counts = counts.filter(|(reason, _)| reason.name == name);
         counts.next().unwrap_or_else(|| panic!("no {name}")).1
     }
@@ -119,13 +108,7 @@ fn client(payload: &[u8]) -> Vec<u8> {
 }
 
 fn to(destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
-    let key = FlowKey::v4(
-        [10, 1, 0, 5].into(),
-        destination.into(),
-        protocol::UDP,
-        4000,
-        80,
-    );
+    let key = FlowKey::v4([10, 1, 0, 5].into(), destination.into(), protocol::UDP, 4000, 80);
     FrameBuilder::new(&key).payload(payload).to_vec().unwrap()
 }
 
@@ -147,30 +130,19 @@ fn every_kind_of_packet_is_restored_over_both_ip_versions() {
         4000,
         80,
     );
-    let v4 = FlowKey::v4(
-        [10, 1, 0, 5].into(),
-        [10, 2, 0, 9].into(),
-        protocol::UDP,
-        4000,
-        80,
-    );
+    let v4 = FlowKey::v4([10, 1, 0, 5].into(), [10, 2, 0, 9].into(), protocol::UDP, 4000, 80);
     let tag = VlanTag::customer(42);
     let frames = [
         FrameBuilder::new(&v4).payload(&payload),
         FrameBuilder::new(&v6).payload(&payload),
-        FrameBuilder::new(&v4)
-            .payload(&payload[3..650])
-            .dscp_ecn(46, 2)
-            .ttl(3),
+        FrameBuilder::new(&v4).payload(&payload[3..650]).dscp_ecn(46, 2).ttl(3),
         FrameBuilder::new(&v4).vlan(tag).payload(&payload[..600]),
         FrameBuilder::new(&v6)
             .vlan(tag)
             .vlan(tag)
             .payload(&payload)
             .dscp_ecn(10, 1),
-        FrameBuilder::new(&v4)
-            .ip_options(&[1, 1, 1, 1])
-            .payload(&payload),
+        FrameBuilder::new(&v4).ip_options(&[1, 1, 1, 1]).payload(&payload),
         FrameBuilder::new(&v4).payload(b""),
     ];
     for ends in [V4, V6] {
@@ -187,14 +159,8 @@ fn every_kind_of_packet_is_restored_over_both_ip_versions() {
             assert_eq!(far.pass(&sent), frame, "frame {i}");
         }
         assert_eq!([near.count("encoded"), far.count("decoded")], [7, 7]);
-        assert_eq!(
-            near.count("encoded-bytes-in"),
-            far.count("decoded-bytes-out")
-        );
-        assert_eq!(
-            near.count("encoded-bytes-out"),
-            far.count("decoded-bytes-in")
-        );
+        assert_eq!(near.count("encoded-bytes-in"), far.count("decoded-bytes-out"));
+        assert_eq!(near.count("encoded-bytes-out"), far.count("decoded-bytes-in"));
         assert_eq!(near.count("shortened"), 5);
     }
 }
@@ -207,19 +173,10 @@ fn outer_headers_are_as_said() {
         End::new(V4, ", destinations: [10.2.0.0/16], ttl: 9"),
         End::new([V4[1], V4[0]], ""),
     );
-    let key = FlowKey::v4(
-        [10, 1, 0, 5].into(),
-        [10, 2, 0, 9].into(),
-        protocol::UDP,
-        1,
-        2,
-    );
+    let key = FlowKey::v4([10, 1, 0, 5].into(), [10, 2, 0, 9].into(), protocol::UDP, 1, 2);
     let builder = FrameBuilder::new(&key).dscp_ecn(46, 1).payload(b"x");
     let frame = builder.to_vec().unwrap();
-    let padded = FrameBuilder::new(&key)
-        .dscp_ecn(46, 1)
-        .payload(b"x")
-        .pad_to_minimum();
+    let padded = FrameBuilder::new(&key).dscp_ecn(46, 1).payload(b"x").pad_to_minimum();
     let mut sent = near.pass(&padded.to_vec().unwrap());
     assert_eq!(sent.len(), FRONT + HEADER + 29);
     assert_eq!(sent[15], 46 << 2 | 1);
@@ -244,10 +201,7 @@ fn what_is_not_the_tunnels_passes() {
     let mut chance = Chance(41);
     let elsewhere = to([10, 3, 0, 9], b"elsewhere");
     assert_eq!(near.pass(&elsewhere), elsewhere);
-    assert_eq!(
-        far.pass(&client(b"nothing is behind")),
-        client(b"nothing is behind")
-    );
+    assert_eq!(far.pass(&client(b"nothing is behind")), client(b"nothing is behind"));
     // Too long for the tunnel's MTU: 44 bytes are added to its 1,557.
     let long = client(&chance.bytes(1529));
     assert_eq!(near.pass(&long), long);
@@ -258,9 +212,7 @@ fn what_is_not_the_tunnels_passes() {
     assert_eq!(far.pass(&sent), fits);
     // What was too long is not in the other end's cache, so nobody refers to it.
     let again = near.pass(&client(
-        parse(&long).unwrap().payload(&long)[..1500]
-            .try_into()
-            .unwrap(),
+        parse(&long).unwrap().payload(&long)[..1500].try_into().unwrap(),
     ));
     assert_eq!(again.len(), 14 + 44 + 1528);
     far.pass(&again);
@@ -268,10 +220,7 @@ fn what_is_not_the_tunnels_passes() {
     let between = |protocol, ports: [u16; 2]| {
         let [a, b] = V4.map(|end| end.parse().unwrap());
         let key = FlowKey::v4(a, b, protocol, ports[0], ports[1]);
-        FrameBuilder::new(&key)
-            .payload(b"between them")
-            .to_vec()
-            .unwrap()
+        FrameBuilder::new(&key).payload(b"between them").to_vec().unwrap()
     };
     for (protocol, ports) in [
         (protocol::UDP, [49_663, 49_664]),
@@ -303,10 +252,7 @@ fn requests_are_packets_that_go_back() {
         let headers = parse(&request).unwrap();
         assert_eq!(verify_transport(&request, &headers), Checksum::Correct);
         assert_eq!(headers.key, parse(&second).unwrap().key.reversed());
-        assert_eq!(
-            [&request[..6], &request[6..12]],
-            [&second[6..12], &second[..6]]
-        );
+        assert_eq!([&request[..6], &request[6..12]], [&second[6..12], &second[..6]]);
         assert_eq!(headers.payload(&request).len(), HEADER + 2 * ENTRY);
         assert!(near.run(&request).is_none());
         assert_eq!(near.count("request"), 1);
@@ -450,9 +396,7 @@ fn it_is_a_tunnels_end_and_not_by_itself() {
         .unwrap()
         .functions,
     );
-    let error = ChainBuilder::new(&with_nat, &RssHasher::default(), 1)
-        .err()
-        .unwrap();
+    let error = ChainBuilder::new(&with_nat, &RssHasher::default(), 1).err().unwrap();
     let expected = "function nat keeps state for each flow, and cannot be behind wanOptimizer";
     assert!(error.to_string().starts_with(expected), "{error}");
 }

@@ -110,14 +110,8 @@ proptest! {
 fn repeated_content_is_sent_once() {
     let mut chance = Chance(5);
     for sampling in [Sampling::SampleByte, Sampling::MaxP] {
-        let fingerprints = Fingerprints {
-            sampling,
-            period: 32,
-        };
-        let (mut near, mut far) = (
-            Near::new(LEAST_CACHE, fingerprints, 1),
-            Far::new(LEAST_CACHE),
-        );
+        let fingerprints = Fingerprints { sampling, period: 32 };
+        let (mut near, mut far) = (Near::new(LEAST_CACHE, fingerprints, 1), Far::new(LEAST_CACHE));
         let content = chance.bytes(1400);
         let first = near.encode(&content);
         assert_eq!(first.len(), header::HEADER + 1400);
@@ -126,12 +120,7 @@ fn repeated_content_is_sent_once() {
         assert_eq!(second.len(), header::HEADER + header::ENTRY);
         assert_eq!(far.decode(&second).unwrap(), content);
         // Inside of other content, at an odd place, it is found to its first and last byte.
-        let other = [
-            &chance.bytes(33)[..],
-            &content[100..1300],
-            &chance.bytes(77),
-        ]
-        .concat();
+        let other = [&chance.bytes(33)[..], &content[100..1300], &chance.bytes(77)].concat();
         let third = near.encode(&other);
         assert_eq!(third.len(), header::HEADER + header::ENTRY + 33 + 77);
         assert_eq!(far.decode(&third).unwrap(), other);
@@ -202,10 +191,7 @@ fn stale_requests_are_not_heeded() {
 #[test]
 fn a_smaller_cache_at_the_other_end_is_heeded() {
     let mut chance = Chance(9);
-    let (mut near, mut far) = (
-        Near::new(4 * LEAST_CACHE, PERIOD_32, 1),
-        Far::new(LEAST_CACHE),
-    );
+    let (mut near, mut far) = (Near::new(4 * LEAST_CACHE, PERIOD_32, 1), Far::new(LEAST_CACHE));
     let contents: Vec<_> = (0..600).map(|_| chance.bytes(1280)).collect();
     let mut lost = 0;
     for content in contents.iter().chain(&contents).chain(&contents) {

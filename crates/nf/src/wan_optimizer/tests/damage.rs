@@ -217,10 +217,7 @@ fn wrong_headers_are_refused() {
             "a region beyond the end",
             content(&[region(2, 32), region(40, 32)], 68, 9, 4),
         ),
-        (
-            "an empty region",
-            content(&[region(2, 32), region(34, 0)], 68, 9, 36),
-        ),
+        ("an empty region", content(&[region(2, 32), region(34, 0)], 68, 9, 36)),
         ("too few literals", content(&[region(2, 32)], 68, 9, 35)),
         ("too many literals", content(&[region(2, 32)], 68, 9, 37)),
         ("no content", content(&[], 0, 9, 0)),
@@ -229,9 +226,7 @@ fn wrong_headers_are_refused() {
         (
             "too many regions",
             content(
-                &(0..=MAX_REGIONS as u16)
-                    .map(|at| region(at, 1))
-                    .collect::<Vec<_>>(),
+                &(0..=MAX_REGIONS as u16).map(|at| region(at, 1)).collect::<Vec<_>>(),
                 MAX_RANGES as u16,
                 9,
                 0,
@@ -244,10 +239,7 @@ fn wrong_headers_are_refused() {
     let length = header::write_request(&mut request, [1, 2, 3], false, &[[5, 6], [9, 1]]).unwrap();
     request.truncate(length);
     let read = request_in(&request);
-    assert_eq!(
-        (read.epoch, read.since, read.lines, read.reset),
-        (1, 2, 3, false)
-    );
+    assert_eq!((read.epoch, read.since, read.lines, read.reset), (1, 2, 3, false));
     assert_eq!(read.ranges().collect::<Vec<_>>(), [[5, 6], [9, 1]]);
     let with = |at: usize, bytes: &[u8]| {
         let mut request = request.clone();
@@ -259,10 +251,7 @@ fn wrong_headers_are_refused() {
         ("cut", request[..length - 1].to_vec()),
         ("another flag", with(3, &[2])),
         ("lines beyond the last", with(HEADER, &[0xff; 4])),
-        (
-            "more lines than content has",
-            with(HEADER + 4, &[0, 0, 0x10, 0]),
-        ),
+        ("more lines than content has", with(HEADER + 4, &[0, 0, 0x10, 0])),
     ] {
         assert_eq!(parse(&bytes).err(), Some(Unreadable::Malformed), "{wrong}");
     }

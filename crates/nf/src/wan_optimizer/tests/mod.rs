@@ -114,9 +114,7 @@ impl Far {
     /// What was restored, or the request that is made of what was not.
     pub(super) fn decode(&mut self, sent: &[u8]) -> Result<Vec<u8>, (Lost, Vec<u8>)> {
         let content = content_in(sent);
-        let restored = self
-            .decoder
-            .restore(&content, &mut self.out, &mut self.missing);
+        let restored = self.decoder.restore(&content, &mut self.out, &mut self.missing);
         if let Err(lost) = restored {
             let epoch = content.epoch;
             let numbers = [epoch, self.decoder.since(epoch), self.decoder.lines()];

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |all, byte| all << 8 | u64::from(*byte))
+    bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
 /// A stream's bytes by epoch and number.
@@ -54,10 +52,7 @@ impl PlainEncoder {
             pairs.take_while(|(a, b)| a == b).count()
         };
         let places = 64..self.stream.len();
-        places
-            .map(|from| (same(from), from))
-            .max()
-            .unwrap_or((0, 0))
+        places.map(|from| (same(from), from)).max().unwrap_or((0, 0))
     }
 
     fn encode(&mut self, content: &[u8], epoch: u32) -> Vec<u8> {
@@ -85,8 +80,7 @@ impl PlainEncoder {
         sent.extend(regions);
         sent.extend(literals);
         self.stream.extend(content);
-        self.stream
-            .resize(self.stream.len().next_multiple_of(64), 0);
+        self.stream.resize(self.stream.len().next_multiple_of(64), 0);
         sent
     }
 }
@@ -151,17 +145,8 @@ fn most_of_what_could_be_saved_is() {
     let mut chance = Chance(30);
     let files: Vec<Vec<u8>> = (0..3).map(|_| chance.bytes(600)).collect();
     for sampling in [Sampling::SampleByte, Sampling::MaxP] {
-        let mut near = Near::new(
-            LEAST_CACHE,
-            Fingerprints {
-                sampling,
-                period: 32,
-            },
-            1,
-        );
-        let mut plain = PlainEncoder {
-            stream: vec![0; 64],
-        };
+        let mut near = Near::new(LEAST_CACHE, Fingerprints { sampling, period: 32 }, 1);
+        let mut plain = PlainEncoder { stream: vec![0; 64] };
         let (mut content_bytes, mut real, mut best) = (0, 0, 0);
         for _ in 0..12 {
             let content = chance.content(&files, 600);
@@ -170,9 +155,6 @@ fn most_of_what_could_be_saved_is() {
             best += plain.encode(&content, 1).len();
         }
         let (saved, could) = (content_bytes - real, content_bytes - best);
-        assert!(
-            saved * 10 > could * 6,
-            "{sampling:?}: {saved} of {could} bytes"
-        );
+        assert!(saved * 10 > could * 6, "{sampling:?}: {saved} of {could} bytes");
     }
 }

@@ -83,9 +83,7 @@ fn places_are_the_contents() {
             let mut moved = chance.bytes(777);
             moved.extend(&content);
             let moved = places(fingerprints, &moved);
-            let again = found
-                .iter()
-                .filter(|at| moved.binary_search(&(*at + 777)).is_ok());
+            let again = found.iter().filter(|at| moved.binary_search(&(*at + 777)).is_ok());
             assert!(again.count() * 10 > found.len() * 9, "{fingerprints:?}");
         }
     }
@@ -127,11 +125,7 @@ fn checksums_tell_content_apart() {
     let count = seen.len();
     seen.sort_unstable();
     seen.dedup();
-    assert!(
-        count - seen.len() <= 1,
-        "{} of {count} are alike",
-        count - seen.len()
-    );
+    assert!(count - seen.len() <= 1, "{} of {count} are alike", count - seen.len());
     // By another program, from the description: two ends must agree, whatever versions of this one they are.
     assert_eq!(checksum(b"", 0, 0), KNOWN[0]);
     assert_eq!(checksum(b"what goes over the link", 7, 9), KNOWN[1]);
@@ -149,8 +143,5 @@ fn fingerprints_spread() {
         window[(i % 29) as usize..][..4].copy_from_slice(&i.to_le_bytes());
         slots[(fingerprint(&window) >> 54) as usize] += 1;
     }
-    assert!(
-        slots.iter().all(|count| (1..64).contains(count)),
-        "{slots:?}"
-    );
+    assert!(slots.iter().all(|count| (1..64).contains(count)), "{slots:?}");
 }

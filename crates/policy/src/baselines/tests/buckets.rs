@@ -24,17 +24,7 @@ fn balancer() -> RssPlusPlus {
 #[test]
 fn rss_plus_plus_balances_with_few_moves() {
     // 70 and 30: the 20 alone makes it even.
-    let mut server = Server::new(
-        2,
-        &[
-            (0, 25.0),
-            (0, 20.0),
-            (0, 15.0),
-            (0, 10.0),
-            (1, 20.0),
-            (1, 10.0),
-        ],
-    );
+    let mut server = Server::new(2, &[(0, 25.0), (0, 20.0), (0, 15.0), (0, 10.0), (1, 20.0), (1, 10.0)]);
     assert_eq!(server.period(&mut balancer()), [Move { bucket: 1, to: 1 }]);
 }
 
@@ -189,11 +179,7 @@ fn metron_waits_until_the_counters_speak_of_the_new_classes() {
     // The tables were being rewritten in half of this period.
     server.cores[1].lost = 50;
     assert_eq!(server.period(&mut mapper), []);
-    assert_eq!(
-        server.period(&mut mapper).len(),
-        4,
-        "both halves split again"
-    );
+    assert_eq!(server.period(&mut mapper).len(), 4, "both halves split again");
     assert_eq!(server.owners(), [0, 0, 2, 2, 1, 1, 3, 3]);
     server.now += Nanos::from_secs(9);
     assert_eq!(server.period(&mut mapper), [], "no core is left");

@@ -35,13 +35,7 @@ fn the_bound_follows_from_the_median() {
 #[test]
 fn the_smallest_shard_that_suffices_leaves() {
     // 95 % of core 0; 15 % must go: the 20 %, and core 1 has room.
-    let flows = [
-        (0, 0, 40.0),
-        (0, 1, 20.0),
-        (0, 2, 25.0),
-        (0, 3, 10.0),
-        (1, 4, 30.0),
-    ];
+    let flows = [(0, 0, 40.0), (0, 1, 20.0), (0, 2, 25.0), (0, 3, 10.0), (1, 4, 30.0)];
     let mut rack = Rack::new(3, &[0, 0, 0, 0, 1], &flows);
     let mut mapper = dyssect();
     let plan = rack.period(&mut mapper);
@@ -58,11 +52,7 @@ fn a_shard_beyond_a_core_gives_up_its_heaviest_flows() {
     let mut mapper = dyssect();
     rack.period(&mut mapper);
     assert_eq!(cores(&rack), [0, 1, 0, 0], "60 % stay");
-    assert_eq!(
-        mapper.place(NewFlow { shard: 0 }),
-        0,
-        "new flows still go to the owner"
-    );
+    assert_eq!(mapper.place(NewFlow { shard: 0 }), 0, "new flows still go to the owner");
     // It returns when there is room below the bound by a margin, 72 %.
     rack.flows[1].rate = 13.0;
     rack.period(&mut mapper);
@@ -91,10 +81,7 @@ fn the_least_loaded_core_is_emptied_when_all_fits_elsewhere() {
     let mut rack = Rack::new(3, &[0, 1, 1, 2], &flows);
     let plan = rack.period(&mut dyssect());
     // The 20 fits core 0 below 72 %, and the 10 as well.
-    assert_eq!(
-        plan.moves,
-        [Move { bucket: 1, to: 0 }, Move { bucket: 2, to: 0 }]
-    );
+    assert_eq!(plan.moves, [Move { bucket: 1, to: 0 }, Move { bucket: 2, to: 0 }]);
     assert_eq!(plan.reclaim, [1]);
     // With a little more it does not, and nothing moves.
     let flows = [(0, 0, 43.0), (1, 1, 20.0), (1, 2, 10.0), (2, 3, 64.0)];

@@ -19,11 +19,7 @@ struct Server {
 impl Server {
     /// `cores` cores, and buckets of (core, packets/s).
     fn new(cores: usize, buckets: &[(CoreNumber, f64)]) -> Server {
-        let load = |&(core, rate)| BucketLoad {
-            flows: 1.0,
-            rate,
-            core,
-        };
+        let load = |&(core, rate)| BucketLoad { flows: 1.0, rate, core };
         let mut server = Server {
             now: Nanos::ZERO,
             buckets: buckets.iter().map(load).collect(),
@@ -48,14 +44,7 @@ impl Server {
         self.now += mapper.period();
         let mut moves = Vec::new();
         let (now, buckets, cores) = (self.now, &self.buckets[..], &self.cores[..]);
-        mapper.remap(
-            &ServerView {
-                now,
-                buckets,
-                cores,
-            },
-            &mut moves,
-        );
+        mapper.remap(&ServerView { now, buckets, cores }, &mut moves);
         let mut seen = vec![false; buckets.len()];
         for Move { bucket, to } in &moves {
             let bucket = usize::from(*bucket);

@@ -80,14 +80,7 @@ fn a_new_flow_goes_to_the_fullest_instance_below_the_lower_threshold() {
 #[test]
 fn flows_migrate_whose_rates_sum_to_the_equation() {
     // 500 packets/s at 200 µs: 60 must go. 50 fits, then the lightest makes it enough.
-    let flows = [
-        (0, 300.0),
-        (0, 100.0),
-        (0, 50.0),
-        (0, 30.0),
-        (0, 20.0),
-        (0, 0.0),
-    ];
+    let flows = [(0, 300.0), (0, 100.0), (0, 50.0), (0, 30.0), (0, 20.0), (0, 0.0)];
     let plan = rack(&flows, &[200, 0]).period(&mut quadrant());
     assert_eq!(migrations(&plan), [(2, 1), (4, 1)]);
     // The fullest instance below the threshold that stays below 90 %: core 2 would be at 640.
@@ -198,14 +191,8 @@ fn quadrant_metron_splits_shards_with_their_flows() {
     rack.cores[0].lost = 7;
     let mut mapper = QuadrantMetron::new();
     let plan = rack.period(&mut mapper);
-    assert_eq!(
-        plan.moves,
-        [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]
-    );
-    assert_eq!(
-        rack.flows.iter().map(|f| f.core).collect::<Vec<_>>(),
-        [0, 1, 1]
-    );
+    assert_eq!(plan.moves, [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]);
+    assert_eq!(rack.flows.iter().map(|f| f.core).collect::<Vec<_>>(), [0, 1, 1]);
     assert_eq!(mapper.place(NewFlow { shard: 3 }), 1);
     // Without losses the idle halves come together again, after the counters have settled.
     rack.cores[0].lost = 0;

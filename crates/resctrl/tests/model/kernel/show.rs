@@ -11,10 +11,7 @@ impl Kernel {
         if directory == "L3_MON" && self.machine.rmids.is_some() {
             return Some(vec!["num_rmids", "mon_features", "max_threshold_occupancy"]);
         }
-        let schema = self
-            .schemas
-            .iter()
-            .find(|schema| schema.name == directory)?;
+        let schema = self.schemas.iter().find(|schema| schema.name == directory)?;
         Some(match schema.cache {
             Some(_) => vec![
                 "num_closids",
@@ -24,22 +21,13 @@ impl Kernel {
                 "bit_usage",
                 "sparse_masks",
             ],
-            None => vec![
-                "num_closids",
-                "min_bandwidth",
-                "bandwidth_gran",
-                "delay_linear",
-            ],
+            None => vec!["num_closids", "min_bandwidth", "bandwidth_gran", "delay_linear"],
         })
     }
 
     /// What is there.
     pub fn node(&self, path: &str) -> Option<Node> {
-        let directory = |names: Vec<&str>| {
-            Some(Node::Directory(
-                names.into_iter().map(str::to_owned).collect(),
-            ))
-        };
+        let directory = |names: Vec<&str>| Some(Node::Directory(names.into_iter().map(str::to_owned).collect()));
         if let Some(inner) = path.strip_prefix("info") {
             let inner = inner.trim_start_matches('/');
             if inner.is_empty() {
@@ -76,17 +64,11 @@ impl Kernel {
         }
         match inner {
             "tasks" | "cpus" | "cpus_list" => Some(Node::File(true)),
-            "schemata" | "mode" if mon.is_none() && !self.schemas.is_empty() => {
-                Some(Node::File(true))
-            }
+            "schemata" | "mode" if mon.is_none() && !self.schemas.is_empty() => Some(Node::File(true)),
             "size" if mon.is_none() && !self.schemas.is_empty() => Some(Node::File(false)),
-            "mon_groups" if mon.is_none() && monitored => directory(
-                self.groups[group]
-                    .mons
-                    .iter()
-                    .map(|mon| mon.name.as_str())
-                    .collect(),
-            ),
+            "mon_groups" if mon.is_none() && monitored => {
+                directory(self.groups[group].mons.iter().map(|mon| mon.name.as_str()).collect())
+            }
             _ if !monitored => None,
             "mon_data" => {
                 let domains = &self.machine.caches[0].domains;
@@ -125,17 +107,9 @@ impl Kernel {
                     .domains
                     .iter()
                     .map(|&domain| format!("{domain}={}", show(index, domain)));
-                format!(
-                    "{:>6}:{}\n",
-                    schema.name,
-                    values.collect::<Vec<_>>().join(";")
-                )
+                format!("{:>6}:{}\n", schema.name, values.collect::<Vec<_>>().join(";"))
             };
-            self.schemas
-                .iter()
-                .enumerate()
-                .map(line)
-                .collect::<String>()
+            self.schemas.iter().enumerate().map(line).collect::<String>()
         };
         let cores = mon.map_or(&group.cores, |mon| &group.mons[mon].cores);
         Ok(match inner {
@@ -153,10 +127,7 @@ impl Kernel {
             }),
             "size" => lines(&|schema, domain| {
                 let value = self.value(schema, domain, group.closid);
-                match self.schemas[schema]
-                    .cache
-                    .map(|cache| &self.machine.caches[cache])
-                {
+                match self.schemas[schema].cache.map(|cache| &self.machine.caches[cache]) {
                     Some(cache) => (cache.size / cache.length * value.count_ones()).to_string(),
                     None => value.to_string(),
                 }
@@ -169,9 +140,7 @@ impl Kernel {
             "tasks" => {
                 let is_in = |task: &i32| match mon {
                     Some(mon) => group.mons[mon].tasks.contains(task),
-                    None if group.closid == 0 => self.groups[1..]
-                        .iter()
-                        .all(|group| !group.tasks.contains(task)),
+                    None if group.closid == 0 => self.groups[1..].iter().all(|group| !group.tasks.contains(task)),
                     None => group.tasks.contains(task),
                 };
                 running()
@@ -192,20 +161,10 @@ impl Kernel {
                     true => first.to_string(),
                     false => format!("{first}-{last}"),
                 };
-                format!(
-                    "{}\n",
-                    list.into_iter().map(range).collect::<Vec<_>>().join(",")
-                )
+                format!("{}\n", list.into_iter().map(range).collect::<Vec<_>>().join(","))
             }
-            "cpus" => format!(
-                "{:x}\n",
-                cores.iter().fold(0u64, |mask, core| mask | 1 << core)
-            ),
-            _ => self
-                .counters
-                .get(path)
-                .cloned()
-                .unwrap_or_else(|| "0\n".to_owned()),
+            "cpus" => format!("{:x}\n", cores.iter().fold(0u64, |mask, core| mask | 1 << core)),
+            _ => self.counters.get(path).cloned().unwrap_or_else(|| "0\n".to_owned()),
         })
     }
 
@@ -222,16 +181,12 @@ impl Kernel {
             return Some(match file {
                 "num_rmids" => format!("{}\n", self.machine.rmids?),
                 "mon_features" => {
-                    "llc_occupancy\nmbm_total_bytes\nmbm_total_bytes_config\nmbm_local_bytes\n"
-                        .to_owned()
+                    "llc_occupancy\nmbm_total_bytes\nmbm_total_bytes_config\nmbm_local_bytes\n".to_owned()
                 }
                 _ => "65536\n".to_owned(),
             });
         }
-        let index = self
-            .schemas
-            .iter()
-            .position(|schema| schema.name == resource)?;
+        let index = self.schemas.iter().position(|schema| schema.name == resource)?;
         let schema = &self.schemas[index];
         if file == "num_closids" {
             return Some(format!("{}\n", schema.closids));
@@ -253,9 +208,7 @@ impl Kernel {
                 let usage = |&domain: &u32| {
                     let of = |mode| {
                         let groups = self.groups.iter().filter(move |group| group.mode == mode);
-                        groups.fold(0, |all, group| {
-                            all | self.value(index, domain, group.closid)
-                        })
+                        groups.fold(0, |all, group| all | self.value(index, domain, group.closid))
                     };
                     let (shared, exclusive) = (of(Mode::Shareable), of(Mode::Exclusive));
                     let letter = |bit: u32| {
@@ -268,20 +221,9 @@ impl Kernel {
                             _ => '0',
                         }
                     };
-                    format!(
-                        "{domain}={}",
-                        (0..cache.length).rev().map(letter).collect::<String>()
-                    )
+                    format!("{domain}={}", (0..cache.length).rev().map(letter).collect::<String>())
                 };
-                format!(
-                    "{}\n",
-                    schema
-                        .domains
-                        .iter()
-                        .map(usage)
-                        .collect::<Vec<_>>()
-                        .join(";")
-                )
+                format!("{}\n", schema.domains.iter().map(usage).collect::<Vec<_>>().join(";"))
             }
         })
     }
@@ -290,10 +232,7 @@ impl Kernel {
     pub fn snapshot(&self) -> String {
         let groups = self.groups.iter().map(|group| {
             let name = &group.name;
-            let read = |file: &str| {
-                self.read(format!("{name}/{file}").trim_start_matches('/'))
-                    .unwrap()
-            };
+            let read = |file: &str| self.read(format!("{name}/{file}").trim_start_matches('/')).unwrap();
             let mons: Vec<_> = group
                 .mons
                 .iter()
@@ -302,11 +241,7 @@ impl Kernel {
             let texts = [read("schemata"), read("mode"), read("cpus_list")].concat();
             format!(
                 "[{name}] {:?} {mons:?}\n{texts}",
-                if name.is_empty() {
-                    None
-                } else {
-                    Some(&group.tasks)
-                }
+                if name.is_empty() { None } else { Some(&group.tasks) }
             )
         });
         groups.collect()

@@ -27,11 +27,7 @@ impl Kernel {
                 None => self.say(EINVAL, "Bad CPU list/mask"),
             },
             "cpus" => match u64::from_str_radix(&body.trim().replace(',', ""), 16) {
-                Ok(mask) => self.write_cores(
-                    group,
-                    mon,
-                    (0..64).filter(|core| mask >> core & 1 == 1).collect(),
-                ),
+                Ok(mask) => self.write_cores(group, mon, (0..64).filter(|core| mask >> core & 1 == 1).collect()),
                 Err(_) => self.say(EINVAL, "Bad CPU list/mask"),
             },
             _ if self.node(path).is_none() => Err(ENODEV),
@@ -51,10 +47,7 @@ impl Kernel {
                 return self.say(EINVAL, &format!("Missing '{name}' value"));
             }
             let Some(index) = self.schemas.iter().position(|schema| schema.name == name) else {
-                return self.say(
-                    EINVAL,
-                    &format!("Unknown or unsupported resource name '{name}'"),
-                );
+                return self.say(EINVAL, &format!("Unknown or unsupported resource name '{name}'"));
             };
             let mut rest = values;
             while !rest.is_empty() {
@@ -87,26 +80,15 @@ impl Kernel {
         let (_, min, step) = self.machine.memory.unwrap();
         match value.parse::<u32>() {
             Err(_) => self.say(EINVAL, &format!("Invalid MB value {value}")),
-            Ok(limit) if limit < min || limit > 100 => self.say(
-                EINVAL,
-                &format!("MB value {limit} out of range [{min},100]"),
-            ),
+            Ok(limit) if limit < min || limit > 100 => {
+                self.say(EINVAL, &format!("MB value {limit} out of range [{min},100]"))
+            }
             Ok(limit) => Ok(limit.next_multiple_of(step)),
         }
     }
 
-    fn check_mask(
-        &mut self,
-        group: usize,
-        schema: usize,
-        cache: usize,
-        domain: u32,
-        text: &str,
-    ) -> Result<u32, Errno> {
-        let (sparse, min) = (
-            self.machine.caches[cache].sparse,
-            self.machine.caches[cache].min,
-        );
+    fn check_mask(&mut self, group: usize, schema: usize, cache: usize, domain: u32, text: &str) -> Result<u32, Errno> {
+        let (sparse, min) = (self.machine.caches[cache].sparse, self.machine.caches[cache].min);
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let Ok(mask) = u64::from_str_radix(digits, 16) else {
             return self.say(EINVAL, &format!("Non-hex character in the mask {text}"));
@@ -117,10 +99,7 @@ impl Kernel {
         let mask = mask as u32;
         let row = (mask >> mask.trailing_zeros().min(31)).trailing_ones();
         if !sparse && row != mask.count_ones() {
-            return self.say(
-                EINVAL,
-                &format!("The mask {mask:x} has non-consecutive 1-bits"),
-            );
+            return self.say(EINVAL, &format!("The mask {mask:x} has non-consecutive 1-bits"));
         }
         if row < min {
             return self.say(EINVAL, &format!("Need at least {min} bits in the mask"));
@@ -128,27 +107,16 @@ impl Kernel {
         if self.overlaps(group, schema, domain, mask, true) {
             return self.say(EINVAL, "Overlaps with exclusive group");
         }
-        if self.groups[group].mode != Mode::Shareable
-            && self.overlaps(group, schema, domain, mask, false)
-        {
+        if self.groups[group].mode != Mode::Shareable && self.overlaps(group, schema, domain, mask, false) {
             return self.say(EINVAL, "Overlaps with other group");
         }
         Ok(mask)
     }
 
     /// With exclusive groups only, or with any group and with what hardware uses.
-    fn overlaps(
-        &self,
-        group: usize,
-        schema: usize,
-        domain: u32,
-        mask: u32,
-        exclusive: bool,
-    ) -> bool {
+    fn overlaps(&self, group: usize, schema: usize, domain: u32, mask: u32, exclusive: bool) -> bool {
         let cache = &self.machine.caches[self.schemas[schema].cache.unwrap()];
-        let both = [Some(schema), self.schemas[schema].peer]
-            .into_iter()
-            .flatten();
+        let both = [Some(schema), self.schemas[schema].peer].into_iter().flatten();
         if !exclusive && mask & cache.shareable != 0 {
             return true;
         }
@@ -192,13 +160,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn write_tasks(
-        &mut self,
-        group: usize,
-        mon: Option<usize>,
-        text: &str,
-        writer: i32,
-    ) -> Result<(), Errno> {
+    fn write_tasks(&mut self, group: usize, mon: Option<usize>, text: &str, writer: i32) -> Result<(), Errno> {
         let text = text.split('\n').next().unwrap_or_default();
         for number in text.split(',').filter(|_| !text.is_empty()) {
             let number = number.trim();
@@ -221,24 +183,15 @@ impl Kernel {
                 .position(|group| group.tasks.contains(&task))
                 .map_or(0, |at| at + 1);
             if mon.is_some() && now != group {
-                return self.say(
-                    EINVAL,
-                    &format!("Can't move task to different control group\n{fails}"),
-                );
+                return self.say(EINVAL, &format!("Can't move task to different control group\n{fails}"));
             }
-            let was_mon = self.groups[now]
-                .mons
-                .iter()
-                .any(|mon| mon.tasks.contains(&task));
+            let was_mon = self.groups[now].mons.iter().any(|mon| mon.tasks.contains(&task));
             if now == group && mon.is_none() && !was_mon {
                 self.groups[group].tasks.insert(task);
                 continue;
             }
             for other in &mut self.groups {
-                other
-                    .mons
-                    .iter_mut()
-                    .for_each(|mon| _ = mon.tasks.remove(&task));
+                other.mons.iter_mut().for_each(|mon| _ = mon.tasks.remove(&task));
                 other.tasks.remove(&task);
             }
             if group != 0 {
@@ -251,21 +204,13 @@ impl Kernel {
         Ok(())
     }
 
-    fn write_cores(
-        &mut self,
-        group: usize,
-        mon: Option<usize>,
-        cores: BTreeSet<u32>,
-    ) -> Result<(), Errno> {
+    fn write_cores(&mut self, group: usize, mon: Option<usize>, cores: BTreeSet<u32>) -> Result<(), Errno> {
         if cores.iter().any(|core| *core >= self.machine.cores) {
             return self.say(EINVAL, "Can only assign online CPUs");
         }
         if let Some(mon) = mon {
             if !cores.is_subset(&self.groups[group].cores) {
-                return self.say(
-                    EINVAL,
-                    "Can only add CPUs to mongroup that belong to parent",
-                );
+                return self.say(EINVAL, "Can only add CPUs to mongroup that belong to parent");
             }
             for other in &mut self.groups[group].mons {
                 other.cores.retain(|core| !cores.contains(core));
@@ -276,11 +221,7 @@ impl Kernel {
         if group == 0 && !self.groups[0].cores.is_subset(&cores) {
             return self.say(EINVAL, "Can't drop CPUs from default group");
         }
-        let dropped: Vec<u32> = self.groups[group]
-            .cores
-            .difference(&cores)
-            .copied()
-            .collect();
+        let dropped: Vec<u32> = self.groups[group].cores.difference(&cores).copied().collect();
         self.groups[0].cores.extend(dropped);
         for (index, other) in self.groups.iter_mut().enumerate() {
             if index == group {

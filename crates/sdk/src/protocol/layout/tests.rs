@@ -4,13 +4,8 @@ use proptest::prelude::*;
 
 fn any_place() -> impl Strategy<Value = Place> {
     prop_oneof![
-        (any::<u16>(), any::<u16>(), any::<bool>()).prop_map(|(start, length, rekeyed)| {
-            Place::Here {
-                start,
-                length,
-                rekeyed,
-            }
-        }),
+        (any::<u16>(), any::<u16>(), any::<bool>())
+            .prop_map(|(start, length, rekeyed)| { Place::Here { start, length, rekeyed } }),
         any::<u8>().prop_map(Place::Dropped),
     ]
 }

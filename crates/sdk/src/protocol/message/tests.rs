@@ -10,21 +10,19 @@ fn description() -> impl Strategy<Value = Description> {
     let notes = prop::collection::vec(name(), 0..=crate::protocol::layout::MAX_NOTES);
     let flags = (any::<bool>(), any::<bool>(), any::<Option<u32>>());
     let bytes = (0..=MOST_STATE, 0..=MOST_STATE);
-    (name(), bytes, flags, reasons, notes).prop_map(
-        |(name, (state_bytes, piece_bytes), flags, drop_reasons, notes)| {
-            let (wants_flow_ends, opens_companions, durable) = flags;
-            Description {
-                name,
-                state_bytes,
-                wants_flow_ends,
-                opens_companions,
-                durable,
-                piece_bytes,
-                drop_reasons,
-                notes,
-            }
-        },
-    )
+    (name(), bytes, flags, reasons, notes).prop_map(|(name, (state_bytes, piece_bytes), flags, drop_reasons, notes)| {
+        let (wants_flow_ends, opens_companions, durable) = flags;
+        Description {
+            name,
+            state_bytes,
+            wants_flow_ends,
+            opens_companions,
+            durable,
+            piece_bytes,
+            drop_reasons,
+            notes,
+        }
+    })
 }
 
 proptest! {

@@ -61,9 +61,7 @@ impl Problem {
         if left == 0 {
             // Those that work go on to their ends.
             let epoch = |ends: u64| ends.saturating_sub(1) / SLOTS;
-            let rest = cores
-                .iter()
-                .map(|core| epoch(core.0).saturating_sub(slot / SLOTS));
+            let rest = cores.iter().map(|core| epoch(core.0).saturating_sub(slot / SLOTS));
             return Some(begun + rest.sum::<u64>());
         }
         let late = |i: &usize| left & 1 << i != 0 && self.packets[*i].at + self.slo <= slot;

@@ -43,11 +43,7 @@ pub struct PcapFile {
 
 impl PcapFile {
     pub fn new(order: Order, nanoseconds: bool, link: u32) -> Self {
-        let magic = if nanoseconds {
-            0xa1b2_3c4d
-        } else {
-            0xa1b2_c3d4
-        };
+        let magic = if nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
         let mut bytes = order.u32(magic).to_vec();
         bytes.extend(order.u16(2));
         bytes.extend(order.u16(4));
@@ -88,8 +84,7 @@ impl PcapNgFile {
         self.bytes.extend(self.order.u32(kind));
         self.bytes.extend(length);
         self.bytes.extend(body);
-        self.bytes
-            .resize(self.bytes.len() + padded - body.len(), 0xee);
+        self.bytes.resize(self.bytes.len() + padded - body.len(), 0xee);
         self.bytes.extend(length);
         self
     }
@@ -196,9 +191,7 @@ pub fn pack(bytes: &[u8], packing: Packing) -> Vec<u8> {
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     };
-    let zstd = |bytes: &[u8]| {
-        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
-    };
+    let zstd = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest);
     let (first, second) = bytes.split_at(bytes.len() / 3);
     match packing {
         Packing::Plain => bytes.to_vec(),

@@ -109,8 +109,7 @@ impl AggregateConfig {
             true => Ok(()),
             false => Err(TrafficError::setting(field, value.to_string(), expected)),
         };
-        let share =
-            |field, value: f64| check((0.0..=1.0).contains(&value), field, &value, "0 to 1");
+        let share = |field, value: f64| check((0.0..=1.0).contains(&value), field, &value, "0 to 1");
         let total = self.duration.0.saturating_add(self.warm_up.0);
         check(
             self.duration > Nanos::ZERO && total <= MAX_TIME.0,
@@ -136,12 +135,7 @@ impl AggregateConfig {
             "1ms to a day",
         )?;
         self.validate_trains()?;
-        check(
-            self.mean_gap <= MAX_TIME,
-            "mean_gap",
-            &self.mean_gap,
-            "at most a day",
-        )?;
+        check(self.mean_gap <= MAX_TIME, "mean_gap", &self.mean_gap, "at most a day")?;
         share("tcp_share", self.tcp_share)?;
         share("blocked_share", self.blocked_share)?;
         let sound = |range: &SizeRange| {
@@ -200,14 +194,10 @@ impl AggregateConfig {
         for class in &self.trains {
             class.packets.validate("trains.packets")?;
         }
-        let sound = |class: &TrainClass| {
-            (0.0..=1e9).contains(&class.weight) && (1e3..=1e12).contains(&class.line_rate_bps)
-        };
+        let sound =
+            |class: &TrainClass| (0.0..=1e9).contains(&class.weight) && (1e3..=1e12).contains(&class.line_rate_bps);
         let open_to_all = |class: &TrainClass| class.flow_packets_min <= 1 && class.weight > 0.0;
-        if self.trains.len() <= 16
-            && self.trains.iter().all(sound)
-            && self.trains.iter().any(open_to_all)
-        {
+        if self.trains.len() <= 16 && self.trains.iter().all(sound) && self.trains.iter().any(open_to_all) {
             return Ok(());
         }
         Err(TrafficError::setting(

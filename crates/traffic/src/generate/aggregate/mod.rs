@@ -138,10 +138,7 @@ impl Aggregate {
         let next_start = starts.next(&mut random);
         let size_weights: f64 = config.sizes.iter().map(|range| range.weight).sum();
         let middle = |range: &SizeRange| f64::from(range.min + range.max) / 2.0;
-        let sizes = config
-            .sizes
-            .iter()
-            .map(|range| range.weight * middle(range));
+        let sizes = config.sizes.iter().map(|range| range.weight * middle(range));
         let mean_size = sizes.sum::<f64>() / size_weights;
         let means = config.trains.iter().map(|class| class.packets.mean());
         Ok(Aggregate {
@@ -225,20 +222,13 @@ impl Aggregate {
         let destination = server((popular as u32).min(self.config.servers - 1));
         let source_port = random.between(1_024, 65_535) as u16;
         let (number, ports) = if tcp {
-            (
-                protocol::TCP,
-                [443, 443, 443, 443, 443, 443, 80, 80, 22, 8_443],
-            )
+            (protocol::TCP, [443, 443, 443, 443, 443, 443, 80, 80, 22, 8_443])
         } else {
-            (
-                protocol::UDP,
-                [443, 443, 443, 443, 443, 53, 53, 53, 123, 3_478],
-            )
+            (protocol::UDP, [443, 443, 443, 443, 443, 53, 53, 53, 123, 3_478])
         };
         let destination_port = ports[random.below(10) as usize];
         let lifetime = self.config.lifetime_max.0;
-        let gap = (self.config.mean_gap.0 as f64)
-            .min(PLANNED * lifetime as f64 / self.expected_trains(packets));
+        let gap = (self.config.mean_gap.0 as f64).min(PLANNED * lifetime as f64 / self.expected_trains(packets));
         let random = &mut self.random;
         let flow = Flow {
             key: FlowKey::v4(source, destination, number, source_port, destination_port),
@@ -452,9 +442,7 @@ impl Aggregate {
             Kind::Syn | Kind::HandshakeAck | Kind::Fin => Err(0),
         };
         let frame = self.writer.unpadded(builder, flow.identification, said);
-        frame.map_err(|error| {
-            TrafficError::setting("sizes", error, "frames that hold their headers")
-        })
+        frame.map_err(|error| TrafficError::setting("sizes", error, "frames that hold their headers"))
     }
 }
 

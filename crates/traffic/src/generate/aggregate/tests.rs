@@ -83,10 +83,7 @@ fn packets_are_right_and_connections_open_and_close() {
         flows.entry(headers.key).or_default().push(data);
     }
     let (mut opened, mut closed) = (0, 0);
-    for (key, packets) in flows
-        .iter()
-        .filter(|(key, _)| key.protocol() == protocol::TCP)
-    {
+    for (key, packets) in flows.iter().filter(|(key, _)| key.protocol() == protocol::TCP) {
         let tcp = |i: usize| {
             let data = &packets[i];
             let payload = parse(data).unwrap().payload(data).len() as u32;
@@ -105,10 +102,7 @@ fn packets_are_right_and_connections_open_and_close() {
             }
         }
         if packets.len() >= 3 {
-            assert!(
-                tcp(1).0 == 0x10 && tcp(1).2 == 0,
-                "an ACK ends the handshake"
-            );
+            assert!(tcp(1).0 == 0x10 && tcp(1).2 == 0, "an ACK ends the handshake");
             opened += 1;
         }
     }
@@ -223,10 +217,7 @@ fn study(config: &AggregateConfig) -> BurstStudy {
 #[test]
 fn whales_and_minnows_are_what_smooth_traffic_lacks() {
     let duration = Nanos::from_millis(250);
-    let (bursty, smooth) = (
-        study(&named("backbone", duration)),
-        study(&named("smooth", duration)),
-    );
+    let (bursty, smooth) = (study(&named("backbone", duration)), study(&named("smooth", duration)));
     assert!(bursty.whales[0].latency.p99 > Nanos::from_micros(200));
     let lone = smooth.whales[1].latency.p99;
     assert!(lone < Nanos::from_micros(60), "{lone}");

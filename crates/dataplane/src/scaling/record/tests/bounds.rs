@@ -63,10 +63,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
             u64::MAX
         ),
     );
-    is(
-        &file_of(&[1, 0]),
-        "expected at least 17 numbers in a decision, found 1",
-    );
+    is(&file_of(&[1, 0]), "expected at least 17 numbers in a decision, found 1");
     // 17 numbers and three helpers: a decision about nothing.
     let mut nothing = vec![0; 1 + 17 + HELPERS * 4];
     nothing[0] = nothing.len() as u64 - 1;
@@ -78,14 +75,8 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     };
     assert_eq!(decisions(&with(&[])).unwrap().len(), 1);
     let cases: &[(&[(usize, u64)], &str)] = &[
-        (
-            &[(1, 1025)],
-            "expected at most 1023 as a dispatcher, found 1025",
-        ),
-        (
-            &[(4, 1)],
-            "expected at most 0 nanoseconds of waiting, found 1",
-        ),
+        (&[(1, 1025)], "expected at most 1023 as a dispatcher, found 1025"),
+        (&[(4, 1)], "expected at most 0 nanoseconds of waiting, found 1"),
         (&[(6, 5)], "expected 5 packets in all flows, found 0"),
         (
             &[(6, 1 << 32)],
@@ -96,31 +87,19 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
             "expected at most 32768 flows in a queue, found 1099511627776",
         ),
         (&[(8, 8)], "expected at most 7 as flags, found 8"),
-        (
-            &[(10, 8)],
-            "expected at most 7 as helpers to release, found 8",
-        ),
-        (
-            &[(11, 8)],
-            "expected at most 7 as helpers to relieve, found 8",
-        ),
+        (&[(10, 8)], "expected at most 7 as helpers to release, found 8"),
+        (&[(11, 8)], "expected at most 7 as helpers to relieve, found 8"),
         (
             &[(13, 1 << 32)],
             "expected at most 4294967295 packets that are held, found 4294967296",
         ),
-        (
-            &[(15, 1)],
-            "expected at most 0 flowlets with helpers, found 1",
-        ),
+        (&[(15, 1)], "expected at most 0 flowlets with helpers, found 1"),
         (
             &[(16, u64::MAX)],
             "expected at most 0 listed flows, found 18446744073709551615",
         ),
         (&[(17, 1)], "expected 32 numbers in a decision, found 29"),
-        (
-            &[(18, 4)],
-            "expected at most 3 as flags of a helper, found 4",
-        ),
+        (&[(18, 4)], "expected at most 3 as flags of a helper, found 4"),
     ];
     for (changes, text) in cases {
         // The check of a count needs the right expectation.

@@ -4,10 +4,7 @@ use super::*;
 
 #[test]
 fn episodes_tell_what_was_too_much_and_what_was_done() {
-    let flow = |packets| QueuedFlow {
-        packets,
-        bound: false,
-    };
+    let flow = |packets| QueuedFlow { packets, bound: false };
     let at = Nanos::from_micros;
     let busy = |packets| Helper {
         recruited: true,
@@ -37,18 +34,10 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     while let Some(decision) = next_decision(&mut reader).unwrap() {
         explainer.add(decision);
     }
-    let Explanation {
-        summary, episodes, ..
-    } = explainer.finish();
-    assert_eq!(
-        (summary.decisions, summary.dispatchers, summary.missing),
-        (6, 1, 0)
-    );
+    let Explanation { summary, episodes, .. } = explainer.finish();
+    assert_eq!((summary.decisions, summary.dispatchers, summary.missing), (6, 1, 0));
     assert_eq!(summary.span_us, 4080.0);
-    assert_eq!(
-        (summary.episodes, summary.episodes_late, summary.whales),
-        (2, 1, 1)
-    );
+    assert_eq!((summary.episodes, summary.episodes_late, summary.whales), (2, 1, 1));
     assert_eq!((summary.recruited, summary.whales_beyond_split), (1, 1));
     assert_eq!(summary.longest_wait_us, 280.0);
     let moved = plans.iter().flat_map(|plan| &plan.places);
@@ -58,21 +47,12 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     let [minnows, whale] = &*episodes else {
         panic!("{episodes:?}");
     };
-    assert_eq!(
-        (minnows.kind, minnows.late, minnows.over),
-        (Kind::Minnows, true, false)
-    );
+    assert_eq!((minnows.kind, minnows.late, minnows.over), (Kind::Minnows, true, false));
     assert_eq!((minnows.start_us, minnows.length_us), (4950.0, 130.0));
     assert_eq!((minnows.peak_packets, minnows.peak_flows), (240, 60));
     assert_eq!(minnows.first_move_us, Some(50.0));
-    assert_eq!(
-        (whale.kind, whale.late, whale.over),
-        (Kind::Whale, false, true)
-    );
-    assert_eq!(
-        (whale.start_us, whale.length_us, whale.decisions),
-        (1030.0, 210.0, 2)
-    );
+    assert_eq!((whale.kind, whale.late, whale.over), (Kind::Whale, false, true));
+    assert_eq!((whale.start_us, whale.length_us, whale.decisions), (1030.0, 210.0, 2));
     assert_eq!((whale.peak_packets, whale.largest_flow_packets), (600, 500));
     assert_eq!((whale.recruited, whale.most_helpers), (1, 1));
     assert_eq!((whale.whales_beyond_split, whale.out_of_cores), (1, 0));
@@ -80,10 +60,7 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
 
 #[test]
 fn splits_are_counted() {
-    let flow = |packets| QueuedFlow {
-        packets,
-        bound: false,
-    };
+    let flow = |packets| QueuedFlow { packets, bound: false };
     let at = Nanos::from_micros;
     let situations = [
         Situation::quiet(at(1000), vec![flow(10), flow(500)]),
@@ -147,9 +124,7 @@ fn reliefs_and_what_is_held_are_counted() {
     for decision in decisions(&bytes).unwrap() {
         explainer.add(&decision);
     }
-    let Explanation {
-        summary, episodes, ..
-    } = explainer.finish();
+    let Explanation { summary, episodes, .. } = explainer.finish();
     assert_eq!((summary.relieved, summary.most_held), (3, 30));
     let each = episodes.iter().map(|each| {
         let everywhere = each.peak_packets_everywhere;
@@ -198,15 +173,10 @@ fn what_was_done_before_the_first_decision_counts() {
     let read = decisions(&file.bytes()).unwrap();
     let placed = read.iter().map(|decision| decision.flowlets);
     let four = Flowlets { placed: 4, away: 4 };
-    let ten = Flowlets {
-        placed: 10,
-        away: 10,
-    };
+    let ten = Flowlets { placed: 10, away: 10 };
     assert_eq!(placed.collect::<Vec<_>>(), [ten, four]);
     read.iter().for_each(|decision| explainer.add(decision));
-    let Explanation {
-        summary, episodes, ..
-    } = explainer.finish();
+    let Explanation { summary, episodes, .. } = explainer.finish();
     assert_eq!((summary.flowlets, summary.flowlets_away), (14, 14));
     let [first, second] = &*episodes else {
         panic!("{episodes:?}");
@@ -224,11 +194,7 @@ fn only_the_worst_episodes_are_kept() {
     };
     let situations: Vec<_> = (0..100u64)
         .map(|i| {
-            let flows = if i % 2 == 0 {
-                101 + (i * 37 % 50) as usize
-            } else {
-                1
-            };
+            let flows = if i % 2 == 0 { 101 + (i * 37 % 50) as usize } else { 1 };
             Situation::quiet(Nanos::from_micros(100 + 80 * i), vec![flow; flows])
         })
         .collect();
@@ -238,14 +204,9 @@ fn only_the_worst_episodes_are_kept() {
     while let Some(decision) = next_decision(&mut reader).unwrap() {
         explainer.add(decision);
     }
-    let Explanation {
-        summary, episodes, ..
-    } = explainer.finish();
+    let Explanation { summary, episodes, .. } = explainer.finish();
     assert_eq!(summary.episodes, 50);
-    let peaks: Vec<u32> = episodes
-        .iter()
-        .map(|episode| episode.peak_packets)
-        .collect();
+    let peaks: Vec<u32> = episodes.iter().map(|episode| episode.peak_packets).collect();
     let mut all: Vec<u32> = (0..100).step_by(2).map(|i| 101 + i * 37 % 50).collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
     assert_eq!(peaks, all[..3]);

@@ -125,14 +125,8 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
         &[1, 1024],
         "at least 6 numbers in a decision about RSS buckets, found 1",
     );
-    is(
-        &[6, 1024, 0, 0, 0, 513, 0],
-        "at most 512 dedicated cores, found 513",
-    );
-    is(
-        &[6, 1024, 0, 0, 0, 0, 513],
-        "at most 512 RSS buckets, found 513",
-    );
+    is(&[6, 1024, 0, 0, 0, 513, 0], "at most 512 dedicated cores, found 513");
+    is(&[6, 1024, 0, 0, 0, 0, 513], "at most 512 RSS buckets, found 513");
     is(
         &[6, 1024, 0, 0, 0, 1, 0],
         "expected 11 numbers in a decision about RSS buckets, found 6",
