@@ -132,9 +132,9 @@ bench-functions: ## every function by itself (FUNCTIONS="acl nat --flows 10k" fo
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-dataplane --bench functions -- --runs 3 --sizes 64B,imix,1024B $(FUNCTIONS) | tee target/functions.jsonl
 	@cargo bench --locked -p tailwater-dataplane --bench functions -- table $(CURDIR)/target/functions.jsonl
-	@cargo bench --locked -p tailwater-nf --bench acl
-	@cargo bench --locked -p tailwater-nf --bench ipsec
-	@cargo bench --locked -p tailwater-nf --bench upf
+	@cargo bench --locked -p tailwater-functions --bench acl
+	@cargo bench --locked -p tailwater-functions --bench ipsec
+	@cargo bench --locked -p tailwater-functions --bench upf
 	@cargo bench --locked -p tailwater-ids --bench ids
 
 bench-changes: ## what it costs to change each function while packets pass: latency with and without changes, what is lost; CHANGES="acl-1500 --runs 9" for some

@@ -10,7 +10,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_nf::bpf_filter::{Filter, Instruction, parse_program};
+use tailwater_functions::bpf_filter::{Filter, Instruction, parse_program};
 
 /// An interpreter as the paper has it. `None` where a verifier should have refused.
 fn plain(program: &[Instruction], packet: &[u8]) -> Option<u32> {

@@ -14,17 +14,17 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::path::Path;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Outcome};
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, sum, verify_network, verify_transport};
 use tailwater_net::dns::{HEADER, Name};
 use tailwater_net::parse::{Fragment, parse};
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::{Chain, Outcome};
-use tailwater_nf::spec::ChainSpec;
 
 const SPEC: &str = "
 apiVersion: tailwater.dev/v1alpha1

@@ -8,7 +8,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_nf::firewall::{Zone, language, shadowed};
+use tailwater_functions::firewall::{Zone, language, shadowed};
 
 fuzz_target!(|text: &str| {
     let zone = |name: &str, prefix: &str| Zone {

@@ -13,15 +13,15 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::path::Path;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Outcome};
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::{Chain, Outcome};
-use tailwater_nf::spec::ChainSpec;
 
 const SPEC: &str = r#"
 apiVersion: tailwater.dev/v1alpha1

@@ -9,7 +9,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_nf::spec::SpecError;
+use tailwater_api::SpecError;
 use tailwater_placement::admit::Answer;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::{Cluster, MAX_KINDS, MAX_SERVERS};

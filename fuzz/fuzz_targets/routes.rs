@@ -9,7 +9,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
-use tailwater_nf::ip_forward::{NextHop, RouteTable, linear, routes_file};
+use tailwater_functions::ip_forward::{NextHop, RouteTable, linear, routes_file};
 
 fuzz_target!(|bytes: &[u8]| {
     let hop = |i: u8| NextHop {

@@ -8,7 +8,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_nf::acl::{Action, Classifier, classbench, linear};
+use tailwater_functions::acl::{Action, Classifier, classbench, linear};
 
 fuzz_target!(|bytes: &[u8]| {
     let headers = classbench::parse_trace(bytes).unwrap_or_default();

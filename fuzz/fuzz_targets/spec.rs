@@ -2,16 +2,16 @@
 //! the text, or one for each wrong rule of a list.
 //!
 //! ```text
-//! cargo +nightly fuzz run spec fuzz/corpus/spec crates/nf/tests/specs/right crates/nf/tests/specs/wrong
+//! cargo +nightly fuzz run spec fuzz/corpus/spec crates/functions/tests/specs/right crates/functions/tests/specs/wrong
 //! ```
 //!
-//! Put a failing input into `crates/nf/tests/specs/wrong/` with the ending `.yaml`.
+//! Put a failing input into `crates/functions/tests/specs/wrong/` with the ending `.yaml`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
-use tailwater_nf::spec::ChainSpec;
+use tailwater_functions::spec::ChainSpec;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {

@@ -9,8 +9,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashSet;
-use tailwater_nf::upf::language::{Names, parse};
-use tailwater_nf::upf::parse_flows;
+use tailwater_functions::upf::language::{Names, parse};
+use tailwater_functions::upf::parse_flows;
 
 fuzz_target!(|text: &str| {
     let _ = parse_flows(text);

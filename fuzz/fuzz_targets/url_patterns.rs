@@ -7,7 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_nf::url_filter::{UrlTable, parse_list};
+use tailwater_functions::url_filter::{UrlTable, parse_list};
 
 fuzz_target!(|text: &str| {
     if let Ok(patterns) = parse_list(text) {

@@ -14,15 +14,15 @@ use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Outcome};
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::{Chain, Outcome};
-use tailwater_nf::spec::ChainSpec;
 
 /// The tunnel's port, which is its first stream's, too.
 const PORT: u16 = 49_664;

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::process::ExitCode;
+use tailwater_api::SpecError;
 use tailwater_dataplane::RunError;
 use tailwater_dataplane::port::OpenError;
 use tailwater_isolation::server::IsolationError;
-use tailwater_nf::spec::SpecError;
 use tailwater_profile::cache::CacheError;
 use tailwater_profile::{SweepError, TrainError};
 use tailwater_traffic::TrafficError;

@@ -13,8 +13,8 @@ use tailwater_dataplane::scaling::record::{
     Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder, Replay, Replayer,
     ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
 };
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::{MakeServerMapper, Policy, epoch};
 

@@ -10,10 +10,10 @@ use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
+use tailwater_functions::library::{Apart, Code, LibraryError};
+use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
-use tailwater_nf::library::{Apart, Code, LibraryError};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 
 /// State of one flow, and what the system needs to keep it: no function has more.
 const FLOW_BYTES: u64 = 1024 + 64;

@@ -30,7 +30,7 @@ use curves::Part;
 use error::CliError;
 use std::io::Write;
 use std::process::ExitCode;
-use tailwater_nf::library;
+use tailwater_functions::library;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

@@ -2,9 +2,9 @@
 
 use crate::progress::Loading;
 use std::net::IpAddr;
+use tailwater_functions::spec::Match;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::vlan::tags;
-use tailwater_nf::spec::Match;
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
 
 /// Whether a packet is for the chain: it matches every list that is not empty.

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use tailwater_nf::spec::document::is_label;
+use tailwater_api::document::is_label;
 
 /// A file of a crate.
 macro_rules! of_crate {

@@ -2,11 +2,12 @@
 
 use crate::args::RunArgs;
 use crate::error::CliError;
+use tailwater_api::{PortName, PortSetup, PortsSpec};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::external::Functions;
 use tailwater_dataplane::port::Port;
 use tailwater_dataplane::trace_nic::TraceNic;
-use tailwater_nf::spec::{ChainSpec, Match, PortName, PortSetup, PortsSpec};
+use tailwater_functions::spec::{ChainSpec, Match};
 
 /// The ports that the command line names, or else the spec, if no traffic is named; checked as far as that
 /// takes no time.
@@ -134,9 +135,9 @@ pub fn find(
     (spec, cores): (&ChainSpec, &[usize]),
     clock: &Clock,
 ) -> Result<Box<dyn Port>, CliError> {
+    use tailwater_api::Fate;
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
     use tailwater_dataplane::external::Beside;
-    use tailwater_nf::spec::Fate;
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;

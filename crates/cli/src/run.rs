@@ -24,7 +24,7 @@ use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
 /// Packets that a queue of the trace NIC holds.
 const RING: u32 = 1024;

@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use tailwater_api::PortName;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::PortName;
 use tailwater_placement::improve::Saving;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
@@ -65,7 +65,7 @@ pub fn run_time(text: &str) -> Result<Nanos, String> {
 
 /// A name as of Kubernetes' objects.
 pub fn label(text: &str) -> Result<String, String> {
-    match tailwater_nf::spec::document::is_label(text) {
+    match tailwater_api::document::is_label(text) {
         true => Ok(text.to_owned()),
         false => Err("expected lower-case letters, digits and dashes, at most 63".to_owned()),
     }

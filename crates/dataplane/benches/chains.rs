@@ -13,15 +13,15 @@ mod library;
 mod routes;
 
 use cases::{Arguments, BATCH, duration, packets, per_packet, print_runs, short, table_of};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::telemetry::Window;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
 
 /// A chain on its traffic.
 struct Row {

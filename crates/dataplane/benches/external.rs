@@ -17,8 +17,8 @@ use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run, run_attached};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 

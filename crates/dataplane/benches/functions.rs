@@ -18,14 +18,14 @@ mod routes;
 
 use cases::{Arguments, BATCH, packets, print_runs, short, table_of};
 use std::collections::BTreeMap;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
+use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
 use tailwater_traffic::Trace;
 
 /// The chains that are a function each, for the table of all functions. A name in

@@ -24,16 +24,16 @@ mod routes;
 use cases::{Arguments, BATCH, duration, packets, per_packet, print_runs, short, table_of};
 use devices::{Devices, Kind, Until};
 use std::sync::Arc;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::{available, default_core, pin_to};
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dpdk::Frames;
+use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
 
 /// A chain and its packets.
 struct Case {

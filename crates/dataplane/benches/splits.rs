@@ -13,9 +13,9 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
@@ -96,8 +96,8 @@ fn spec(chain: &str) -> ChainSpec {
     let mut spec = ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
     // The examples drop what their rules do not allow, which could be the only flow.
     spec.functions.iter_mut().for_each(|function| {
-        if let tailwater_nf::spec::FunctionConfig::Acl(acl) = &mut function.config {
-            acl.default = tailwater_nf::acl::Action::Allow;
+        if let tailwater_functions::spec::FunctionConfig::Acl(acl) = &mut function.config {
+            acl.default = tailwater_functions::acl::Action::Allow;
         }
     });
     spec

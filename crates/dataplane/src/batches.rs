@@ -1,8 +1,8 @@
 //! What single batches took, or single functions, for those who work out from it what packets cost.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_chain::chain::FunctionTime;
 use tailwater_net::Nanos;
-use tailwater_nf::chain::FunctionTime;
 
 /// What was done with a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::thread::JoinHandle;
+use tailwater_functions::chunks::{ChunkSender, Chunks};
+use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_nf::chunks::{ChunkSender, Chunks};
-use tailwater_nf::out_file::{OutFile, Pulse};
 use tailwater_traffic::{Packet, PcapWriter, TrafficError};
 
 /// Bytes of a chunk, in which packets travel to the writer.

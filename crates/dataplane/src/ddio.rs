@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use tailwater_nf::spec::DdioSpec;
+use tailwater_api::DdioSpec;
 
 /// Ways of the last-level cache that Intel's servers give to DDIO, unless told otherwise.
 const DDIO_WAYS: u32 = 2;

@@ -28,10 +28,10 @@ use crate::trace_nic::check;
 use among::{Among, Handed, connect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
-use tailwater_nf::buffer::BufferPool;
 
 /// A device's receive queue, with the thread that uses it.
 pub trait Receiver: Send {

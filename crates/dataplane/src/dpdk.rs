@@ -13,12 +13,12 @@ use crate::report::PortReport;
 pub use external::ExternalPorts;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
+use tailwater_api::{DdioSpec, PortName, PortsSpec};
+use tailwater_chain::batch::{Arrived, Batch};
+use tailwater_chain::buffer::BufferPool;
 use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
-use tailwater_nf::batch::{Arrived, Batch};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::spec::{DdioSpec, PortName, PortsSpec};
 use tend::Tended;
 
 pub use tailwater_dpdk::HugePages;
@@ -438,7 +438,7 @@ impl Port for DpdkPorts {
 mod tests {
     use super::*;
     use crate::report::ArrivalTimes;
-    use tailwater_nf::spec::PortSetup;
+    use tailwater_api::PortSetup;
 
     #[test]
     fn cores_of_other_nodes_are_told() {

@@ -5,13 +5,13 @@
 //! packets. Each such row has rounds of its own, among processes of its own, all of them on the worker's core: between them
 //! the worker sends packets out and receives what comes back, or runs what stayed.
 
+use tailwater_chain::chain::Chain;
+use tailwater_chain::function::NetworkFunction;
+use tailwater_functions::build::{BuildError, ChainBuilder};
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, IsolationReport};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::build::{BuildError, ChainBuilder};
-use tailwater_nf::chain::Chain;
-use tailwater_nf::function::NetworkFunction;
-use tailwater_nf::spec::{ChainSpec, FunctionSpec};
 
 /// The processes of all parts of a chain.
 pub(crate) struct Isolated {

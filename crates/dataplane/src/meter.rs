@@ -8,9 +8,9 @@ use crate::scaling::buckets::KeptBack;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::WorkerConfig;
 use std::sync::Arc;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::chain::Chain;
 
 /// A turn of a loop that takes this much longer than it should is a gap.
 const GAP: Nanos = Nanos::from_micros(20);
@@ -388,8 +388,8 @@ impl Pace {
 mod tests {
     use super::*;
     use crate::telemetry::windows;
-    use tailwater_nf::chain::InputPolicy;
-    use tailwater_nf::spec::Fate;
+    use tailwater_api::Fate;
+    use tailwater_chain::chain::InputPolicy;
 
     fn meter(chain: &Chain) -> Meter {
         let config = WorkerConfig {

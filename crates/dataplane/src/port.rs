@@ -4,10 +4,10 @@ use crate::capture::CaptureTap;
 use crate::external::Attached;
 use crate::report::PortReport;
 use std::io;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssKey};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
 
 /// What a queue gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub trait PortQueue: PortSender {
     /// is left.
     fn received_before(&self) -> Nanos;
 
-    /// From now on, packets that come by the exit port are given the [number](tailwater_nf::batch::Packet::number)
+    /// From now on, packets that come by the exit port are given the [number](tailwater_chain::batch::Packet::number)
     /// 1.
     fn tell_ways(&mut self) {}
 

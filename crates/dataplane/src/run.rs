@@ -13,9 +13,9 @@ use crate::watch::News;
 use setup::{check, ready};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationConfig;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::Trace;
 
 mod chains;

@@ -5,8 +5,8 @@ use crate::histogram::LatencyHistogram;
 use crate::report::{LatencyReport, StepReport, TimelineReport};
 use crate::telemetry::Window;
 use std::collections::BTreeMap;
+use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_net::Nanos;
-use tailwater_nf::chain::{Outcome, Reason};
 
 /// The most steps kept: 12 MB, most of it histograms.
 const MAX_STEPS: u64 = 400;

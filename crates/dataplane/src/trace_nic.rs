@@ -12,10 +12,10 @@ use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Received, Reta, 
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
 mod image;

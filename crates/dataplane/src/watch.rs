@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tailwater_nf::reload::Reload;
-use tailwater_nf::spec::ChainSpec;
+use tailwater_functions::reload::Reload;
+use tailwater_functions::spec::ChainSpec;
 
 /// How often files are looked at. One that has changed is read when it has not changed again until the next look:
 /// it may be being written.

@@ -13,11 +13,11 @@ use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
 use crate::telemetry::WindowSender;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
 use tailwater_state::counters::Counters;
 
 /// What a worker needs to know besides its queue and chain.

@@ -6,17 +6,17 @@ use common::traffic::{Traffic, order, random};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::external::{Attached, Attachment, Functions, Way};
 use tailwater_dataplane::port::OpenError;
 use tailwater_dataplane::report::{ExternalReport, RunReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, cores, run, run_attached};
+use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::function::{FlowStates, NetworkFunction};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 /// What a function does with the packets that it is given, by chance: shares of 1,000.

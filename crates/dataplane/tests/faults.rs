@@ -9,13 +9,13 @@ use common::{BALANCER, NAT, Outcome, Setup, run_only, run_through, run_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::RunError;
 use tailwater_dataplane::report::RunReport;
+use tailwater_functions::spec::{FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::function::{FlowStates, NetworkFunction};
-use tailwater_nf::spec::{FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 
 /// What befalls a worker.

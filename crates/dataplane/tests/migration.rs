@@ -8,9 +8,9 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
 use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 

@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 const PACKETS: u32 = 50_000;

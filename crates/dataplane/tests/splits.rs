@@ -15,12 +15,12 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
 use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 

@@ -17,10 +17,10 @@ use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::{CaptureReader, LoadOptions, Packet, PcapWriter, ReadOptions, Trace};
 
 const FLOWS: u32 = 50;

@@ -1,15 +1,15 @@
 //! `urlFilter` allocates nothing for a packet, whatever it has to keep.
 
 use std::path::Path;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::spec::ChainSpec;
 
 const SPEC: &str = "
 apiVersion: tailwater.dev/v1alpha1

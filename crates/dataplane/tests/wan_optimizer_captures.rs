@@ -7,14 +7,14 @@
 //! prints a table. Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
 
 use std::path::{Path, PathBuf};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::ChainBuilder;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 fn frames(capture: &Path) -> Vec<Vec<u8>> {

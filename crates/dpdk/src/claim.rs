@@ -6,7 +6,7 @@
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use tailwater_nf::spec::PortName;
+use tailwater_api::PortName;
 
 /// A port's interface, claimed as long as this lives: the kernel lets go of it however the program ends.
 #[derive(Debug)]

@@ -85,7 +85,7 @@ fn advice(said: &str) -> &'static str {
 }
 
 /// What is wrong with a device that did not come up.
-pub(crate) fn of_device(name: &tailwater_nf::spec::PortName, what: &str, code: i32, said: &str) -> DpdkError {
+pub(crate) fn of_device(name: &tailwater_api::PortName, what: &str, code: i32, said: &str) -> DpdkError {
     let because = match code {
         // Not a number of the system's, but what many drivers answer whatever is wrong.
         -1 => format!("{}; are its arguments right?", last_lines(said)),

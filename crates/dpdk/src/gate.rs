@@ -14,7 +14,7 @@ use crate::ffi;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use tailwater_nf::spec::PortName;
+use tailwater_api::PortName;
 
 /// Whether one queue's worker is in a burst. On cache lines of its own.
 #[derive(Debug, Default)]

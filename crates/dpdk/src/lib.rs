@@ -4,7 +4,7 @@
 //! it, a burst a call; all that is unsafe is in the modules that call them.
 //!
 //! - [`Eal`]: DPDK's environment, started once in a process;
-//! - [`Mempool`]: buffers that are DPDK's mbufs and Tailwater's [`Buffer`](tailwater_nf::buffer::Buffer)s
+//! - [`Mempool`]: buffers that are DPDK's mbufs and Tailwater's [`Buffer`](tailwater_chain::buffer::Buffer)s
 //!   at once, so that packets pass a chain where the device put them;
 //! - [`Port`]: a device, configured and started; [`RxQueue`] and [`TxQueue`]: what a worker has of it;
 //! - [`Peer`]: what is at the other end of a virtual device, for tests and measurements.

@@ -3,7 +3,7 @@
 //! One of the few modules with `unsafe` code. DPDK's pool lies in one piece of memory, its mbufs one stride
 //! apart; behind each mbuf is the buffer, which Tailwater knows by its number. Who has a buffer is clear
 //! at any time: DPDK (free, or in a device's ring), or the holder of the only
-//! [`Buffer`](tailwater_nf::buffer::Buffer) of that number. What is between buffers, the mbufs themselves,
+//! [`Buffer`](tailwater_chain::buffer::Buffer) of that number. What is between buffers, the mbufs themselves,
 //! only the shim touches.
 
 use crate::eal::Eal;
@@ -16,8 +16,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tailwater_nf::buffer::{BufferMemory, BufferPool, HEADROOM};
-use tailwater_nf::region::CACHE_LINE;
+use tailwater_chain::buffer::{BufferMemory, BufferPool, HEADROOM};
+use tailwater_chain::region::CACHE_LINE;
 
 /// A pool of DPDK's. Clones are the same pool; it goes when all of them, its buffers' memory and all ports
 /// that use it are gone.

@@ -7,9 +7,9 @@ use crate::eal::enter_thread;
 use crate::ffi;
 use crate::queue::{RxQueue, TxQueue};
 use std::sync::Arc;
-use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::buffer::HEADROOM;
-use tailwater_nf::region::CACHE_LINE;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::buffer::HEADROOM;
+use tailwater_chain::region::CACHE_LINE;
 
 /// A cache line of frames.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,8 @@ use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use system::{check, interface_number, link_of_interface, of_refusal, refused};
+use tailwater_api::PortName;
 use tailwater_net::toeplitz::{MICROSOFT_KEY, RssKey};
-use tailwater_nf::spec::PortName;
 
 /// How a port is set up.
 #[derive(Clone, Debug)]

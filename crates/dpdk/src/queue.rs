@@ -13,9 +13,9 @@ use crate::port::{Port, Shared};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tailwater_nf::batch::{Arrived, Batch, MAX_BATCH};
-use tailwater_nf::buffer::{BufferPool, Claims, HEADROOM};
-use tailwater_nf::region::prefetch;
+use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
+use tailwater_chain::buffer::{BufferPool, Claims, HEADROOM};
+use tailwater_chain::region::prefetch;
 
 /// A receive queue.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_dpdk::{
     Device, DpdkError, Eal, EalConfig, Frames, HugePages, Mempool, Peer, Port, PortConfig, RxQueue, TxQueue, forward,
 };
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
 
 /// Devices are found and started one at a time, as a program does.

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_isolation::program::{Configured, run};
-use tailwater_nf::batch::{Batch, Packet, Verdict};
-use tailwater_nf::function::{FlowStates, NetworkFunction, NewFlow};
 
 struct Hostile {
     attack: String,

@@ -28,6 +28,6 @@ mod socket;
 
 pub use tailwater_sdk::protocol::{layout, message};
 
-const _: () = assert!(layout::MAX_BATCH == tailwater_nf::batch::MAX_BATCH);
-const _: () = assert!(message::MOST_REASONS + 1 == tailwater_nf::function::MAX_DROP_REASONS);
-const _: () = assert!(layout::MAX_WISHES == tailwater_nf::function::MAX_WISHES);
+const _: () = assert!(layout::MAX_BATCH == tailwater_chain::batch::MAX_BATCH);
+const _: () = assert!(message::MOST_REASONS + 1 == tailwater_chain::function::MAX_DROP_REASONS);
+const _: () = assert!(layout::MAX_WISHES == tailwater_chain::function::MAX_WISHES);

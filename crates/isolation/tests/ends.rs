@@ -3,16 +3,16 @@
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
-use tailwater_nf::build::Demands;
+use tailwater_functions::build::Demands;
 
+use tailwater_api::Fate;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, InputPolicy};
 use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationReport, Launch, PRIORITY, Program};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Chain, InputPolicy};
-use tailwater_nf::spec::Fate;
 
 /// A function that says so when it has had its last turn.
 const SAYS: &str = "says-it-ended";

@@ -1,4 +1,4 @@
-//! The same library twice, by itself: as functions of the crate `tailwater-nf` run, and as programs of their own do. Both
+//! The same library twice, by itself: as functions of the crate `tailwater-functions` run, and as programs of their own do. Both
 //! make the same of whatever packets come.
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_functions::library::{LibraryFunction, load};
 use tailwater_isolation::layout::{MAX_BATCH, SLATE_BYTES, Slate};
 use tailwater_isolation::program::Waiting as BuiltIn;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::flow_table::MirrorConfig;
-use tailwater_nf::library::{LibraryFunction, load};
 use tailwater_sdk::program::{Given, Made, Ready, TurnPacket, Waiting, Work};
 use tailwater_sdk::protocol::memory::Memory;
 

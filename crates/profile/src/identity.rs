@@ -1,7 +1,7 @@
 //! What a profile holds for: a configuration and a machine.
 
 use std::fmt::{self, Write};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 use tailwater_policy::capacity::MAX_NAME_BYTES;
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo): no secret, no adversary, the same on every machine. What is

@@ -3,15 +3,15 @@
 use crate::train::TrainError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_chain::chain::FunctionTime;
 use tailwater_dataplane::batches::{BatchNotes, NotedBatch};
 use tailwater_dataplane::report::{RunReport, WindowReport};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run_noted};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_nf::chain::FunctionTime;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::training::{Observation, TrainingNotes};
 use tailwater_traffic::{Trace, TrafficError};
 

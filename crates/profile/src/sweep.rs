@@ -7,11 +7,11 @@ use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, N
 use crate::traffic::evenly;
 use crate::train::{Step, TrainError, without_files};
 use std::sync::atomic::AtomicBool;
+use tailwater_chain::chain::FunctionTime;
 use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};
 use tailwater_dataplane::trace_nic::Pacing;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::chain::FunctionTime;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{Trace, TrafficError};
 

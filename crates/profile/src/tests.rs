@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::cores::default_core;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_traffic::{LoadOptions, Trace};
 

@@ -9,8 +9,8 @@ use crate::{fingerprint, machine};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::RunError;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_policy::capacity::{
     CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
@@ -128,7 +128,7 @@ const TAKEN_OVER: f64 = 35.0;
 const FEW_FLOWS: u32 = 64;
 
 /// Measures what the chain can do on one core of this machine within its
-/// [budget](tailwater_nf::spec::Slo::budget).
+/// [budget](tailwater_api::Slo::budget).
 ///
 /// `traffic` is what the chain will see, or something like it: its mean rate does not matter, since it
 /// is replayed so fast that its bursts exceed the core. Packets of synthetic traffic have its mean

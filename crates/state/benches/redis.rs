@@ -22,9 +22,9 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_nf::spec::ChainSpec;
 use tailwater_state::redis::{Access, RedisStore};
 
 const FLOWS: u32 = 10_000;
@@ -37,7 +37,7 @@ fn chain(server: &RedisServer, functions: &str) -> ChainSpec {
     let mut spec = spec(functions, ", wait: 10s, packets: 32768");
     spec.flows.capacity = 65_536;
     if let Some(state) = &mut spec.state {
-        state.redis.address = tailwater_nf::spec::RedisAddress::Socket(server.socket());
+        state.redis.address = tailwater_api::RedisAddress::Socket(server.socket());
     }
     spec
 }

@@ -1,7 +1,7 @@
 //! RSS buckets whose flows go to another worker: when nothing of theirs waits here.
 
+use tailwater_chain::batch::Packet;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-use tailwater_nf::batch::Packet;
 
 /// What a worker has under way of each bucket's flows.
 #[derive(Debug)]

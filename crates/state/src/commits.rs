@@ -8,8 +8,8 @@
 //! only if its flow's gate is open. Then packets of a flow never overtake each other.
 
 use std::collections::VecDeque;
+use tailwater_api::WhenUnavailable;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::WhenUnavailable;
 
 /// Where packets wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

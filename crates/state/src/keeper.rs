@@ -7,13 +7,13 @@ use crate::counters::{Counters, Shared};
 use crate::link::{self, Link};
 use crate::request::{Ask, Entry, Request};
 use std::sync::Arc;
+use tailwater_api::{StateSpec, WhenUnavailable};
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::chain::{Chain, KeptFlow};
+use tailwater_chain::function::MAX_WISHES;
+use tailwater_chain::line::PacketLine;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::chain::{Chain, KeptFlow};
-use tailwater_nf::function::MAX_WISHES;
-use tailwater_nf::line::PacketLine;
-use tailwater_nf::spec::{StateSpec, WhenUnavailable};
 
 /// What one packet may ask at the most: for its flow, and for what its functions wish.
 const ASKS: usize = 1 + MAX_WISHES;
@@ -259,7 +259,7 @@ impl Keeper {
     }
 
     /// Asks for a packet's flow. Returns the request's number; `None` if its functions cannot say what they wish.
-    fn ask(&mut self, chain: &mut Chain, packet: &tailwater_nf::batch::Packet, flow: KeptFlow) -> Option<u64> {
+    fn ask(&mut self, chain: &mut Chain, packet: &tailwater_chain::batch::Packet, flow: KeptFlow) -> Option<u64> {
         self.wishes.clear();
         chain.standing(flow).taken = 0;
         if !chain.wishes(packet, &mut self.wishes) {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use tailwater_api::WhenUnavailable;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::WhenUnavailable;
 use tailwater_state::commits::{Bounds, Commits, Fate, Stage};
 
 const FLOWS: usize = 5;

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 use tailwater_dataplane::cores::{KeepOff, default_core};
-use tailwater_nf::spec::ChainSpec;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
     CacheProfile, ChainProfile, CostProfile, FunctionCost, Key, LatencyProfile, MAX_TEXT, Machine, Profiles, placement,

@@ -6,11 +6,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_api::Slo;
 use tailwater_dataplane::histogram::LatencyHistogram;
 use tailwater_dataplane::kept::StateProgress;
 use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
-use tailwater_nf::spec::Slo;
 
 /// Upper bounds of the latency buckets, in microseconds.
 const BUCKETS_US: [u64; 16] = [

@@ -316,7 +316,7 @@ fn a_cap_is_told_as_the_policers_that_keep_it() {
         let spec = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: c}}\nspec:\n  functions:\n    - policer: {policer}\n  slo: {{latency: 20us}}\n"
         );
-        tailwater_nf::spec::ChainSpec::parse(&spec, "chain.yaml", Path::new(""))
+        tailwater_functions::spec::ChainSpec::parse(&spec, "chain.yaml", Path::new(""))
             .unwrap_or_else(|error| panic!("{error}: {spec}"));
         let rate = policer["limits"][0]["rate"].as_str().expect("a rate");
         sum += rate.trim_end_matches("pps").parse::<u64>().expect("a number");

@@ -213,7 +213,7 @@ fn another_machine_is_accepted_where_the_cluster_says_so_and_told() {
 fn a_chains_spec_says_which_configuration() {
     let folder = Folder::new();
     let chain = folder.acl_nat();
-    let spec = tailwater_nf::spec::ChainSpec::read(&chain).expect("a spec");
+    let spec = tailwater_functions::spec::ChainSpec::read(&chain).expect("a spec");
     let expected = tailwater_profile::fingerprint(&spec);
     let configuration = |file| {
         let text = std::fs::read_to_string(example(file)).expect("an example");

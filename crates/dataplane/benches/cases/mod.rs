@@ -9,14 +9,14 @@ use crate::{library, routes};
 use connections::Connections;
 use std::process::Command;
 use std::time::Duration;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::PortQueue;
 use tailwater_dataplane::telemetry::{Window, windows};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::spec::ChainSpec;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tailwater_chain::batch::Arrived;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::pin_to;
 use tailwater_dataplane::device::{Receiver, Steering};
@@ -15,8 +17,6 @@ use tailwater_dpdk::{Device, Eal, EalConfig, Frames, Mempool, Peer, Port, PortCo
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::Arrived;
-use tailwater_nf::buffer::BufferPool;
 use tailwater_traffic::Trace;
 
 /// Buffers of each pool, and those that a worker may hold, as with the trace NIC.

@@ -18,13 +18,13 @@ use std::process::{Child, Command};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferMemory;
+use tailwater_chain::chain::Alone;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::cores;
+use tailwater_functions::library::LibraryFunction;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::buffer::BufferMemory;
-use tailwater_nf::chain::Alone;
-use tailwater_nf::function::{FlowStates, NetworkFunction};
-use tailwater_nf::library::LibraryFunction;
 use tailwater_sdk::program::{Made, TurnPacket, Work};
 use tailwater_sdk::protocol::memory::Memory;
 

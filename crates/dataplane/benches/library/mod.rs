@@ -4,9 +4,9 @@ use bytemuck::{Pod, Zeroable};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::function::{FlowStates, NetworkFunction};
-use tailwater_nf::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_functions::spec::{ChainSpec, FunctionConfig, OwnFunction};
 
 /// A chain's function in C, if it has one.
 pub fn in_c(chain: &str) -> Option<String> {

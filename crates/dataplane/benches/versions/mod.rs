@@ -4,8 +4,8 @@
 use crate::cases::{self, EXAMPLES, files};
 use std::fmt::Write as _;
 use std::path::Path;
-use tailwater_nf::acl::classbench::write_rules;
-use tailwater_nf::acl::generate::RuleSetSpec;
+use tailwater_functions::acl::classbench::write_rules;
+use tailwater_functions::acl::generate::RuleSetSpec;
 
 /// What is changed, and how. Functions that are not here cannot be changed live.
 pub const CASES: &[&str] = &[

@@ -3,10 +3,10 @@
 use crate::reta::{RetaHistory, RetaView};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_chain::batch::{Arrived, Batch};
+use tailwater_chain::buffer::BufferPool;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Arrived, Batch};
-use tailwater_nf::buffer::BufferPool;
 
 /// A packet on its way to the worker that has its bucket.
 #[derive(Debug)]

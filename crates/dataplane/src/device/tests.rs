@@ -4,8 +4,8 @@ use crate::port::round_robin;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use tailwater_nf::buffer::{BufferMemory, HEADROOM};
-use tailwater_nf::region::Region;
+use tailwater_chain::buffer::{BufferMemory, HEADROOM};
+use tailwater_chain::region::Region;
 
 const BYTES: usize = 256;
 const BUFFERS: u32 = 4096;

@@ -7,12 +7,13 @@ use crate::port::OpenError;
 use crate::report::PortReport;
 use crate::trace_nic::TraceNic;
 use std::fs;
+use tailwater_api::PortName;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::{BufferPool, HEADROOM};
 use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::buffer::{BufferPool, HEADROOM};
-use tailwater_nf::spec::{ChainSpec, PortName};
 
 /// Descriptors of a queue.
 const RING: u16 = 1024;

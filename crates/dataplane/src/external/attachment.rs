@@ -1,8 +1,8 @@
 //! Where a function is attached.
 
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
 
 /// A way through a function, from one of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use super::attachment::Attached;
 use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError};
 use crate::report::PortReport;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
-use tailwater_nf::buffer::BufferPool;
 
 /// Where the external functions of a chain are attached.
 pub trait Functions<P>: Sync {

@@ -4,12 +4,12 @@
 //! options and Ethernet headers. None of these counts. What is left tells most packets apart: the IPv4 identification,
 //! TCP's sequence and acknowledgement numbers, lengths, and the payload's first and last bytes.
 
+use tailwater_functions::spec::Changes;
 use tailwater_net::icmp::{IcmpView, v4, v6};
 use tailwater_net::ipv4::Ipv4View;
 use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::protocol;
 use tailwater_net::tcp::{TcpFlags, TcpView};
-use tailwater_nf::spec::Changes;
 
 /// What is left of a packet. Different packets have the same with a probability of 2⁻⁶⁴, unless they are
 /// alike in all that counts.

@@ -5,13 +5,14 @@ use super::fingerprint::{Fingerprint, Fingerprints};
 use super::matcher::{Back, Matcher, Outside};
 use crate::histogram::LatencyHistogram;
 use crate::report::{ExternalReport, LatencyReport};
+use tailwater_api::Fate;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Outcome, Reason};
+use tailwater_functions::spec::{ExternalConfig, Missing};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Chain, Outcome, Reason};
-use tailwater_nf::spec::{ExternalConfig, Fate, Missing};
 
 /// A bit of packets' numbers: it goes from the exit port to the entry port.
 pub(super) const BACKWARD: u16 = 1;

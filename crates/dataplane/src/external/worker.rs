@@ -15,10 +15,10 @@ use crate::port::PortQueue;
 use crate::telemetry::WindowSender;
 use crate::worker::{Finished, LONGEST_DRAIN, WorkerConfig, since};
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Reason};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Chain, Reason};
-use tailwater_nf::spec::ChainSpec;
 
 /// The parts of a chain, with the functions between them.
 pub(crate) struct Parts {
@@ -330,9 +330,9 @@ mod tests {
     use crate::telemetry::windows;
     use crate::trace_nic::{Pacing, TraceNic, TraceNicConfig};
     use std::path::Path;
+    use tailwater_chain::batch::{Batch, MAX_BATCH};
+    use tailwater_functions::build::ChainBuilder;
     use tailwater_net::toeplitz::RssHasher;
-    use tailwater_nf::batch::{Batch, MAX_BATCH};
-    use tailwater_nf::build::ChainBuilder;
     use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
     use tailwater_traffic::{LoadOptions, Trace};
 

@@ -8,8 +8,8 @@ use crate::attribution::Cause;
 use crate::telemetry::Window;
 use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
+use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_net::Nanos;
-use tailwater_nf::chain::{Outcome, Reason};
 
 /// Reasons of packets that were lost outside the chain.
 pub(crate) const RING_FULL: &str = "nic-ring-full";

@@ -6,14 +6,14 @@ use crate::external::Attached;
 use crate::isolated::Isolated;
 use crate::port::Reta;
 use crate::report::FlowReport;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Cuts, KeptFunction};
+use tailwater_chain::flow_table::FlowCounters;
+use tailwater_functions::accounting::ExportError;
+use tailwater_functions::build::{ChainBuilder, Reconfigure};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationReport;
 use tailwater_net::Nanos;
-use tailwater_nf::accounting::ExportError;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::{ChainBuilder, Reconfigure};
-use tailwater_nf::chain::{Chain, Cuts, KeptFunction};
-use tailwater_nf::flow_table::FlowCounters;
-use tailwater_nf::spec::ChainSpec;
 
 /// What makes the instances.
 pub(super) struct Makers {

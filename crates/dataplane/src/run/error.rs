@@ -4,9 +4,9 @@ use crate::cores::CoreError;
 use crate::port::{OpenError, RetaError};
 use crate::report::RunReport;
 use std::io;
+use tailwater_functions::accounting::ExportError;
+use tailwater_functions::build::BuildError;
 use tailwater_isolation::server::IsolationError;
-use tailwater_nf::accounting::ExportError;
-use tailwater_nf::build::BuildError;
 use tailwater_state::redis::AccessError;
 use tailwater_traffic::TrafficError;
 

@@ -19,9 +19,9 @@ use crate::worker::Finished;
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tailwater_chain::chain::{Chain, Reason};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::chain::{Chain, Reason};
-use tailwater_nf::spec::ChainSpec;
 
 /// How often progress is told at least.
 const PROGRESS: Duration = Duration::from_millis(100);

@@ -20,11 +20,11 @@ use crate::watch::{Fixed, Watch};
 use crate::worker::{Worker, WorkerConfig};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::spec::ChainSpec;
 
 /// Between the workers' start and the first packet: threads get to their cores.
 const LEAD: Nanos = Nanos::from_millis(10);

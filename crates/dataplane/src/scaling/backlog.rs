@@ -4,12 +4,12 @@ mod relief;
 
 use super::held::Held;
 use std::cell::Cell;
+use tailwater_chain::batch::{Batch, Packet};
+use tailwater_chain::chain::{ActiveFlow, Chain};
+use tailwater_chain::parcel::{PacketStore, Parcel};
 use tailwater_handover::owner::{Owner, Place as OwnerPlace};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-use tailwater_nf::batch::{Batch, Packet};
-use tailwater_nf::chain::{ActiveFlow, Chain};
-use tailwater_nf::parcel::{PacketStore, Parcel};
 use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Place, QueuedFlow};
 
 /// A flow with packets in the system.

@@ -28,14 +28,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_chain::flow_table::Partition;
+use tailwater_chain::parcel::{PacketStore, Parcel};
 use tailwater_handover::ring::{Consumer, Producer};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::flow_table::Partition;
-use tailwater_nf::parcel::{PacketStore, Parcel};
 
 /// What became of moves of buckets, as the workers saw it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

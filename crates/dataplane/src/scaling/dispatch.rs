@@ -3,11 +3,11 @@
 use super::ScalingCounters;
 use super::backlog::Backlog;
 use super::link::ToHelper;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::{Batch, MAX_BATCH};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::parcel::PacketStore;
 use tailwater_policy::core::{CoreMapper, Helper, MAX_HELPERS, Notice, Plan, View};
 
 /// Most packets looked up in one turn: the own queue is served again before more are.

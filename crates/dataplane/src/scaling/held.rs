@@ -1,6 +1,6 @@
 //! Packets that wait until their flows leave a helper.
 
-use tailwater_nf::parcel::Parcel;
+use tailwater_chain::parcel::Parcel;
 
 /// No place.
 const NONE: u16 = u16::MAX;
@@ -76,10 +76,10 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_chain::batch::Batch;
+    use tailwater_chain::buffer::BufferPool;
+    use tailwater_chain::parcel::PacketStore;
     use tailwater_net::Nanos;
-    use tailwater_nf::batch::Batch;
-    use tailwater_nf::buffer::BufferPool;
-    use tailwater_nf::parcel::PacketStore;
 
     /// Against a list of all packets, with as many as fit.
     #[test]

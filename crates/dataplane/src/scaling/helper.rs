@@ -13,12 +13,12 @@ use crate::worker::{Finished, WorkerConfig, since};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferMemory;
+use tailwater_chain::chain::Chain;
+use tailwater_chain::parcel::Parcel;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferMemory;
-use tailwater_nf::chain::Chain;
-use tailwater_nf::parcel::Parcel;
 
 /// The longest that a helper sleeps without looking up: what a lost wake-up would cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);

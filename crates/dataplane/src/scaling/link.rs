@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use tailwater_chain::parcel::{PacketStore, Parcel, Receipt};
 use tailwater_handover::park::Waker;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
-use tailwater_nf::parcel::{PacketStore, Parcel, Receipt};
 
 /// Who has recruited a helper: one dispatcher at a time.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +127,8 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_chain::buffer::BufferPool;
     use tailwater_handover::park::{Mode, park};
-    use tailwater_nf::buffer::BufferPool;
 
     /// The last call once counted, so that a helper that others kept off its core for a millisecond, and
     /// that was called again all the time, seemed to have woken up at once.

@@ -46,10 +46,10 @@ use link::{Claim, link};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, Cuts};
+use tailwater_chain::parcel::PacketStore;
 use tailwater_handover::park::{Mode, park};
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Chain, Cuts};
-use tailwater_nf::parcel::PacketStore;
 use tailwater_policy::core::CoreMapper;
 
 /// How a run scales.

@@ -1,7 +1,7 @@
 //! Decisions recorded while a run goes on, to be explained and replayed afterwards.
 //!
 //! A [`Recorder`] puts a mapper around another one. It writes what that saw and said into bounded,
-//! recycled [chunks](tailwater_nf::chunks); a thread writes them to a file. Nothing is allocated and
+//! recycled [chunks](tailwater_functions::chunks); a thread writes them to a file. Nothing is allocated and
 //! nothing waits on the data path: a decision that finds no room is left out and counted. A run that
 //! is not recorded has nothing of this.
 //!
@@ -64,9 +64,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use tailwater_functions::chunks::{ChunkReceiver, ChunkSender, Chunks};
+use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_nf::chunks::{ChunkReceiver, ChunkSender, Chunks};
-use tailwater_nf::out_file::{OutFile, Pulse};
 use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};

@@ -11,10 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tailwater_chain::buffer::BufferPool;
 use tailwater_handover::ring::{Producer, ring};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_nf::buffer::BufferPool;
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerMapper, ServerView};
 use tailwater_state::link::Health;
 

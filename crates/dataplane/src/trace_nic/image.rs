@@ -1,10 +1,10 @@
 //! A trace as the trace NIC reads it: passes through it, and what each packet's descriptor says.
 
+use tailwater_chain::batch::Incoming;
+use tailwater_chain::region::prefetch;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::Incoming;
-use tailwater_nf::region::prefetch;
 use tailwater_traffic::Trace;
 use tailwater_traffic::renumber::Renumbering;
 

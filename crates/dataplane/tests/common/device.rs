@@ -3,15 +3,15 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tailwater_chain::batch::{Arrived, Batch};
+use tailwater_chain::buffer::{BufferMemory, BufferPool, HEADROOM};
+use tailwater_chain::region::Region;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::device::{Receiver, Sender, Steering};
 use tailwater_dataplane::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
-use tailwater_nf::batch::{Arrived, Batch};
-use tailwater_nf::buffer::{BufferMemory, BufferPool, HEADROOM};
-use tailwater_nf::region::Region;
 use tailwater_traffic::Trace;
 
 /// How the device spreads packets.

@@ -20,8 +20,8 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, cores, run, run_on};
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::{ChainSpec, FunctionSpec};
 use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
 use traffic::{Traffic, order};
 

@@ -6,7 +6,7 @@ use crate::ffi;
 use std::ffi::c_int;
 use std::fs;
 use std::path::Path;
-use tailwater_nf::spec::PortName;
+use tailwater_api::PortName;
 
 /// The number of a kernel interface, which another one of the same name would not have.
 pub(super) fn interface_number(name: &str) -> Option<String> {

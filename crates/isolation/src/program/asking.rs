@@ -3,8 +3,8 @@
 use rustix::thread::sched_yield;
 use std::cell::Cell;
 use std::sync::Arc;
+use tailwater_chain::flow_table::{Companions, NoCompanion};
 use tailwater_net::FlowKey;
-use tailwater_nf::flow_table::{Companions, NoCompanion};
 use tailwater_sdk::program::YIELDS;
 use tailwater_sdk::protocol::layout::{Answer, Slate, Wish, WishKind};
 

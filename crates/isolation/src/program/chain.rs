@@ -3,10 +3,10 @@
 use super::{Configuration, Configured, ProgramError, Refusal, run};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use tailwater_chain::commons::Commons;
+use tailwater_functions::build::{Surroundings, by_itself};
+use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::build::{Surroundings, by_itself};
-use tailwater_nf::commons::Commons;
-use tailwater_nf::spec::FunctionSpec;
 
 /// Runs the function at this place in the chain of a spec's file for the server at the other end of standard input,
 /// until the chain ends.

@@ -2,7 +2,7 @@
 
 use super::{ProgramError, Refusal};
 use std::path::Path;
-use tailwater_nf::library::load;
+use tailwater_functions::library::load;
 use tailwater_sdk::program::serve_function;
 
 /// Runs the function in a shared library for the server at the other end of standard input, until the chain ends. The

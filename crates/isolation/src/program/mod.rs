@@ -14,11 +14,11 @@ use crate::message::Description;
 use asking::Asking;
 use std::io;
 use std::sync::Arc;
-use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::buffer::{BufferMemory, HEADROOM};
-use tailwater_nf::chain::Alone;
-use tailwater_nf::flow_table::{Companions, Mirror, MirrorConfig};
-use tailwater_nf::function::NetworkFunction;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::buffer::{BufferMemory, HEADROOM};
+use tailwater_chain::chain::Alone;
+use tailwater_chain::flow_table::{Companions, Mirror, MirrorConfig};
+use tailwater_chain::function::NetworkFunction;
 use tailwater_sdk::program::{Given, Ready, serve};
 use tailwater_sdk::protocol::images::FlowImages;
 

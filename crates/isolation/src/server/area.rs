@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_functions::build::Demands;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::build::Demands;
-use tailwater_nf::flow_table::MirrorConfig;
 use tailwater_sdk::protocol::images::{self, FlowImages};
 
 /// The flows of each function: all its processes have the same memory, so that a flow goes on where it

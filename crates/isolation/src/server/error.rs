@@ -1,7 +1,7 @@
 //! Why functions cannot be isolated.
 
 use std::io;
-use tailwater_nf::build::BuildError;
+use tailwater_functions::build::BuildError;
 
 /// Why functions cannot be isolated.
 #[derive(Debug, thiserror::Error)]

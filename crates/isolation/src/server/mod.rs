@@ -38,10 +38,10 @@ use round::Round;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_chain::function::NetworkFunction;
+use tailwater_functions::build::check_apart;
 use tailwater_net::Nanos;
-use tailwater_nf::batch::MAX_BATCH;
-use tailwater_nf::build::check_apart;
-use tailwater_nf::function::NetworkFunction;
 use tailwater_policy::isolation::BatchBounds;
 use watch::Watch;
 

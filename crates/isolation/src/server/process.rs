@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
-use tailwater_nf::build::Demands;
-use tailwater_nf::library::Code;
-use tailwater_nf::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::build::Demands;
+use tailwater_functions::library::Code;
+use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
 /// How long a program may take until it says that it is there, however little of the machine is left for it. What it
 /// reads to configure itself comes later.

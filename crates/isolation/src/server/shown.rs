@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use tailwater_chain::chain::Alone;
+use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_chain::function::Lifetimes;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_nf::chain::Alone;
-use tailwater_nf::flow_table::MirrorConfig;
-use tailwater_nf::function::Lifetimes;
 
 /// The most bytes of state that are looked at.
 const MOST: usize = 256;

@@ -3,9 +3,9 @@
 use super::group::Seat;
 use super::round::{Opened, Round};
 use std::sync::{Arc, Mutex, PoisonError};
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow, Wishes};
 use tailwater_net::FlowKey;
-use tailwater_nf::batch::{Batch, Packet, Verdict};
-use tailwater_nf::function::{Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow, Wishes};
 use tailwater_sdk::protocol::images::FlowImages;
 
 /// Why packets are lost that a process had in its hands when it failed, and those for which there was none.

@@ -10,18 +10,19 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tailwater_nf::build::Demands;
+use tailwater_functions::build::Demands;
 
+use tailwater_api::Fate;
+use tailwater_api::{IdleTimeouts, WhenFull};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, InputPolicy, state_bytes};
+use tailwater_chain::flow_table::{FlowTable, FlowTableConfig};
 use tailwater_confine::{Confinement, ContainerRuntime};
 use tailwater_isolation::server::{Confined, FunctionReport, Isolation, IsolationConfig, Launch, Program};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
-use tailwater_nf::batch::Batch;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::chain::{Chain, InputPolicy, state_bytes};
-use tailwater_nf::flow_table::{FlowTable, FlowTableConfig, IdleTimeouts, WhenFull};
-use tailwater_nf::spec::Fate;
 
 /// Packets of a batch.
 const PACKETS: usize = 4;

@@ -4,8 +4,8 @@ use crate::turns::descendants_with;
 use crate::{Rig, frame, program, raw, ways};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tailwater_chain::chain::Outcome;
 use tailwater_confine::Confinement;
-use tailwater_nf::chain::Outcome;
 
 /// Every second frame goes to port 1, which one that drops those knows by.
 fn frames() -> Vec<Vec<u8>> {

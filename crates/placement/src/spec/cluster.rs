@@ -3,8 +3,8 @@
 use super::profiles::{NoProfiles, Profiles};
 use crate::cluster::{Cluster, MAX_CORES, MAX_KINDS, MAX_NODES, MAX_SERVERS, MAX_WAYS, Server, ServerKind};
 use std::path::Path;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Located, is_label, label};
+use tailwater_api::SpecError;
+use tailwater_api::document::{Document, Located, is_label, label};
 
 /// The `kind` of cluster specs.
 const KIND: &str = "Cluster";

@@ -1,6 +1,6 @@
 //! Specs of SLOs and clusters, and the state of a placement: YAML, checked and turned into types.
 //!
-//! Whatever is wrong is a [`SpecError`](tailwater_nf::spec::SpecError) that names file, line, column and field.
+//! Whatever is wrong is a [`SpecError`](tailwater_api::SpecError) that names file, line, column and field.
 //! `docs/placement.md` describes every field.
 
 mod cluster;

@@ -2,8 +2,8 @@
 
 use crate::cluster::ServerKind;
 use crate::slo::ChainProfile;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::Located;
+use tailwater_api::SpecError;
+use tailwater_api::document::Located;
 
 /// What reads the parts of specs that are about profiles: their files belong to whoever measures, and this crate
 /// knows them by what comes of them only. It is told of all servers of a cluster, then of the files, then of chains.

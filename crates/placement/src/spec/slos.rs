@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use tailwater_api::document::{Document, Fields, Located, duration, label, line, nearest, percentile, throughput};
+use tailwater_api::{SpecError, Throughput};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::document::{Document, Fields, Located, duration, label, line, nearest, percentile, throughput};
-use tailwater_nf::spec::{SpecError, Throughput};
 
 /// The `kind` of SLO specs.
 const KIND: &str = "SloSet";

@@ -10,9 +10,9 @@ use crate::schedule::MAX_INSTANCES;
 use crate::slo::Target;
 use serde::Serialize;
 use std::path::Path;
+use tailwater_api::SpecError;
+use tailwater_api::document::{Document, Fields, Located, label, line, percentile};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Fields, Located, label, line, percentile};
 
 /// The `kind` of states.
 const KIND: &str = "Placement";

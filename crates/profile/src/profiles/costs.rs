@@ -4,8 +4,8 @@ use super::MAX_TEXT;
 use super::file::{Quoted, numbers};
 use crate::curve::Measured;
 use std::fmt;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Located, line};
+use tailwater_api::SpecError;
+use tailwater_api::document::{Located, line};
 
 /// The most functions of a chain.
 const MAX_FUNCTIONS: usize = 1024;

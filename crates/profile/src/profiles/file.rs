@@ -8,8 +8,8 @@ use crate::cache::Method;
 use crate::curve::{Measured, Point};
 use std::fmt::{self, Write as _};
 use std::path::Path;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Fields, Located, label, line};
+use tailwater_api::SpecError;
+use tailwater_api::document::{Document, Fields, Located, label, line};
 
 /// The `kind` of files.
 const KIND: &str = "ChainProfiles";

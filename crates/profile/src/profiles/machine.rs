@@ -127,7 +127,7 @@ fn clock(description: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_nf::spec::document::is_label;
+    use tailwater_api::document::is_label;
 
     #[test]
     fn machines_are_told_apart() {

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use tailwater_api::SpecError;
+use tailwater_api::document::{Fields, Located, duration, label, nearest};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Fields, Located, duration, label, nearest};
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, SplitPoint, SplitProfile,
 };

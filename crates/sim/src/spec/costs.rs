@@ -3,8 +3,8 @@
 use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
 use crate::pauses::Pauses;
 use std::ops::RangeInclusive;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Fields, Located};
+use tailwater_api::SpecError;
+use tailwater_api::document::{Fields, Located};
 use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake};
 
 /// The largest cost, in nanoseconds.

@@ -16,9 +16,9 @@ use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
 use crate::traffic::MOST_TENANTS;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use tailwater_api::SpecError;
+use tailwater_api::document::{Document, Located, duration};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::SpecError;
-use tailwater_nf::spec::document::{Document, Located, duration};
 
 /// The `kind` of rack specs.
 const KIND: &str = "Rack";

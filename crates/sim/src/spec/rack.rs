@@ -2,9 +2,9 @@
 
 use crate::rack::{MOST_SERVERS, Rack, Server, Switch, Timing};
 use std::ops::RangeInclusive;
+use tailwater_api::document::{Fields, Located, duration, throughput};
+use tailwater_api::{SpecError, Throughput};
 use tailwater_net::Nanos;
-use tailwater_nf::spec::document::{Fields, Located, duration, throughput};
-use tailwater_nf::spec::{SpecError, Throughput};
 use tailwater_policy::server::IngressConfig;
 
 /// Delays of any kind.

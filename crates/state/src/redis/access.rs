@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tailwater_nf::chain::KeptFunction;
-use tailwater_nf::spec::{RedisAddress, RedisSpec, Secret};
+use tailwater_api::{RedisAddress, RedisSpec, Secret};
+use tailwater_chain::chain::KeptFunction;
 
 /// How long Redis may take to answer before it is taken to be away.
 const PATIENCE: Duration = Duration::from_secs(1);

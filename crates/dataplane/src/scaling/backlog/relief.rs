@@ -1,8 +1,8 @@
 //! What the flows of helpers that are relieved wait for, and where they go then.
 
 use super::{Backlog, OWN, OwnerPlace, UNLISTED};
+use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
-use tailwater_nf::parcel::PacketStore;
 use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, QueuedFlow};
 
 impl Backlog {

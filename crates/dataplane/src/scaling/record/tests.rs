@@ -417,7 +417,7 @@ fn recording_allocates_nothing() {
 #[test]
 fn a_live_run_is_recorded_and_replayed_alike() {
     use crate::{RunConfig, cores, run, scaling::ScalingConfig, trace_nic::TraceNicConfig};
-    use tailwater_nf::spec::ChainSpec;
+    use tailwater_functions::spec::ChainSpec;
     use tailwater_traffic::{LoadOptions, Trace, generate::preset};
 
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: live}\n\

@@ -4,7 +4,7 @@ use super::*;
 use crate::server::Launch;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use tailwater_nf::build::Demands;
+use tailwater_functions::build::Demands;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

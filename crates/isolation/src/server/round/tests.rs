@@ -10,12 +10,12 @@ use crate::server::{Launch, Program};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use tailwater_api::Fate as Unfit;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::{Chain, InputPolicy};
+use tailwater_functions::build::Demands;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
-use tailwater_nf::buffer::BufferPool;
-use tailwater_nf::build::Demands;
-use tailwater_nf::chain::{Chain, InputPolicy};
-use tailwater_nf::spec::Fate as Unfit;
 
 const BUFFER_BYTES: usize = 2048;
 

@@ -1,0 +1,170 @@
+//! The flow table of a chain, and how packets are taken in.
+
+use crate::error::SpecError;
+use crate::located::Located;
+use crate::values::{Fate, duration};
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+
+const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(86_400);
+const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
+const BATCH: RangeInclusive<u64> = 1..=256;
+
+/// What to do when a new flow finds no free place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The flow that has been idle longest near the new one's home makes room.
+    #[default]
+    Evict,
+    /// The new flow is refused and its packet dropped.
+    Refuse,
+}
+
+/// How long a flow may be idle before it is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTimeouts {
+    /// TCP flows.
+    pub tcp: Nanos,
+    /// UDP flows.
+    pub udp: Nanos,
+    /// All others.
+    pub other: Nanos,
+}
+
+impl IdleTimeouts {
+    /// The timeout of flows of an IP protocol number.
+    pub fn of(&self, protocol: u8) -> Nanos {
+        match protocol {
+            6 => self.tcp,
+            17 => self.udp,
+            _ => self.other,
+        }
+    }
+
+    /// The longest of the three.
+    pub fn longest(&self) -> Nanos {
+        self.tcp.max(self.udp).max(self.other)
+    }
+}
+
+/// The flow table of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowsSpec {
+    /// Most flows at a time: 512 to 16,777,216.
+    pub capacity: u32,
+    /// How long a flow without packets is kept.
+    pub idle_timeout: IdleTimeouts,
+    /// What happens when a new flow finds no room.
+    pub when_full: WhenFull,
+    /// Whether flows are looked up even if no function of the chain needs them.
+    pub always: bool,
+}
+
+impl Default for FlowsSpec {
+    fn default() -> Self {
+        FlowsSpec {
+            capacity: 65_536,
+            idle_timeout: IdleTimeouts {
+                tcp: Nanos::from_secs(300),
+                udp: Nanos::from_secs(60),
+                other: Nanos::from_secs(30),
+            },
+            when_full: WhenFull::Evict,
+            always: false,
+        }
+    }
+}
+
+/// Reads `flows`.
+///
+/// # Errors
+/// A field is unknown, or its value is out of range.
+pub fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
+    let default = FlowsSpec::default();
+    let fields = node.fields(&["capacity", "idleTimeout", "whenFull", "lookUp"])?;
+    Ok(FlowsSpec {
+        capacity: match fields.optional("capacity") {
+            None => default.capacity,
+            Some(node) => node.whole(CAPACITY)? as u32,
+        },
+        idle_timeout: match fields.optional("idleTimeout") {
+            None => default.idle_timeout,
+            Some(node) => idle_timeout(&node, default.idle_timeout)?,
+        },
+        when_full: match fields.optional("whenFull") {
+            None => default.when_full,
+            Some(node) => node.word(&[("evict", WhenFull::Evict), ("refuse", WhenFull::Refuse)])?,
+        },
+        always: match fields.optional("lookUp") {
+            None => default.always,
+            Some(node) => node.word(&[("as-needed", false), ("always", true)])?,
+        },
+    })
+}
+
+/// One duration for all flows, or one for each protocol.
+fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeouts, SpecError> {
+    if node.is_list() {
+        return Err(node.expected("a duration such as 60s, or a map of tcp, udp, other"));
+    }
+    if !node.is_map() {
+        let all = duration(node, IDLE_TIMEOUT)?;
+        return Ok(IdleTimeouts {
+            tcp: all,
+            udp: all,
+            other: all,
+        });
+    }
+    let fields = node.fields(&["tcp", "udp", "other"])?;
+    let timeout = |name, default| {
+        let node = fields.optional(name);
+        node.map_or(Ok(default), |node| duration(&node, IDLE_TIMEOUT))
+    };
+    Ok(IdleTimeouts {
+        tcp: timeout("tcp", default.tcp)?,
+        udp: timeout("udp", default.udp)?,
+        other: timeout("other", default.other)?,
+    })
+}
+
+/// How packets are taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketsSpec {
+    /// What happens to packets whose headers cannot be trusted.
+    pub malformed: Fate,
+    /// What happens to packets that are not IP.
+    pub non_ip: Fate,
+    /// Most packets processed at a time: 1 to 256.
+    pub batch: u16,
+}
+
+impl Default for PacketsSpec {
+    fn default() -> Self {
+        PacketsSpec {
+            malformed: Fate::Drop,
+            non_ip: Fate::Pass,
+            batch: 32,
+        }
+    }
+}
+
+/// Reads `packets`.
+///
+/// # Errors
+/// A field is unknown, or its value is out of range.
+pub fn packets(node: &Located<'_>) -> Result<PacketsSpec, SpecError> {
+    let default = PacketsSpec::default();
+    let fields = node.fields(&["malformed", "nonIp", "batch"])?;
+    let fate = |name, default| {
+        let node = fields.optional(name);
+        node.map_or(Ok(default), |node| Fate::parse(&node))
+    };
+    Ok(PacketsSpec {
+        malformed: fate("malformed", default.malformed)?,
+        non_ip: fate("nonIp", default.non_ip)?,
+        batch: match fields.optional("batch") {
+            None => default.batch,
+            Some(node) => node.whole(BATCH)? as u16,
+        },
+    })
+}

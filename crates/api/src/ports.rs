@@ -1,0 +1,131 @@
+//! The ports of a chain, as its spec names them.
+
+use crate::error::SpecError;
+use crate::located::Located;
+use crate::port_name::PortName;
+use crate::values::size;
+use std::ops::RangeInclusive;
+
+const MTU: RangeInclusive<u64> = 576..=9600;
+const WAYS: RangeInclusive<u64> = 1..=64;
+const CACHE: RangeInclusive<u64> = 1 << 20..=4 << 30;
+const CACHE_SIZE: &str = "a size from 1MiB to 4GiB, such as 22MiB";
+
+/// The ports of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortsSpec {
+    /// Where packets come from.
+    pub entry: PortName,
+    /// Where they go to, if not back to the entry port.
+    pub exit: Option<PortName>,
+    /// How they are set up.
+    pub set_up: PortSetup,
+}
+
+/// How the ports of a chain are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortSetup {
+    /// Whether packets from the exit port pass the chain, too, and leave by the entry port.
+    pub both_ways: bool,
+    /// The longest payload of a frame, if ports are to be set to it.
+    pub mtu: Option<u16>,
+    /// Whether frames for other MAC addresses are received, too.
+    pub promiscuous: bool,
+    /// What is known of the cache that devices write to.
+    pub ddio: DdioSpec,
+}
+
+impl Default for PortSetup {
+    fn default() -> Self {
+        PortSetup {
+            both_ways: false,
+            mtu: None,
+            promiscuous: true,
+            ddio: DdioSpec::default(),
+        }
+    }
+}
+
+/// The part of the last-level cache that devices write to, where the machine does not tell, or not rightly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DdioSpec {
+    /// Ways that devices write to.
+    pub ways: Option<u32>,
+    /// Ways of the whole cache.
+    pub cache_ways: Option<u32>,
+    /// Bytes of the whole cache.
+    pub cache_bytes: Option<u64>,
+}
+
+/// Reads `ports`. `taken` returns the error message for a port that a function of the chain already uses.
+///
+/// # Errors
+/// A field is wrong, entry and exit are one port, or a port is taken.
+pub fn ports_of(node: &Located<'_>, taken: impl Fn(&PortName) -> Option<String>) -> Result<PortsSpec, SpecError> {
+    let names = ["entry", "exit", "bothWays", "mtu", "promiscuous", "ddio"];
+    let fields = node.fields(&names)?;
+    let name = |node: &Located<'_>| {
+        let name = PortName::parse(node)?;
+        match taken(&name) {
+            None => Ok(name),
+            Some(message) => Err(node.error(message)),
+        }
+    };
+    let entry = name(&fields.required("entry", "a port")?)?;
+    let exit = match fields.optional("exit") {
+        None => None,
+        Some(node) => {
+            let exit = name(&node)?;
+            if exit.conflicts(&entry) {
+                return Err(node.error(format!(
+                    "expected another port than the entry, found \"{exit}\"; without an exit, packets \
+                     leave where they came from"
+                )));
+            }
+            Some(exit)
+        }
+    };
+    let default = PortSetup::default();
+    let either = |name, default| match fields.optional(name) {
+        None => Ok(default),
+        Some(node) => node.word(&[("true", true), ("false", false)]),
+    };
+    Ok(PortsSpec {
+        entry,
+        exit,
+        set_up: PortSetup {
+            both_ways: either("bothWays", default.both_ways)?,
+            mtu: match fields.optional("mtu") {
+                None => None,
+                Some(node) => Some(node.whole(MTU)? as u16),
+            },
+            promiscuous: either("promiscuous", default.promiscuous)?,
+            ddio: match fields.optional("ddio") {
+                None => default.ddio,
+                Some(node) => ddio(&node)?,
+            },
+        },
+    })
+}
+
+fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {
+    let fields = node.fields(&["ways", "cacheWays", "cacheSize"])?;
+    let ways = |name| match fields.optional(name) {
+        None => Ok(None),
+        Some(node) => node.whole(WAYS).map(|ways| Some(ways as u32)),
+    };
+    let ddio = DdioSpec {
+        ways: ways("ways")?,
+        cache_ways: ways("cacheWays")?,
+        cache_bytes: match fields.optional("cacheSize") {
+            None => None,
+            Some(node) => Some(size(&node, CACHE, CACHE_SIZE)?),
+        },
+    };
+    if let (Some(all), Some(node)) = (ddio.cache_ways, fields.optional("ways"))
+        && ddio.ways.is_some_and(|ways| ways > all)
+    {
+        return Err(node.expected(&format!("no more than the {all} ways of cacheWays")));
+    }
+    Ok(ddio)
+}

@@ -1,0 +1,311 @@
+//! The scalars of a spec: durations, rates, prefixes, ports, protocols, MAC addresses, labels.
+
+use crate::error::{SpecError, nearest, quoted};
+use crate::located::{Located, decimal, digits};
+use ipnet::{IpNet, Ipv4Net};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use tailwater_net::Nanos;
+use tailwater_sdk::host::is_label;
+
+/// Protocols with a name; all others are given by number.
+const PROTOCOLS: [(&str, u8); 10] = [
+    ("icmp", 1),
+    ("igmp", 2),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("ospf", 89),
+    ("sctp", 132),
+];
+
+/// A throughput objective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throughput {
+    /// Packets per second.
+    PacketsPerSecond(u64),
+    /// Bits per second, counted over whole Ethernet frames without preamble, frame check
+    /// sequence and gap.
+    BitsPerSecond(u64),
+}
+
+/// What happens to packets of a certain sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// They are dropped.
+    Drop,
+    /// They pass unchanged.
+    Pass,
+}
+
+impl Fate {
+    /// `drop` or `pass`.
+    pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
+        node.word(&[("drop", Fate::Drop), ("pass", Fate::Pass)])
+    }
+}
+
+/// A duration such as `200us` in a range.
+pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nanos, SpecError> {
+    const WHAT: &str = "a duration such as 200us";
+    const UNITS: [(&str, f64); 6] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        // Micro sign and Greek mu look the same.
+        ("\u{b5}s", 1e3),
+        ("\u{3bc}s", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+    ];
+    let text = node.text(WHAT)?;
+    let (number, unit) = number_and_unit(text);
+    let Some(value) = decimal(number) else {
+        return Err(node.expected(WHAT));
+    };
+    let Some((_, nanos)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
+        let what = "a duration with one of the units ns, us, ms, s";
+        let suggestion = match &*unit.to_ascii_lowercase() {
+            lower @ ("ns" | "us" | "ms" | "s") => Some(format!("{number}{lower}")),
+            lower @ ("nsec" | "usec" | "msec" | "sec") => Some(format!("{number}{}", lower.trim_end_matches("ec"))),
+            "m" | "min" => Some(format!("{}s", value * 60.0)),
+            "h" => Some(format!("{}s", value * 3600.0)),
+            _ => None,
+        };
+        return Err(node.expected(what).suggest(suggestion));
+    };
+    let nanos = Nanos((value * nanos).round() as u64);
+    if !range.contains(&nanos) {
+        let (low, high) = (range.start(), range.end());
+        return Err(node.expected(&format!("a duration from {low} to {high}")));
+    }
+    Ok(nanos)
+}
+
+/// A rate such as `2Mpps` or `10Gbps`.
+pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
+    const WHAT: &str = "a rate such as 2Mpps or 10Gbps";
+    const UNITS: [(&str, Throughput); 7] = [
+        ("pps", Throughput::PacketsPerSecond(1)),
+        ("kpps", Throughput::PacketsPerSecond(1_000)),
+        ("Mpps", Throughput::PacketsPerSecond(1_000_000)),
+        ("bps", Throughput::BitsPerSecond(1)),
+        ("kbps", Throughput::BitsPerSecond(1_000)),
+        ("Mbps", Throughput::BitsPerSecond(1_000_000)),
+        ("Gbps", Throughput::BitsPerSecond(1_000_000_000)),
+    ];
+    const MOST: u64 = 10_000_000_000_000;
+    let text = node.text(WHAT)?;
+    let (number, unit) = number_and_unit(text);
+    let Some(value) = decimal(number) else {
+        return Err(node.expected(WHAT));
+    };
+    let Some(&(_, unit)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
+        // Only the case: a unit guessed wrong would be wrong by a factor of a thousand.
+        let same = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let suggestion = same.map(|(name, _)| format!("{number}{name}"));
+        let what = "a rate with one of the units pps, kpps, Mpps, bps, kbps, Mbps, Gbps";
+        return Err(node.expected(what).suggest(suggestion));
+    };
+    let scaled = |unit: u64| {
+        let rate = (value * unit as f64).round() as u64;
+        let what = "a rate from 1pps to 10000000Mpps, or 1bps to 10000Gbps";
+        let in_range = (1..=MOST).contains(&rate);
+        in_range.then_some(rate).ok_or_else(|| node.expected(what))
+    };
+    Ok(match unit {
+        Throughput::PacketsPerSecond(unit) => Throughput::PacketsPerSecond(scaled(unit)?),
+        Throughput::BitsPerSecond(unit) => Throughput::BitsPerSecond(scaled(unit)?),
+    })
+}
+
+/// `12.5us` into `12.5` and `us`.
+pub fn number_and_unit(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    (number, unit.trim_start())
+}
+
+/// A size such as `22MiB`, in bytes; `what` says what it should be.
+pub fn size(node: &Located<'_>, range: RangeInclusive<u64>, what: &str) -> Result<u64, SpecError> {
+    let (number, unit) = number_and_unit(node.text(what)?);
+    let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
+        .into_iter()
+        .find_map(|(name, bytes)| (name == unit).then_some(bytes));
+    let bytes = crate::located::decimal(number).zip(unit);
+    let bytes = bytes.map(|(number, unit)| (number * unit).round() as u64);
+    bytes
+        .filter(|bytes| range.contains(bytes))
+        .ok_or_else(|| node.expected(what))
+}
+
+/// What a text should have been.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// The expectation, as it follows "expected".
+    pub what: String,
+    /// The nearest valid value.
+    pub suggestion: Option<String>,
+}
+
+impl From<&str> for Expected {
+    fn from(what: &str) -> Expected {
+        Expected {
+            what: what.to_owned(),
+            suggestion: None,
+        }
+    }
+}
+
+impl Expected {
+    fn at(self, node: &Located<'_>) -> SpecError {
+        node.expected(&self.what).suggest(self.suggestion)
+    }
+}
+
+/// An IPv4 or IPv6 prefix, or an address, which is a prefix of its full length.
+pub fn prefix(node: &Located<'_>) -> Result<IpNet, SpecError> {
+    prefix_of(node.text(PREFIX)?).map_err(|expected| expected.at(node))
+}
+
+const PREFIX: &str = "an IP prefix such as 10.0.0.0/8 or 2001:db8::/32";
+
+/// As [`prefix`], of a text.
+pub fn prefix_of(text: &str) -> Result<IpNet, Expected> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return Err(PREFIX.into());
+    };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        None => most,
+        Some(length) => match digits(length) {
+            Some(length) if length <= u64::from(most) => length as u8,
+            _ => return Err(format!("a prefix length from 0 to {most}").as_str().into()),
+        },
+    };
+    let prefix = IpNet::new(address, length).map_err(|_| PREFIX)?;
+    // 10.1.2.3/8 is as likely a mistyped length as a careless address: ask.
+    if prefix.trunc() != prefix {
+        return Err(Expected {
+            what: format!("no address bits beyond the prefix length {length}"),
+            suggestion: Some(prefix.trunc().to_string()),
+        });
+    }
+    Ok(prefix)
+}
+
+/// An IPv4 prefix or address.
+pub fn prefix_v4(node: &Located<'_>) -> Result<Ipv4Net, SpecError> {
+    match prefix(node)? {
+        IpNet::V4(prefix) => Ok(prefix),
+        IpNet::V6(_) => Err(node.expected("an IPv4 prefix or address")),
+    }
+}
+
+/// A port, a range of ports, or `any`, which is the full range.
+pub fn ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> {
+    ports_of(node.text(PORTS)?).map_err(|expected| expected.at(node))
+}
+
+const PORTS: &str = "a port from 0 to 65535, a range such as 80-443, or any";
+
+/// As [`ports`], of a text.
+pub fn ports_of(text: &str) -> Result<RangeInclusive<u16>, Expected> {
+    if text == "any" {
+        return Ok(0..=u16::MAX);
+    }
+    let port = |text: &str| digits(text).and_then(|port| u16::try_from(port).ok());
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    match (port(low.trim_end()), port(high.trim_start())) {
+        (Some(low), Some(high)) if low <= high => Ok(low..=high),
+        (Some(low), Some(high)) => Err(Expected {
+            what: "a range of ports from low to high".to_owned(),
+            suggestion: Some(format!("{high}-{low}")),
+        }),
+        _ => Err(Expected {
+            what: PORTS.to_owned(),
+            suggestion: nearest(text, ["any"]).map(str::to_owned),
+        }),
+    }
+}
+
+/// An IP protocol by name or number.
+pub fn protocol(node: &Located<'_>) -> Result<u8, SpecError> {
+    protocol_of(node.text(PROTOCOL)?).map_err(|expected| expected.at(node))
+}
+
+const PROTOCOL: &str = "a protocol such as tcp, udp or icmp, or a number from 0 to 255";
+
+/// As [`protocol`], of a text.
+pub fn protocol_of(text: &str) -> Result<u8, Expected> {
+    if let Some(&(_, number)) = PROTOCOLS.iter().find(|&&(name, _)| name == text) {
+        return Ok(number);
+    }
+    let number = digits(text).and_then(|number| u8::try_from(number).ok());
+    number.ok_or_else(|| {
+        let names = PROTOCOLS.iter().map(|&(name, _)| name);
+        Expected {
+            what: PROTOCOL.to_owned(),
+            suggestion: nearest(text, names).map(str::to_owned),
+        }
+    })
+}
+
+/// An Ethernet address such as `02:00:00:00:00:01`.
+pub fn mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
+    const WHAT: &str = "a MAC address such as 02:00:00:00:00:01";
+    let text = node.text(WHAT)?;
+    let mut address = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for byte in &mut address {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        *byte = part
+            .and_then(|part| u8::from_str_radix(part, 16).ok())
+            .ok_or_else(|| node.expected(WHAT))?;
+    }
+    match parts.next() {
+        None => Ok(address),
+        Some(_) => Err(node.expected(WHAT)),
+    }
+}
+
+/// A name that is an RFC 1123 label, as Kubernetes wants it.
+pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
+    const WHAT: &str = "a name of lower-case letters, digits and inner dashes, at most 63 long";
+    let text = node.string(WHAT)?;
+    if is_label(text) {
+        return Ok(text.to_string());
+    }
+    let error = node.error(format!("expected {WHAT}, found {}", quoted(text)));
+    let repaired = text.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let repaired = repaired.trim_matches('-');
+    Err(error.suggest(is_label(repaired).then_some(repaired)))
+}
+
+/// A percentile of packets, such as `99.9`.
+pub fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
+    const WHAT: &str = "a number above 0 and below 100, such as 99.9";
+    let percentile = node.number(WHAT)?;
+    match percentile > 0.0 && percentile < 100.0 {
+        true => Ok(percentile),
+        false => Err(node.expected(WHAT)),
+    }
+}
+
+/// A text of one line, of at most `most` bytes.
+pub fn line<'a>(node: &Located<'a>, most: usize) -> Result<&'a str, SpecError> {
+    let what = format!("a text of at most {most} bytes on one line");
+    let text = node.string(&what)?;
+    match text.len() <= most && !text.chars().any(char::is_control) {
+        true => Ok(text),
+        false => Err(node.expected(&what)),
+    }
+}

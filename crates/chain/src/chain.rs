@@ -1,0 +1,633 @@
+//! A chain: functions in order, run to completion on one batch at a time.
+
+mod alone;
+mod forks;
+mod imaging;
+mod keep;
+mod opening;
+mod segment;
+mod stage;
+mod stopwatch;
+
+pub use alone::Alone;
+pub use keep::{KeptFlow, KeptFunction, Standing, kept_functions, kept_state_bytes};
+pub use segment::Cuts;
+pub use stage::{Outcome, Reason};
+pub use stopwatch::{FunctionTime, ReadClock};
+
+use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use crate::branches::START;
+use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
+use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
+use forks::Waiting;
+use imaging::Imaging;
+use keep::Keep;
+use segment::{Layout, Segment};
+use stage::Stage;
+use std::ops::Range;
+use stopwatch::Stopwatch;
+use tailwater_api::Fate;
+use tailwater_net::Nanos;
+use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
+
+/// Flows whose timers are looked at in a turn: about as many as a batch could open.
+const EXPIRE_BUDGET: usize = 64;
+
+/// The verdict on a packet that the functions cannot handle.
+fn unfit_verdict(fate: Fate) -> Verdict {
+    match fate {
+        Fate::Drop => Verdict::Drop(0),
+        Fate::Pass => Verdict::Bypass,
+    }
+}
+
+/// How a chain treats packets before its first function.
+#[derive(Clone, Copy, Debug)]
+pub struct InputPolicy {
+    /// Packets whose headers are truncated, contradictory or absurd.
+    pub malformed: Fate,
+    /// Packets that are not IP (ARP, LLDP, ...).
+    pub non_ip: Fate,
+}
+
+/// Bytes of flow state that these functions need together.
+pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
+    state_bytes_with_cuts(functions, Cuts::NONE)
+}
+
+/// Bytes of flow state that these functions need together, in a chain that is cut so.
+pub fn state_bytes_with_cuts(functions: &[(String, Box<dyn NetworkFunction>)], cuts: Cuts) -> usize {
+    Layout::new(functions, cuts).bytes
+}
+
+/// One worker's instance of a chain.
+pub struct Chain {
+    stages: Vec<Stage>,
+    segments: Vec<Segment>,
+    table: Option<FlowTable>,
+    ends: EndedFlows,
+    input: InputPolicy,
+    malformed: [u64; Malformed::COUNT],
+    non_ip: u64,
+    no_place: u64,
+    foreign: u64,
+    lost: u64,
+    /// Packets, by place in the batch, whose flows a function has not seen.
+    unseen: Vec<u16>,
+    /// Without it, flow state stays here.
+    keep: Option<Box<Keep>>,
+    /// What a function by itself shows of its flows, if its state is kept outside.
+    imaging: Option<Box<Imaging>>,
+    /// Whether the chain's other functions are in other processes.
+    alone: bool,
+    /// Whether it has branches.
+    branches: bool,
+    /// Where packets wait while other branches are run.
+    waiting: Waiting,
+    /// What times the functions, if somebody wants to know.
+    stopwatch: Option<Box<Stopwatch>>,
+}
+
+/// A flow with packets in the system, as [`Chain::activate`] gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct ActiveFlow(FlowIndex);
+
+impl ActiveFlow {
+    /// No flow.
+    pub const NONE: ActiveFlow = ActiveFlow(FlowIndex::NONE);
+}
+
+impl Chain {
+    /// A chain of named functions, of one segment. `table` is a view of the flow table made for
+    /// [`state_bytes`] of these functions; without it no flow is looked up.
+    ///
+    /// # Panics
+    /// If a function has state and there is no table, or one too narrow; if a function has more
+    /// than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS); if one function
+    /// [tracks connections](NetworkFunction::tracks_connections) and another
+    /// [opens companions](NetworkFunction::opens_companions).
+    pub fn new(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        table: Option<FlowTable>,
+        input: InputPolicy,
+    ) -> Chain {
+        Chain::with_cuts(functions, table, input, Cuts::NONE)
+    }
+
+    /// As [`new`](Chain::new), cut into segments; `table` is for [`state_bytes_with_cuts`].
+    ///
+    /// # Panics
+    /// As [`new`](Chain::new).
+    pub fn with_cuts(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        table: Option<FlowTable>,
+        input: InputPolicy,
+        cuts: Cuts,
+    ) -> Chain {
+        let layout = Layout::new(&functions, cuts);
+        Chain::with_layout(functions, table, input, layout)
+    }
+
+    fn with_layout(
+        functions: Vec<(String, Box<dyn NetworkFunction>)>,
+        mut table: Option<FlowTable>,
+        input: InputPolicy,
+        layout: Layout,
+    ) -> Chain {
+        let Layout {
+            segments,
+            slots,
+            bytes,
+            connections,
+        } = layout;
+        let room = table.as_ref().map_or(0, FlowTable::state_bytes);
+        assert!(
+            bytes <= room,
+            "the flow table has {room} bytes a flow, the chain needs {bytes}"
+        );
+        let wanted = functions.iter().any(|(_, function)| function.wants_flow_ends());
+        let companions = segments.iter().any(|segment| segment.opens_companions);
+        assert!(
+            !(connections && companions),
+            "a flow that is a connection has no companion"
+        );
+        if let Some(table) = &mut table {
+            table.of_connections(connections);
+            let mut lifetimes = functions
+                .iter()
+                .zip(&slots)
+                .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
+            table.set_lifetimes(lifetimes.next());
+            let looks = functions.iter().filter_map(|(_, f)| f.looks_every());
+            table.look_every(looks.min(), EXPIRE_BUDGET);
+        }
+        // Other segments' state may be another core's: who processes a packet fetches it.
+        if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
+            table.fetch_at_look_up(first.bytes.clone());
+        }
+        let stages = functions
+            .into_iter()
+            .zip(slots)
+            .map(|((name, function), slot)| Stage::new(name, function, slot))
+            .collect();
+        Chain {
+            stages,
+            segments,
+            ends: EndedFlows::new(room, wanted),
+            table,
+            input,
+            malformed: [0; Malformed::COUNT],
+            non_ip: 0,
+            no_place: 0,
+            foreign: 0,
+            lost: 0,
+            unseen: Vec::with_capacity(MAX_BATCH),
+            keep: None,
+            imaging: None,
+            alone: false,
+            branches: false,
+            waiting: Waiting::default(),
+            stopwatch: None,
+        }
+    }
+
+    /// Takes over an RSS bucket's flows.
+    pub fn adopt(&mut self, partition: Partition) {
+        if let Some(table) = &mut self.table {
+            table.adopt(partition);
+        }
+    }
+
+    /// Gives an RSS bucket's flows away, for another instance to [adopt](Chain::adopt); `None` if this one
+    /// does not hold them, or there is no flow table. No packet of theirs may be in the system here.
+    pub fn release(&mut self, bucket: u16) -> Option<Partition> {
+        let table = self.table.as_mut()?;
+        for stage in &mut self.stages {
+            stage.function.flows_leave();
+        }
+        table.release(bucket)
+    }
+
+    /// RSS buckets whose flows this instance holds.
+    pub fn buckets(&self) -> usize {
+        self.table.as_ref().map_or(0, FlowTable::buckets)
+    }
+
+    /// The most packets that the next batch should have, if a function has a wish.
+    #[inline]
+    pub fn wanted_batch(&self) -> Option<usize> {
+        let wishes = self.stages.iter();
+        let wishes = wishes.filter_map(|stage| stage.function.wanted_batch());
+        wishes.min()
+    }
+
+    /// Whether the chain looks flows up.
+    pub fn has_flows(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// What the flow table did, if there is one.
+    pub fn flow_counters(&self) -> Option<FlowCounters> {
+        self.table.as_ref().map(FlowTable::counters)
+    }
+
+    /// Flows in this worker's partitions.
+    pub fn flows(&self) -> usize {
+        self.table.as_ref().map_or(0, FlowTable::flows)
+    }
+
+    /// Runs the batch through all functions. What is left in it is to be sent.
+    pub fn process(&mut self, batch: &mut Batch, now: Nanos) {
+        self.look_up(batch, now);
+        if self.segments.len() > 1 {
+            self.prefetch_segments(1..self.segments.len(), batch);
+        }
+        self.run(batch, now);
+    }
+
+    /// The first half of [`process`](Chain::process): finds headers and flows. Packets that the
+    /// functions are not to see leave the batch, to rejoin it at the end of [`run`](Chain::run).
+    #[inline]
+    pub fn look_up(&mut self, batch: &mut Batch, now: Nanos) {
+        self.classify(batch);
+        if self.branches {
+            // A packet may have come through another chain.
+            batch.iter_mut().for_each(|packet| packet.way = START);
+        }
+        for segment in 0..self.segments.len() {
+            if self.segments[segment].opens_companions {
+                self.segments[segment].settled = self.settled_version(segment);
+            }
+        }
+        if let Some(table) = &mut self.table {
+            table.lookup(batch.slots_mut(), now, &mut self.ends);
+            tell_ends(&mut self.stages, &mut self.ends);
+            // Without a place for its flow, a packet cannot be processed.
+            let mut refused = false;
+            for packet in batch.iter_mut().filter(|packet| packet.flow().is_none()) {
+                packet.verdict = Verdict::Drop(0);
+                refused = true;
+            }
+            if refused {
+                let table = &*table;
+                batch.compact(|packet, _| {
+                    self.lost += 1;
+                    match table.holds(packet.rss_hash) {
+                        true => self.no_place += 1,
+                        false => self.foreign += 1,
+                    }
+                });
+            }
+        }
+    }
+
+    /// Has each function's work be timed from now on, by the clock that is read; batches that
+    /// are processed as of a time before `from` do not count, for any function.
+    /// It costs two readings a function and batch.
+    pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
+        self.stopwatch = Some(Box::new(Stopwatch::new(read, from, self.stages.len())));
+    }
+
+    /// What each function took, in the order of the functions; nothing if they were not [timed](Chain::time_functions).
+    pub fn function_times(&self) -> Vec<FunctionTime> {
+        let spent = self.stopwatch.iter().flat_map(|watch| watch.spent());
+        let times = self.stages.iter().zip(spent).map(|(stage, spent)| FunctionTime {
+            function: stage.name.clone(),
+            packets: spent.packets,
+            timed: spent.timed,
+            time: Nanos(spent.nanos),
+        });
+        times.collect()
+    }
+
+    /// Into how many segments the chain is cut: at least 1 if it has a function.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The segment that begins with the last so many functions; `None` if none does, or it is the first.
+    pub fn segment_of_last(&self, functions: usize) -> Option<usize> {
+        let first = self.stages.len().checked_sub(functions)?;
+        let mut segments = self.segments.iter().skip(1);
+        Some(1 + segments.position(|segment| segment.stages.start == first)?)
+    }
+
+    /// Whether a function in front of this segment [needs](NetworkFunction::needs_payload) whole frames.
+    pub fn needs_payload_before(&self, segment: usize) -> bool {
+        let end = self.segments[segment].stages.start;
+        let mut stages = self.stages[..end].iter();
+        stages.any(|stage| stage.function.needs_payload())
+    }
+
+    /// Starts to fetch the flow state of packets that were looked up a while ago, or on another core,
+    /// for this segment and those behind.
+    #[inline]
+    pub fn prefetch_from(&self, segment: usize, batch: &Batch) {
+        self.prefetch_segments(segment..self.segments.len(), batch);
+    }
+
+    /// As [`prefetch_from`](Chain::prefetch_from), for the segments in front of this one.
+    #[inline]
+    pub fn prefetch_before(&self, segment: usize, batch: &Batch) {
+        self.prefetch_segments(0..segment, batch);
+    }
+
+    #[inline]
+    fn prefetch_segments(&self, segments: Range<usize>, batch: &Batch) {
+        if let Some(table) = &self.table {
+            for segment in &self.segments[segments] {
+                let packets = batch.iter();
+                packets.for_each(|packet| table.prefetch_state(packet.flow, &segment.bytes));
+            }
+        }
+    }
+
+    /// The second half of [`process`](Chain::process): runs packets that were looked up through all
+    /// functions, in this instance or, if they were handed over, in another one.
+    #[inline]
+    pub fn run(&mut self, batch: &mut Batch, now: Nanos) {
+        self.run_from(0, batch, now);
+    }
+
+    /// Runs packets that were looked up through the functions in front of a segment. Those that are left
+    /// are to go [on](Chain::run_from) there, perhaps in another instance; all that is known of
+    /// them goes with them.
+    #[inline]
+    pub fn run_before(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        for before in 0..segment {
+            self.run_segment(before, batch, now);
+        }
+        for packet in batch.iter_mut() {
+            packet.segment = segment as u8;
+        }
+    }
+
+    /// Runs packets that have been through the functions in front of a segment through the others.
+    #[inline]
+    pub fn run_from(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        for segment in segment..self.segments.len() {
+            self.run_segment(segment, batch, now);
+        }
+        batch.rejoin_bypass();
+    }
+
+    #[inline]
+    fn run_segment(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
+        let unsettled = self.mark_settled(segment, batch);
+        if self.segments[segment].forks.is_some() {
+            self.run_forks(segment, batch, (now, unsettled));
+        } else {
+            for i in self.segments[segment].stages.clone() {
+                if batch.is_empty() {
+                    break;
+                }
+                self.run_stage(i, segment, batch, (now, unsettled));
+            }
+        }
+        if unsettled {
+            self.settle(segment, batch);
+        }
+    }
+
+    /// Runs packets through function `i`, which is of this segment. `unsettled`: it may not have seen all of
+    /// their flows.
+    #[inline(always)]
+    fn run_stage(&mut self, i: usize, segment: usize, batch: &mut Batch, (now, unsettled): (Nanos, bool)) {
+        let timed = self.stopwatch.as_ref();
+        let timed = timed.map(|watch| (batch.len(), watch.read()));
+        if unsettled {
+            self.open_new_flows(i, segment, batch, now);
+        }
+        let stage = &mut self.stages[i];
+        let slot = stage.slot.as_ref();
+        let mut flows = FlowStates {
+            ends: &mut self.ends,
+            now,
+            version: stage.function.version(),
+            table: if slot.is_some() { self.table.as_mut() } else { None },
+            slot: slot.unwrap_or(
+                const {
+                    &StateSlot {
+                        version: 0,
+                        state: 0..0,
+                        version_apart: 0,
+                        state_apart: 0,
+                    }
+                },
+            ),
+        };
+        stage.function.process(batch, &mut flows);
+        self.lost += stage.compact(batch);
+        if let (Some((packets, began)), Some(watch)) = (timed, &mut self.stopwatch) {
+            watch.note(i, packets, [now, began]);
+        }
+        if self.segments[segment].opens_companions {
+            tell_ends(&mut self.stages, &mut self.ends);
+        }
+    }
+
+    /// The number that a packet's flow has among those with packets in the system, if it has one.
+    ///
+    /// # Panics
+    /// If the packet was not looked up here.
+    #[inline]
+    pub fn active(&self, packet: &Packet) -> Option<u16> {
+        self.table.as_ref()?.active(packet.flow)
+    }
+
+    /// Gives a packet's flow such a number, below 65,535. Until it is [taken away](Chain::deactivate) the
+    /// flow stays in the table.
+    ///
+    /// # Panics
+    /// If the packet was not looked up here.
+    #[inline]
+    pub fn activate(&mut self, packet: &Packet, number: u16) -> ActiveFlow {
+        if let Some(table) = &mut self.table {
+            table.set_active(packet.flow, Some(number));
+        }
+        ActiveFlow(packet.flow)
+    }
+
+    /// Takes the number away: none of the flow's packets is in the system any more.
+    #[inline]
+    pub fn deactivate(&mut self, flow: ActiveFlow) {
+        if let Some(table) = &mut self.table {
+            table.set_active(flow.0, None);
+        }
+    }
+
+    /// Whether the packet must be processed by the core that looked it up: a function opens a companion
+    /// for each flow, and this flow has not been opened. So must one of a flow that branches in front of the
+    /// segment of such a function keep from it: which of them it takes is not known yet.
+    #[inline]
+    pub fn is_bound(&mut self, packet: &Packet) -> bool {
+        let Some(table) = &mut self.table else {
+            return false;
+        };
+        let mut opening = self.segments.iter().filter(|s| s.opens_companions);
+        opening.any(|segment| *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled)
+    }
+
+    /// Forgets idle flows; a little in every turn of the worker's loop.
+    #[inline]
+    pub fn expire(&mut self, now: Nanos) {
+        if let Some(table) = &mut self.table {
+            table.expire(now, EXPIRE_BUDGET, &mut self.ends);
+            while let Some(flow) = table.take_looked_at() {
+                look_at(&mut self.stages, table, flow, now);
+            }
+            if let Some(keep) = &mut self.keep {
+                self.ends.each(|key, state| keep.note_ended(key, state));
+            }
+            tell_ends(&mut self.stages, &mut self.ends);
+        }
+    }
+
+    /// Ends the run: every flow that is still there, so that functions that report flows have all of
+    /// them. For after the last packet. Returns what was counted over it, for each of the
+    /// [`reasons`](Chain::reasons).
+    pub fn finish(mut self) -> Vec<u64> {
+        let before: Vec<u64> = self.reason_counts().collect();
+        self.end_flows();
+        for stage in &mut self.stages {
+            stage.function.finished();
+        }
+        let counted = self.reason_counts().zip(before);
+        counted.map(|(after, before)| after - before).collect()
+    }
+
+    fn end_flows(&mut self) {
+        for stage in &mut self.stages {
+            stage.function.finish();
+        }
+        let wanted = self.stages.iter().any(|stage| stage.function.wants_flow_ends());
+        let Some(table) = self.table.as_mut().filter(|_| wanted) else {
+            return;
+        };
+        loop {
+            // Within what `ends` has room for, with companions.
+            let more = table.end_some(MAX_BATCH, &mut self.ends);
+            tell_ends(&mut self.stages, &mut self.ends);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Finds each packet's headers, and sorts out what the functions are not to see.
+    #[inline]
+    fn classify(&mut self, batch: &mut Batch) {
+        let mut unfit = false;
+        batch.for_each(|packet, frame| {
+            if !parse_ordinary(frame, &mut packet.headers) {
+                unfit |= self.classify_other(packet, frame);
+            }
+        });
+        if unfit {
+            batch.compact(|_, _| {});
+        }
+    }
+
+    /// Finds the headers of a packet that is not an ordinary one. Whether it is unfit for the functions.
+    #[inline(never)]
+    fn classify_other(&mut self, packet: &mut Packet, frame: &[u8]) -> bool {
+        match parse(frame) {
+            Ok(headers) if headers.network == Network::NotIp => {
+                self.non_ip += 1;
+                packet.headers = headers;
+                packet.verdict = unfit_verdict(self.input.non_ip);
+                true
+            }
+            Ok(headers) => {
+                packet.headers = headers;
+                if headers.fragment != Fragment::Whole {
+                    packet.headers.key = headers.key.of_fragment();
+                }
+                false
+            }
+            Err(reason) => {
+                self.malformed[reason.index()] += 1;
+                packet.verdict = unfit_verdict(self.input.malformed);
+                true
+            }
+        }
+    }
+
+    /// Every reason for which the chain counts packets.
+    pub fn reasons(&self) -> Vec<Reason> {
+        let outcome = |fate| match fate {
+            Fate::Drop => Outcome::Dropped,
+            Fate::Pass => Outcome::Passed,
+        };
+        let malformed = Malformed::ALL.iter().map(|reason| Reason {
+            name: format!("malformed/{}", reason.name()),
+            outcome: outcome(self.input.malformed),
+        });
+        let non_ip = Reason {
+            name: "non-ip".to_owned(),
+            outcome: outcome(self.input.non_ip),
+        };
+        let unkept = self.keep.as_ref().map(|_| "state-unavailable");
+        let lost = ["flow-table-full", "bucket-not-held"].into_iter();
+        let lost = lost.chain(unkept).map(|name| Reason {
+            name: name.to_owned(),
+            outcome: Outcome::Lost,
+        });
+        let functions = self.stages.iter().flat_map(Stage::reasons);
+        malformed.chain([non_ip]).chain(lost).chain(functions).collect()
+    }
+
+    /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.
+    pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
+        let functions = self.stages.iter().flat_map(Stage::reason_counts);
+        let own = [self.non_ip, self.no_place, self.foreign];
+        let unkept = self.keep.as_ref().map(|keep| keep.unkept);
+        let own = own.into_iter().chain(unkept);
+        self.malformed.iter().copied().chain(own).chain(functions)
+    }
+
+    /// Packets lost so far: the counts of all reasons whose outcome is [`Outcome::Lost`].
+    #[inline]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// Has the functions that want to look at what they keep of a flow.
+fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
+    let key = table.key(flow);
+    for Stage { function, slot, .. } in stages {
+        let Some(slot) = slot.as_ref().filter(|_| function.looks_every().is_some()) else {
+            continue;
+        };
+        let directions = if slot.is_directed() { 2 } else { 1 };
+        for reversed in [false, true].into_iter().take(directions) {
+            if *table.word(flow, slot.version_at(reversed)) != UNSEEN {
+                let key = if reversed { key.reversed() } else { key };
+                function.look(&key, table.state(flow, &slot.state_of(reversed)), now);
+            }
+        }
+    }
+}
+
+/// Tells the functions which flows have left the table.
+#[inline]
+fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
+    ends.drain(|key, state| {
+        for Stage { function, slot, .. } in stages.iter_mut() {
+            let Some(slot) = slot.as_ref().filter(|_| function.wants_flow_ends()) else {
+                continue;
+            };
+            let directions = if slot.is_directed() { 2 } else { 1 };
+            for reversed in [false, true].into_iter().take(directions) {
+                if slot.seen_version(state, reversed) != UNSEEN {
+                    let key = if reversed { key.reversed() } else { *key };
+                    function.flow_ended(&key, &state[slot.state_of(reversed)]);
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,149 @@
+//! Numbers that all instances of a function share: within a process, or, where each instance is in a process of its
+//! own, between these, in memory that outlives any of them.
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tailwater_sdk::protocol::memory::Memory;
+
+/// Numbers in a cache line.
+const LINE: usize = 8;
+
+/// Where a function's instances find the numbers that they share. All of them take the same, in the same order.
+#[derive(Debug)]
+pub struct Commons(Option<Shared>);
+
+/// A file in memory that other processes have, too.
+#[derive(Debug)]
+struct Shared {
+    memory: Arc<Memory>,
+    words: usize,
+    taken: AtomicUsize,
+}
+
+impl Commons {
+    /// For instances that are all in this process: there is as much as is taken.
+    pub fn of_this_process() -> Commons {
+        Commons(None)
+    }
+
+    /// For instances in several processes, each of which has this file. It is zero at first.
+    ///
+    /// # Errors
+    /// What the system says, or the file has no bytes.
+    pub fn in_file(file: &File) -> io::Result<Commons> {
+        let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        Ok(Commons(Some(Shared {
+            memory: Arc::new(Memory::map(file, bytes, true)?),
+            words: bytes / 8,
+            taken: AtomicUsize::new(0),
+        })))
+    }
+
+    /// The bytes that a file needs for one [`take`](Commons::take) of so many numbers.
+    pub fn bytes_of(count: usize) -> usize {
+        8 * count.next_multiple_of(LINE)
+    }
+
+    /// The next so many numbers, in cache lines of their own. They are zero until an instance writes them.
+    ///
+    /// # Panics
+    /// If the file is too short: who made it asked [how much](Commons::bytes_of) that is.
+    pub fn take(&self, count: usize) -> SharedNumbers {
+        match &self.0 {
+            None => SharedNumbers::of_this_process(count),
+            Some(shared) => {
+                let lines = count.next_multiple_of(LINE);
+                let start = shared.taken.fetch_add(lines, Ordering::Relaxed);
+                assert!(
+                    start <= shared.words && lines <= shared.words - start,
+                    "as many shared numbers as were asked for"
+                );
+                SharedNumbers {
+                    memory: InMemory::Shared(Arc::clone(&shared.memory)),
+                    range: start..start + count,
+                }
+            }
+        }
+    }
+}
+
+/// Numbers that instances share.
+#[derive(Debug)]
+pub struct SharedNumbers {
+    memory: InMemory,
+    range: Range<usize>,
+}
+
+#[derive(Debug)]
+enum InMemory {
+    Own(Box<[AtomicU64]>),
+    Shared(Arc<Memory>),
+}
+
+impl SharedNumbers {
+    fn of_this_process(count: usize) -> SharedNumbers {
+        let room = count.next_multiple_of(LINE) + LINE;
+        let words: Box<[AtomicU64]> = (0..room).map(|_| AtomicU64::new(0)).collect();
+        // At most seven further on a cache line begins.
+        let start = words.as_ptr().align_offset(LINE * size_of::<AtomicU64>());
+        SharedNumbers {
+            range: start..start + count,
+            memory: InMemory::Own(words),
+        }
+    }
+}
+
+impl Deref for SharedNumbers {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        match &self.memory {
+            InMemory::Own(words) => &words[self.range.clone()],
+            InMemory::Shared(memory) => &memory.words()[self.range.clone()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::unlinked_file;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn instances_in_several_processes_have_the_same_numbers() {
+        let file = unlinked_file(Commons::bytes_of(3) + Commons::bytes_of(9));
+        let (one, other) = (Commons::in_file(&file).unwrap(), Commons::in_file(&file).unwrap());
+        let [(few, more), (same_few, same_more)] = [&one, &other].map(|commons| (commons.take(3), commons.take(9)));
+        assert_eq!((few.len(), more.len()), (3, 9));
+        few[2].store(7, Relaxed);
+        more[8].fetch_add(5, Relaxed);
+        assert_eq!(same_few[2].load(Relaxed), 7);
+        assert_eq!(same_more[8].load(Relaxed), 5);
+        let others = same_few[..2].iter().chain(&same_more[..8]);
+        assert!(others.into_iter().all(|number| number.load(Relaxed) == 0));
+        assert_eq!(same_more.as_ptr() as usize % 64, 0);
+    }
+
+    #[test]
+    fn within_a_process_each_has_lines_of_its_own() {
+        let commons = Commons::of_this_process();
+        for count in 1..20 {
+            let numbers = commons.take(count);
+            assert_eq!(numbers.len(), count);
+            assert_eq!(numbers.as_ptr() as usize % 64, 0);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "as many shared numbers as were asked for")]
+    fn no_more_is_taken_than_there_is() {
+        let commons = Commons::in_file(&unlinked_file(64)).unwrap();
+        commons.take(8);
+        commons.take(1);
+    }
+}

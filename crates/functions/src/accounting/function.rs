@@ -1,0 +1,139 @@
+//! The `Accounting` network function.
+
+use super::counts::{Counts, flags};
+use super::export::{AccountingTable, FlowRecord, Totals};
+use crate::chunks::ChunkSender;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_net::{FlowKey, Nanos};
+
+/// What is told of a flow with these counts.
+fn record(counts: &Counts, key: &FlowKey) -> FlowRecord {
+    FlowRecord {
+        key: *key,
+        packets: counts.packets().into(),
+        bytes: counts.bytes(),
+        flags: counts.flags(),
+        first: counts.first(),
+        last: counts.last(),
+    }
+}
+
+/// Counts each flow's packets and bytes.
+#[derive(Debug)]
+pub struct Accounting {
+    table: Arc<AccountingTable>,
+    /// `None` without a file.
+    sender: Option<ChunkSender<FlowRecord>>,
+    totals: Totals,
+    /// Whether the last packet has passed, so that there is nothing to hold up any more.
+    finishing: bool,
+}
+
+impl Accounting {
+    /// A worker's instance.
+    pub fn new(table: Arc<AccountingTable>) -> Accounting {
+        Accounting {
+            sender: table.sender(),
+            table,
+            totals: Totals::default(),
+            finishing: false,
+        }
+    }
+
+    #[cold]
+    fn export(&mut self, record: FlowRecord) {
+        self.totals.records += 1;
+        self.totals.packets += record.packets;
+        self.totals.bytes += record.bytes;
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        let has_room = match self.finishing {
+            true => sender.wait_for_room(1),
+            false => sender.has_room(1),
+        };
+        match has_room {
+            true => sender.extend(&[record]),
+            false => self.totals.lost_records += 1,
+        }
+    }
+}
+
+impl NetworkFunction for Accounting {
+    fn kind(&self) -> &'static str {
+        "Accounting"
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Counts>()
+    }
+
+    fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        // Shown again, a flow goes on counting.
+        let counts = flow.state::<Counts>();
+        if counts.packets() == 0 {
+            *counts = Counts::from(packet.arrival);
+        }
+        Verdict::Forward
+    }
+
+    fn durable(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.to_durable(origin));
+    }
+
+    fn take_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.of_durable(origin));
+    }
+
+    fn wants_flow_ends(&self) -> bool {
+        true
+    }
+
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let counts: Counts = bytemuck::pod_read_unaligned(state);
+        if counts.packets() > 0 {
+            self.export(record(&counts, key));
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finishing = true;
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        batch.for_each(|packet, frame| {
+            let flags = flags(packet, frame);
+            let (arrival, bytes) = (packet.arrival, packet.length());
+            if !flows.state::<Counts>(packet).add(arrival, bytes, flags) {
+                let key = flows.key(packet);
+                let counts = flows.state::<Counts>(packet);
+                let full = std::mem::replace(counts, Counts::from(arrival));
+                // A fresh one has room.
+                let _ = counts.add(arrival, bytes, flags);
+                self.export(record(&full, &key));
+            }
+        });
+    }
+}
+
+/// What is kept outside counts from another clock's start, and knows of no process that may be killed.
+fn change(state: &mut [u8], change: impl FnOnce(Counts) -> Counts) {
+    let counts = change(bytemuck::pod_read_unaligned(state));
+    state.copy_from_slice(bytemuck::bytes_of(&counts));
+}
+
+impl Drop for Accounting {
+    fn drop(&mut self) {
+        self.table.add(&self.totals);
+    }
+}

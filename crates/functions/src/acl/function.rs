@@ -1,0 +1,212 @@
+//! The `Acl` network function.
+
+use super::classifier::ClassifierError;
+use super::{Action, Classifier};
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::live::{Live, Version};
+use tailwater_net::FlowKey;
+
+/// One version of the rules, ready to be applied.
+pub struct AclRules {
+    classifier: Classifier,
+    /// The action of each rule, in order.
+    actions: Vec<Action>,
+    default: Action,
+}
+
+impl AclRules {
+    /// Rules with the action for packets that none of them matches.
+    ///
+    /// # Errors
+    /// If there are too many, or too intricate ones.
+    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclRules, ClassifierError> {
+        Ok(AclRules {
+            classifier: Classifier::new(rules)?,
+            actions: rules.iter().map(|rule| rule.action).collect(),
+            default,
+        })
+    }
+
+    /// The action of a rule, or the default.
+    #[inline]
+    fn action_of(&self, rule: Option<u32>) -> Action {
+        rule.and_then(|rule| self.actions.get(rule as usize))
+            .copied()
+            .unwrap_or(self.default)
+    }
+}
+
+/// Rules that all workers share, and that can be replaced under them.
+pub struct AclTable {
+    rules: Live<AclRules>,
+}
+
+impl AclTable {
+    /// As [`AclRules::new`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(rules: &[super::Rule], default: Action) -> Result<AclTable, ClassifierError> {
+        let rules = Live::new(AclRules::new(rules, default)?);
+        Ok(AclTable { rules })
+    }
+
+    /// The rules, to be replaced: each flow is decided about anew with its next packet.
+    pub fn live(&self) -> &Live<AclRules> {
+        &self.rules
+    }
+}
+
+/// Lets packets pass or drops them, by the first rule that matches their 5-tuple. The decision is
+/// made on a flow's first packet and kept with the flow, or made anew for every packet.
+pub struct Acl {
+    table: Arc<AclTable>,
+    held: Arc<Version<AclRules>>,
+    /// Whether decisions are kept with the flows.
+    in_flow: bool,
+    scratch: Box<Scratch>,
+}
+
+/// Where a batch stands while it is decided about.
+struct Scratch {
+    keys: [FlowKey; MAX_BATCH],
+    rules: [Option<u32>; MAX_BATCH],
+    /// The rule for each packet whose flow is new, by place in the batch.
+    by_place: [Option<u32>; MAX_BATCH],
+}
+
+/// A flow's decision: 0 to let it pass.
+type Denied = u32;
+
+const DENIED: u8 = 0;
+
+impl Acl {
+    /// A worker's instance that keeps decisions with the flows.
+    pub fn new(table: Arc<AclTable>) -> Acl {
+        let scratch = Scratch {
+            keys: [FlowKey::default(); MAX_BATCH],
+            rules: [None; MAX_BATCH],
+            by_place: [None; MAX_BATCH],
+        };
+        Acl {
+            held: table.rules.current(),
+            table,
+            in_flow: true,
+            scratch: Box::new(scratch),
+        }
+    }
+
+    /// A worker's instance that decides about every packet, and needs no flows.
+    pub fn without_flows(table: Arc<AclTable>) -> Acl {
+        Acl {
+            in_flow: false,
+            ..Acl::new(table)
+        }
+    }
+}
+
+impl NetworkFunction for Acl {
+    fn kind(&self) -> &'static str {
+        "Acl"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["denied"]
+    }
+
+    fn state_bytes(&self) -> usize {
+        match self.in_flow {
+            true => size_of::<Denied>(),
+            false => 0,
+        }
+    }
+
+    fn version(&self) -> u32 {
+        self.table.rules.number()
+    }
+
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        self.table.rules.refresh(&mut self.held);
+        let Scratch { keys, rules, by_place } = &mut *self.scratch;
+        let (keys, rules) = (&mut keys[..new.len()], &mut rules[..new.len()]);
+        for (key, at) in keys.iter_mut().zip(new) {
+            *key = batch.packet(usize::from(*at)).headers.key;
+        }
+        self.held.value.classifier.classify_batch(keys, rules);
+        for (rule, at) in rules.iter().zip(new) {
+            by_place[usize::from(*at)] = *rule;
+        }
+    }
+
+    fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let action = self.held.value.action_of(self.scratch.by_place[flow.place()]);
+        *flow.state::<Denied>() = Denied::from(action == Action::Deny);
+        Verdict::Forward
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        if self.in_flow {
+            for packet in batch.iter_mut() {
+                if *flows.state::<Denied>(packet) != 0 {
+                    packet.verdict = Verdict::Drop(DENIED);
+                }
+            }
+            return;
+        }
+        self.table.rules.refresh(&mut self.held);
+        let Scratch { keys, rules, .. } = &mut *self.scratch;
+        let (keys, rules) = (&mut keys[..batch.len()], &mut rules[..batch.len()]);
+        for (packet, key) in batch.iter().zip(&mut *keys) {
+            *key = packet.headers.key;
+        }
+        self.held.value.classifier.classify_batch(keys, rules);
+        for (packet, rule) in batch.iter_mut().zip(rules) {
+            if self.held.value.action_of(*rule) == Action::Deny {
+                packet.verdict = Verdict::Drop(DENIED);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::generate::{RuleSetSpec, client_keys};
+    use tailwater_chain::rig::{ChainRig, INPUT};
+    use tailwater_net::Nanos;
+    use tailwater_net::builder::FrameBuilder;
+
+    /// Deciding about every packet and keeping decisions with flows come to the same.
+    #[test]
+    fn with_and_without_flows_the_same_packets_pass() {
+        let spec = RuleSetSpec {
+            rules: 300,
+            seed: 7,
+            sources: vec!["10.0.0.0/8".parse().unwrap()],
+            destinations: vec!["198.18.0.0/15".parse().unwrap()],
+        };
+        let table = Arc::new(AclTable::new(&spec.generate(), Action::Deny).unwrap());
+        let mut kept = ChainRig::new(vec![Box::new(Acl::new(Arc::clone(&table)))], INPUT);
+        let every = Acl::without_flows(Arc::clone(&table));
+        assert_eq!(every.state_bytes(), 0);
+        let mut every = ChainRig::new(vec![Box::new(every)], INPUT);
+        let frames: Vec<_> = client_keys(&spec.sources, &spec.destinations, 600, 3)
+            .iter()
+            .map(|key| FrameBuilder::new(key).to_vec().unwrap())
+            .collect();
+        let mut passed = 0;
+        for frames in frames.chunks(60) {
+            let sent = kept.run(frames, Nanos::from_secs(1));
+            passed += sent.len();
+            assert_eq!(every.run(frames, Nanos::from_secs(1)), sent);
+        }
+        assert!(passed > 0 && passed < 600, "{passed}");
+        assert_eq!(every.count("acl/denied"), 600 - passed as u64);
+    }
+}

@@ -1,0 +1,130 @@
+//! The function.
+
+use super::interpreter::Filter;
+use super::program::Instruction;
+use std::sync::Arc;
+use tailwater_api::Fate;
+use tailwater_chain::batch::{Batch, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::live::{Live, Version};
+
+/// The most rules of a function.
+pub const MAX_RULES: usize = 15;
+
+/// The first is of packets that no rule matches.
+const REASONS: [&str; MAX_RULES + 1] = [
+    "no-rule", "rule-1", "rule-2", "rule-3", "rule-4", "rule-5", "rule-6", "rule-7", "rule-8", "rule-9", "rule-10",
+    "rule-11", "rule-12", "rule-13", "rule-14", "rule-15",
+];
+
+const NOTES: [&str; MAX_RULES] = [
+    "rule-1-passed",
+    "rule-2-passed",
+    "rule-3-passed",
+    "rule-4-passed",
+    "rule-5-passed",
+    "rule-6-passed",
+    "rule-7-passed",
+    "rule-8-passed",
+    "rule-9-passed",
+    "rule-10-passed",
+    "rule-11-passed",
+    "rule-12-passed",
+    "rule-13-passed",
+    "rule-14-passed",
+    "rule-15-passed",
+];
+
+/// What becomes of packets that a program matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The program.
+    pub program: Vec<Instruction>,
+    /// What becomes of them.
+    pub action: Fate,
+}
+
+/// Rules in order: the first whose program matches a packet decides.
+#[derive(Debug)]
+pub struct BpfRules {
+    filters: Vec<(Filter, Fate)>,
+    default: Fate,
+}
+
+impl BpfRules {
+    /// Of the first [`MAX_RULES`] of these rules; `default` is for packets that none of them matches.
+    ///
+    /// # Errors
+    /// The place of a rule whose program cannot be run, and why.
+    pub fn new(rules: &[Rule], default: Fate) -> Result<BpfRules, (usize, super::Refused)> {
+        let rules = rules.iter().take(MAX_RULES).enumerate();
+        let filters = rules.map(|(at, rule)| {
+            let filter = Filter::new(&rule.program).map_err(|refused| (at, refused))?;
+            Ok((filter, rule.action))
+        });
+        Ok(BpfRules {
+            filters: filters.collect::<Result<_, _>>()?,
+            default,
+        })
+    }
+}
+
+/// Drops packets by programs of classic BPF. There is no state of flows: a program may read any byte of a packet, and running it
+/// costs about what looking a flow up does.
+#[derive(Debug)]
+pub struct BpfFilter {
+    rules: Arc<Live<BpfRules>>,
+    held: Arc<Version<BpfRules>>,
+    /// Rules when the run began, whose counters reports have.
+    count: usize,
+    passed: [u64; MAX_RULES],
+}
+
+impl BpfFilter {
+    /// A worker's instance.
+    pub fn new(rules: Arc<Live<BpfRules>>) -> BpfFilter {
+        let held = rules.current();
+        BpfFilter {
+            rules,
+            count: held.value.filters.len(),
+            held,
+            passed: [0; MAX_RULES],
+        }
+    }
+}
+
+impl NetworkFunction for BpfFilter {
+    fn kind(&self) -> &'static str {
+        "BpfFilter"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &REASONS[..=self.count]
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &NOTES[..self.count]
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.passed[..self.count]
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.rules.refresh(&mut self.held);
+        let BpfFilter { held, passed, .. } = self;
+        let BpfRules { filters, default } = &held.value;
+        batch.for_each(|packet, frame| {
+            let found = filters.iter().position(|(filter, _)| filter.matches(frame));
+            let (action, reason) = match found {
+                Some(at) => (filters[at].1, at + 1),
+                None => (*default, 0),
+            };
+            match (action, found) {
+                (Fate::Drop, _) => packet.verdict = Verdict::Drop(reason as u8),
+                (Fate::Pass, Some(at)) => passed[at] += 1,
+                (Fate::Pass, None) => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,422 @@
+//! Changing functions while their chain runs: the spec, and the files that it names, are read again; for each function
+//! that they say something new of, a version is made off the data path; and when all could be made, all are put in
+//! force. Workers take a version over between two batches.
+
+use super::{ChainBuilder, Shared, classifier_rules, mirror_rules, nat_rules, route_table, tunnel_rules};
+use crate::acl::AclRules;
+use crate::bpf_filter::BpfRules;
+use crate::count::Counters;
+use crate::nat::NatTable;
+use crate::reload::Reload;
+use crate::spec::{ChainSpec, DnsGuardConfig, FunctionConfig, FunctionSpec};
+use crate::synthetic::Work;
+use crate::upf::UpfTable;
+use crate::url_filter::UrlTable;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tailwater_api::SpecError;
+use tailwater_chain::live::Live;
+
+/// A function's next version.
+struct Ready {
+    /// What there is, for a user: a number and a word.
+    what: String,
+    /// Puts it in force; gives its number, and what of it is left out, if anything is.
+    put: Box<dyn FnOnce() -> (u32, Option<String>)>,
+}
+
+impl Ready {
+    /// What a holder of a [`Live`] is to have next.
+    fn new<H: 'static, T: 'static>(what: String, (holder, value): (&Arc<H>, T), live: fn(&H) -> &Live<T>) -> Ready {
+        let holder = Arc::clone(holder);
+        live(&holder).free_unheld();
+        let put = Box::new(move || (live(&holder).replace(value), None));
+        Ready { what, put }
+    }
+}
+
+/// So many of something.
+fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
+/// Why a function cannot be as it is asked to, on a line.
+fn refused(error: impl Display) -> String {
+    error.to_string()
+}
+
+impl Shared {
+    /// Makes the version of this function that `new` asks for; `old` is what is in force. `kept`: flow state is kept
+    /// outside.
+    fn prepare(&self, old: &FunctionConfig, new: &FunctionConfig, kept: bool) -> Result<Ready, String> {
+        use FunctionConfig as Of;
+        let fixed = |what: &str| {
+            Err(format!(
+                "expected {what} as it was when the run began: such a change takes a new run"
+            ))
+        };
+        Ok(match (self, old, new) {
+            (Shared::Acl(table, _), Of::Acl(old), Of::Acl(new)) => {
+                if old.cached != new.cached {
+                    return fixed("cache");
+                }
+                let rules = AclRules::new(&new.rules, new.default).map_err(refused)?;
+                let what = count(new.rules.len(), "rule");
+                Ready::new(what, (table, rules), |table| table.live())
+            }
+            (Shared::Classifier(table, _), Of::Classifier(old), Of::Classifier(new)) => {
+                let kept = (&old.branches, old.sends(), old.cached);
+                if kept != (&new.branches, new.sends(), new.cached) {
+                    return fixed("cache, branches, and whether rules send packets out of the chain");
+                }
+                let rules = classifier_rules(new).map_err(refused)?;
+                let what = count(new.rules.len(), "rule");
+                Ready::new(what, (table, rules), |table| table.live())
+            }
+            (Shared::Nat(live, rss), Of::Nat(_), Of::Nat(new)) => {
+                if kept {
+                    // Which ports are free was asked outside by the old pool.
+                    return fixed("the pool of a chain whose state is kept outside");
+                }
+                let table = NatTable::new(nat_rules(new), rss.clone());
+                let addresses = new.external.iter().flat_map(super::addresses).count();
+                let what = format!("{addresses} external address(es)");
+                Ready::new(what, (live, table), |live| live)
+            }
+            (Shared::LoadBalancer(table), Of::LoadBalancer(old), Of::LoadBalancer(new)) => {
+                if (old.table_size, old.no_service) != (new.table_size, new.no_service) {
+                    return fixed("tableSize and noService");
+                }
+                let choices = table.prepare(&new.services).map_err(refused)?;
+                let what = count(new.services.len(), "service");
+                Ready::new(what, (table, choices), |table| table.live())
+            }
+            (Shared::UrlFilter(table), Of::UrlFilter(old), Of::UrlFilter(new)) => {
+                if old.filter != new.filter {
+                    return fixed("everything but patterns");
+                }
+                let patterns = UrlTable::new(&new.patterns).map_err(refused)?;
+                let what = count(new.patterns.len(), "pattern");
+                Ready::new(what, (table, patterns), |table| table.live())
+            }
+            (Shared::Encrypt(live, _), Of::Encrypt(_), Of::Encrypt(new)) => {
+                let what = "key and options".to_owned();
+                Ready::new(what, (live, new.rules.clone()), |live| live)
+            }
+            (Shared::IpForward(live, _), Of::IpForward(old), Of::IpForward(new)) => {
+                if (old.cached, old.local) != (new.cached, new.local) {
+                    return fixed("cache and local");
+                }
+                let table = route_table(new).map_err(refused)?;
+                let what = count(new.routes.len(), "route");
+                Ready::new(what, (live, table), |live| live)
+            }
+            (Shared::Tunnel(live, _), Of::Tunnel(old), Of::Tunnel(new)) => {
+                if old.cached != new.cached {
+                    return fixed("cache");
+                }
+                let what = count(new.rules.len(), "rule");
+                Ready::new(what, (live, tunnel_rules(new)), |live| live)
+            }
+            (Shared::Count(table), Of::Count(_), Of::Count(new)) => {
+                let counters = Counters::new(new.counters.clone());
+                if !table.has_names_of(&counters) {
+                    return fixed("counters of the same names in the same order");
+                }
+                let what = count(new.counters.len(), "counter");
+                Ready::new(what, (table, counters), |table| table.live())
+            }
+            (Shared::Policer(live), Of::Policer(_), Of::Policer(new)) => {
+                let now = live.current();
+                let next = now.value.succeed(new.limits.clone(), new.default);
+                if next.lack_flows() {
+                    return fixed("one limit for all packets, and none of flows");
+                }
+                let what = count(next.limits().len(), "limit");
+                Ready::new(what, (live, next), |live| live)
+            }
+            (Shared::BpfFilter(live), Of::BpfFilter(old), Of::BpfFilter(new)) => {
+                if old.rules.len() != new.rules.len() {
+                    return fixed("the number of rules");
+                }
+                let rules = BpfRules::new(&new.rules, new.default);
+                let rules = rules.map_err(|(rule, why)| format!("rule {}: {why}", rule + 1))?;
+                let what = count(new.rules.len(), "rule");
+                Ready::new(what, (live, rules), |live| live)
+            }
+            (Shared::Mirror(table), Of::Mirror(old), Of::Mirror(new)) => {
+                if old.options != new.options {
+                    return fixed("to and buffer");
+                }
+                let rules = mirror_rules(new).map_err(refused)?;
+                let what = "what is copied".to_owned();
+                Ready::new(what, (table, rules), |table| table.live())
+            }
+            (Shared::DnsGuard(table), Of::DnsGuard(old), Of::DnsGuard(new)) => {
+                let kept = |config: &DnsGuardConfig| {
+                    let rules = &config.rules;
+                    (config.sizes, rules.mode, rules.amplification.is_some())
+                };
+                if kept(old) != kept(new) {
+                    return fixed("accounts, queries, mode, and whether there is an amplification");
+                }
+                let (table, rules) = (Arc::clone(table), new.rules.clone());
+                let put = Box::new(move || (table.replace(rules), None));
+                let what = "limits".to_owned();
+                Ready { what, put }
+            }
+            (Shared::Synthetic(live, memory), Of::Synthetic(old), Of::Synthetic(new)) => {
+                let with_flows = |work: &Work| work.new_flow_cycles > 0;
+                if *memory != new.memory || with_flows(&old.work) != with_flows(&new.work) {
+                    return fixed("workingSet, pattern, stride, per, and whether newFlowCycles is 0");
+                }
+                let what = count(new.work.cycles as usize, "cycle");
+                Ready::new(what, (live, new.work), |live| live)
+            }
+            (Shared::Ipsec(live), Of::Ipsec(_), Of::Ipsec(new)) => {
+                let rules = &new.rules;
+                let next = live.current().value.succeed(rules).map_err(refused)?;
+                let what = count(rules.outbound.len() + rules.inbound.len(), "association");
+                Ready::new(what, (live, next), |live| live)
+            }
+            (Shared::Firewall(table), Of::Firewall(old), Of::Firewall(new)) => {
+                let kept = (&old.zones, old.default, old.options);
+                if kept != (&new.zones, new.default, new.options) {
+                    return fixed("everything but rules");
+                }
+                let rules = table.prepare(&new.rules).map_err(refused)?;
+                let what = count(new.rules.len(), "rule");
+                let table = Arc::clone(table);
+                let put = Box::new(move || (table.put(rules), None));
+                Ready { what, put }
+            }
+            (Shared::Ids(table), Of::Ids(old), Of::Ids(new)) => {
+                if old.options != new.options || old.sources.classes != new.sources.classes {
+                    return fixed("everything but rules, variables and what drops");
+                }
+                let rules = table.prepare(&new.loaded).map_err(refused)?;
+                let what = count(new.loaded.rules.len(), "rule");
+                let table = Arc::clone(table);
+                let put = Box::new(move || (table.put(rules), None));
+                Ready { what, put }
+            }
+            (Shared::Upf(table, _), Of::Upf(old), Of::Upf(new)) => {
+                let kept = (&old.options, &old.profiles, &old.usage, &old.api);
+                if kept != (&new.options, &new.profiles, &new.usage, &new.api) {
+                    return fixed("everything but sessions");
+                }
+                let sessions = UpfTable::prepare(table, &new.sessions).map_err(|refused| {
+                    let lines = refused.iter().map(|(at, why)| {
+                        let session = new.sessions.get(*at).map_or(0, |session| session.id);
+                        format!("session {session}: {why}")
+                    });
+                    let (more, first) = (refused.len().saturating_sub(1), lines.take(1));
+                    let more = (more > 0).then(|| format!("and {more} more"));
+                    first.chain(more).collect::<Vec<_>>().join("; ")
+                })?;
+                let what = count(new.sessions.len(), "session");
+                let put = Box::new(move || {
+                    let put = sessions.put();
+                    (put.version, put.told())
+                });
+                Ready { what, put }
+            }
+            (Shared::WanOptimizer(table), Of::WanOptimizer(old), Of::WanOptimizer(new)) => {
+                if old.options != new.options {
+                    return fixed("everything but destinations");
+                }
+                let destinations = new.destinations.clone();
+                let what = count(destinations.len(), "destination");
+                Ready::new(what, (table, destinations), |table| table.destinations())
+            }
+            _ => return fixed("this function"),
+        })
+    }
+}
+
+/// A chain that can be changed while it runs.
+pub struct Reconfigure {
+    spec: ChainSpec,
+    functions: Vec<(String, Arc<Shared>)>,
+    /// What is in force, and the files that say so.
+    present: Mutex<Vec<FunctionSpec>>,
+    kept: bool,
+}
+
+impl Reconfigure {
+    /// Of the functions of these builders, which were made from parts of one spec; `None` if nothing of
+    /// it is in a file.
+    pub fn of<'b>(builders: impl Iterator<Item = &'b ChainBuilder>) -> Option<Reconfigure> {
+        let (mut functions, mut present, mut first) = (Vec::new(), Vec::new(), None);
+        let mut kept = false;
+        for builder in builders {
+            // Functions that were made elsewhere are not to be reached from here.
+            let own = |spec: &&FunctionSpec| {
+                builder.functions.iter().any(|(name, _)| *name == spec.name)
+                    && !matches!(spec.config, FunctionConfig::Own(_))
+            };
+            present.extend(builder.read.functions.iter().filter(own).cloned());
+            functions.extend(builder.functions.iter().cloned());
+            kept |= builder.origin.is_some();
+            first.get_or_insert(&builder.read);
+        }
+        let reconfigure = Reconfigure {
+            spec: first?.clone(),
+            functions,
+            present: Mutex::new(present),
+            kept,
+        };
+        (!reconfigure.files().is_empty()).then_some(reconfigure)
+    }
+}
+
+fn lines(error: &SpecError) -> Vec<String> {
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+/// The next versions of functions, all made and none in force. Nothing else can be changed while there are some.
+pub struct Changes<'r> {
+    /// What is in force.
+    present: MutexGuard<'r, Vec<FunctionSpec>>,
+    ready: Vec<Next>,
+}
+
+/// What a function is to be next.
+struct Next {
+    /// Where it is among those that are present.
+    at: usize,
+    new: FunctionSpec,
+    version: Ready,
+    /// What is odd about it.
+    warnings: Vec<String>,
+}
+
+/// What was put in force. What it replaced of the spec goes with this, which may take a while.
+pub struct Put {
+    /// What is new, in lines for a user; none if nothing is.
+    pub news: Vec<String>,
+    _replaced: Vec<FunctionSpec>,
+}
+
+impl Changes<'_> {
+    /// Puts all of them in force, one function right after the other; workers take them over between two batches.
+    pub fn put(mut self) -> Put {
+        let all = self.ready.into_iter().map(|next| {
+            let (what, put) = (next.version.what, next.version.put);
+            ((next.at, next.new), (what, next.warnings), put())
+        });
+        // In force before anything else is done about any.
+        let all: Vec<_> = all.collect();
+        let (mut news, mut replaced) = (Vec::new(), Vec::new());
+        for ((at, new), (what, warnings), (number, left_out)) in all {
+            let name = &new.name;
+            let left_out = left_out.map_or(String::new(), |left_out| format!(", {left_out}"));
+            news.push(format!("{name}: {what} in force (version {number}){left_out}"));
+            news.extend(warnings.iter().map(|line| format!("{name}: {line}")));
+            replaced.push(std::mem::replace(&mut self.present[at], new));
+        }
+        Put {
+            news,
+            _replaced: replaced,
+        }
+    }
+}
+
+impl Reconfigure {
+    /// Reads the files again and makes what is new of every function that they say something new of, off the data path:
+    /// what takes long of a change. Nothing is in force before it is [put](Changes::put) there.
+    ///
+    /// # Errors
+    /// Everything that is wrong, a line each.
+    pub fn prepare(&self) -> Result<Changes<'_>, Vec<String>> {
+        let spec = self.spec.source.read_again();
+        let spec = spec.map_err(|error| lines(&error))?;
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut ready, mut errors) = (Vec::new(), Vec::new());
+        for (at, old) in present.iter().enumerate() {
+            let new = spec.functions.iter().find(|new| new.name == old.name);
+            let shared = self.functions.iter().find(|(name, _)| *name == old.name);
+            let (Some(new), Some((name, shared))) = (new, shared) else {
+                continue;
+            };
+            if new.config == old.config {
+                continue;
+            }
+            match shared.prepare(&old.config, &new.config, self.kept) {
+                Ok(version) => ready.push(Next {
+                    at,
+                    new: new.clone(),
+                    version,
+                    warnings: new.config.warnings(),
+                }),
+                Err(error) => errors.push(format!("{name}: {error}")),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(Changes { present, ready }),
+            false => Err(errors),
+        }
+    }
+}
+
+impl Reload for Reconfigure {
+    fn files(&self) -> Vec<PathBuf> {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = present.iter().flat_map(|function| function.files.clone());
+        let spec = self.spec.source.file().map(PathBuf::from);
+        let files: BTreeSet<PathBuf> = named.chain(spec).collect();
+        files.into_iter().collect()
+    }
+
+    fn reload(&self) -> Result<Vec<String>, Vec<String>> {
+        Ok(self.prepare()?.put().news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made ready is in force once it is put there, all of it, and not before; who thinks better of it changes
+    /// nothing.
+    #[test]
+    fn what_is_ready_waits_to_be_put() {
+        let path = std::env::temp_dir().join(format!("tailwater-ready-{}", std::process::id()));
+        let write = |port: u16| {
+            let classifier = |name: &str| {
+                format!("{{name: {name}, classifier: {{default: next, rules: [{{to: send, sourcePorts: {port}}}]}}}}")
+            };
+            let text = format!(
+                "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: ready}}\nspec:\n  \
+                 functions: [{}, {}]\n  slo: {{latency: 200us}}\n",
+                classifier("one"),
+                classifier("two")
+            );
+            std::fs::write(&path, text).unwrap();
+        };
+        write(1);
+        let spec = ChainSpec::read(&path).unwrap();
+        let builder = ChainBuilder::new(&spec, &spec.rss(), 1).unwrap();
+        let numbers = || ["one", "two"].map(|name| builder.classifier(name).unwrap().live().number());
+        let reconfigure = Reconfigure::of(std::iter::once(&builder)).unwrap();
+        write(2);
+        let changes = reconfigure.prepare().unwrap();
+        assert_eq!(numbers(), [1, 1]);
+        drop(changes);
+        assert_eq!(numbers(), [1, 1]);
+        let changes = reconfigure.prepare().unwrap();
+        let told = changes.put().news;
+        assert_eq!(numbers(), [2, 2]);
+        let new = told.iter().filter(|line| line.contains("in force (version 2)"));
+        assert_eq!(new.count(), 2, "{told:?}");
+        // Nothing is new now.
+        assert_eq!(reconfigure.prepare().unwrap().put().news, [""; 0]);
+        assert_eq!(numbers(), [2, 2]);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

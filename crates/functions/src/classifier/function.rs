@@ -1,0 +1,114 @@
+//! The `Classifier` network function.
+
+use super::rules::{ClassifierRules, ClassifierTable, Scratch};
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::live::Version;
+
+/// Sends packets to branches of the chain, by the first rule that matches their 5-tuple. The decision is made on a
+/// flow's first packet and kept with the flow, or made anew for every packet.
+pub struct Classifier {
+    table: Arc<ClassifierTable>,
+    held: Arc<Version<ClassifierRules>>,
+    /// Whether decisions are kept with the flows.
+    in_flow: bool,
+    /// Packets sent to each target.
+    counts: Vec<u64>,
+    scratch: Box<Scratch>,
+    /// The target of each packet whose flow is new, by place in the batch.
+    by_place: Box<[u8; MAX_BATCH]>,
+}
+
+/// A flow's target.
+type Target = u32;
+
+impl Classifier {
+    /// A worker's instance that keeps decisions with the flows.
+    pub fn new(table: Arc<ClassifierTable>) -> Classifier {
+        Classifier {
+            held: table.live().current(),
+            in_flow: true,
+            counts: vec![0; table.targets()],
+            scratch: Box::default(),
+            by_place: Box::new([0; MAX_BATCH]),
+            table,
+        }
+    }
+
+    /// A worker's instance that decides about every packet, and needs no flows.
+    pub fn without_flows(table: Arc<ClassifierTable>) -> Classifier {
+        Classifier {
+            in_flow: false,
+            ..Classifier::new(table)
+        }
+    }
+
+    /// Sends packets on their ways.
+    #[inline]
+    fn send(&mut self, batch: &mut Batch, mut target_of: impl FnMut(&Packet, usize, &Scratch) -> usize) {
+        for (at, packet) in batch.iter_mut().enumerate() {
+            let target = target_of(packet, at, &self.scratch);
+            packet.way = self.table.onward(packet.way, target);
+            self.counts[target] += 1;
+        }
+    }
+}
+
+impl NetworkFunction for Classifier {
+    fn kind(&self) -> &'static str {
+        "Classifier"
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        self.table.notes()
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    fn state_bytes(&self) -> usize {
+        match self.in_flow {
+            true => size_of::<Target>(),
+            false => 0,
+        }
+    }
+
+    fn version(&self) -> u32 {
+        self.table.live().number()
+    }
+
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        self.table.live().refresh(&mut self.held);
+        for (key, at) in self.scratch.keys.iter_mut().zip(new) {
+            *key = batch.packet(usize::from(*at)).headers.key;
+        }
+        self.held.value.find(&mut self.scratch, new.len());
+        for (target, at) in self.scratch.targets.iter().zip(new) {
+            self.by_place[usize::from(*at)] = *target;
+        }
+    }
+
+    fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        *flow.state::<Target>() = Target::from(self.by_place[flow.place()]);
+        Verdict::Forward
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        if self.in_flow {
+            self.send(batch, |packet, _, _| *flows.state::<Target>(packet) as usize);
+            return;
+        }
+        self.table.live().refresh(&mut self.held);
+        for (key, packet) in self.scratch.keys.iter_mut().zip(batch.iter()) {
+            *key = packet.headers.key;
+        }
+        self.held.value.find(&mut self.scratch, batch.len());
+        self.send(batch, |_, at, scratch| usize::from(scratch.targets[at]));
+    }
+}

@@ -1,0 +1,389 @@
+//! The function.
+
+use super::account::{self, NOTHING, Standing, ticks};
+use super::ledger::Found;
+use super::message::{Hash, Sort, Way, class, subject, way};
+use super::rules::{DnsGuardTable, Fragments, InForce, Mode, is_among};
+use super::truncate::truncate;
+use crate::firewall::fragment::Place;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::live::Version;
+use tailwater_net::dns::{Message, Name};
+use tailwater_net::parse::{Fragment, Headers};
+use tailwater_net::protocol;
+use tailwater_net::udp::{self, UdpView};
+
+/// The places of sorts of responses are those of [`Sort`].
+const REASONS: &[&str] = &[
+    "responses",
+    "nodata",
+    "referrals",
+    "nxdomains",
+    "errors",
+    "all",
+    "queries",
+    "amplification",
+    "unsolicited",
+    "fragment",
+];
+const ALL: u8 = 5;
+const QUERIES: u8 = 6;
+const AMPLIFICATION: u8 = 7;
+const UNSOLICITED: u8 = 8;
+const FRAGMENT: u8 = 9;
+
+const NOTES: &[&str] = &[
+    "slipped",
+    "leaked",
+    "accounts-evicted",
+    "queries-evicted",
+    "fragments-evicted",
+    "not-counted",
+];
+const SLIPPED: usize = 0;
+const LEAKED: usize = 1;
+const ACCOUNTS_EVICTED: usize = 2;
+const QUERIES_EVICTED: usize = 3;
+const FRAGMENTS_EVICTED: usize = 4;
+const NOT_COUNTED: usize = 5;
+
+/// How long later fragments of a datagram are known whose first one was dropped: as long as hosts wait for them.
+const REASSEMBLY: u64 = 30 * account::SECOND;
+
+/// What is to become of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Pass,
+    Drop(u8),
+    /// It is beyond a limit for this reason, and what is left of it ends there in its message.
+    Truncate(u8, usize),
+}
+
+/// Limits DNS responses, and drops those that nobody asked for.
+///
+/// All that is remembered is in a table that the instances share: there is no state of flows.
+#[derive(Debug)]
+pub struct DnsGuard {
+    table: Arc<DnsGuardTable>,
+    held: Arc<Version<InForce>>,
+    /// Room for a name.
+    name: Name,
+    notes: [u64; NOTES.len()],
+}
+
+impl DnsGuard {
+    /// A worker's instance.
+    pub fn new(table: Arc<DnsGuardTable>) -> DnsGuard {
+        DnsGuard {
+            held: table.live.current(),
+            table,
+            name: Name::default(),
+            notes: [0; NOTES.len()],
+        }
+    }
+}
+
+/// One packet's turn.
+struct Turn<'a> {
+    table: &'a DnsGuardTable,
+    force: &'a InForce,
+    name: &'a mut Name,
+    notes: &'a mut [u64; NOTES.len()],
+    now: u64,
+}
+
+impl<'a> Turn<'a> {
+    fn judge(&mut self, packet: &Packet, frame: &[u8]) -> Fate {
+        let headers = &packet.headers;
+        if headers.fragment == Fragment::Later {
+            return self.later_fragment(packet, frame);
+        }
+        let Ok(datagram) = UdpView::first_fragment(headers.transport(frame)) else {
+            return Fate::Pass;
+        };
+        let bytes = datagram.payload();
+        let message = Message::new(bytes);
+        let message = message.as_ref();
+        let fate = match way(&self.force.rules.ports, &headers.key, message) {
+            None => Fate::Pass,
+            Some(Way::Query) => self.query(headers, message, bytes.len()),
+            Some(Way::Response) => {
+                // With what comes in later fragments.
+                let whole = usize::from(datagram.length()).saturating_sub(udp::HEADER);
+                self.response(headers, message, whole.max(bytes.len()))
+            }
+        };
+        if headers.fragment == Fragment::First {
+            match fate {
+                Fate::Pass => self.forget(packet, frame),
+                // What is left of a truncated response is whole: its other fragments are of no use any more.
+                _ => self.remember(packet, frame),
+            }
+        }
+        fate
+    }
+
+    /// An account that may make others go.
+    fn open(&mut self, hash: Hash) -> Option<&'a AtomicU64> {
+        let found = self.table.accounts.open(hash.value(), NOTHING);
+        let Some(Found { value, evicted }) = found else {
+            self.notes[NOT_COUNTED] += 1;
+            return None;
+        };
+        if evicted.is_some_and(|value| account::is_due(value, self.now)) {
+            self.notes[ACCOUNTS_EVICTED] += 1;
+        }
+        Some(value)
+    }
+
+    /// Puts a packet on the account of that hash, if there is a limit.
+    fn debit(&mut self, hash: Hash, interval: u64) -> Standing {
+        if interval == 0 {
+            return Standing::Within;
+        }
+        let (now, window) = (self.now, self.force.window);
+        match self.open(hash) {
+            Some(value) => account::debit(value, now, interval, window),
+            None => Standing::Within,
+        }
+    }
+
+    fn is_limited(&self, server: IpAddr, client: IpAddr) -> bool {
+        let rules = &self.force.rules;
+        let exempt = !rules.exempt.is_empty() && is_among(&rules.exempt, client);
+        !exempt && is_among(&rules.servers, server)
+    }
+
+    /// The bytes that a client prefix may be sent.
+    fn credit(&mut self, client: Hash, burst: u32) -> Option<&'a AtomicU64> {
+        let (now, most) = (self.now, u64::from(burst));
+        let hash = client.class(class::BYTES).value();
+        let credits = self.table.credits.as_ref()?;
+        let rank = |value| account::credit_rank(value, now, most);
+        let found = credits.open_by(hash, account::credit_of(most, now), rank);
+        let Some(Found { value, evicted }) = found else {
+            self.notes[NOT_COUNTED] += 1;
+            return None;
+        };
+        if evicted.is_some_and(|value| account::spent(value, now, most) > 0) {
+            self.notes[ACCOUNTS_EVICTED] += 1;
+        }
+        Some(value)
+    }
+
+    fn query(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Fate {
+        let key = &headers.key;
+        let (client, server) = (key.source(), key.destination());
+        let rules = &self.force.rules;
+        if self.is_limited(server, client) {
+            let hash = Hash::of_client(self.table.seed, self.force, client);
+            let standing = self.debit(hash.class(class::QUERIES), self.force.queries);
+            if standing != Standing::Within {
+                return Fate::Drop(QUERIES);
+            }
+            if let Some(amplification) = rules.amplification
+                && let Some(credit) = self.credit(hash, amplification.burst)
+            {
+                let earned = bytes as u64 * u64::from(amplification.ratio);
+                account::earn(credit, self.now, earned, amplification.burst.into());
+            }
+        }
+        let waits = rules.mode == Mode::Strict && is_among(&rules.clients, client);
+        let message = message.filter(|message| waits && !message.is_response());
+        if let (Some(message), Some(queries)) = (message, &self.table.queries) {
+            let hash = Hash::of_query(self.table.seed, key, message.id());
+            match queries.open(hash.value(), NOTHING) {
+                Some(Found { value, evicted }) => {
+                    if evicted.is_some_and(|value| account::is_due(value, self.now)) {
+                        self.notes[QUERIES_EVICTED] += 1;
+                    }
+                    let until = self.now + self.force.query_timeout;
+                    // Without a question that can be read there is none to compare.
+                    let question = self.question(message).unwrap_or_default();
+                    account::ask(value, self.now, until, question);
+                }
+                None => self.notes[NOT_COUNTED] += 1,
+            }
+        }
+        Fate::Pass
+    }
+
+    /// What a message's question is known by.
+    fn question(&mut self, message: &Message<'_>) -> Option<u64> {
+        let question = message.question(self.name)?;
+        let of = [question.kind, question.class];
+        Some(Hash::of_question(self.table.seed, self.name, of).value())
+    }
+
+    /// Whether a query waits for this response. One without a question, as servers send that could not read the query, will do.
+    fn was_asked_for(&mut self, headers: &Headers, message: Option<&Message<'_>>) -> bool {
+        let Some(message) = message.filter(|message| message.is_response()) else {
+            return false;
+        };
+        let hash = Hash::of_query(self.table.seed, &headers.key.reversed(), message.id());
+        let queries = self.table.queries.as_ref();
+        let Some(value) = queries.and_then(|queries| queries.find(hash.value())) else {
+            return false;
+        };
+        let question = match message.questions() {
+            0 => None,
+            _ => match self.question(message) {
+                Some(question) => Some(question),
+                None => return false,
+            },
+        };
+        account::answer(value, self.now, question)
+    }
+
+    fn response(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Fate {
+        let key = &headers.key;
+        let (server, client) = (key.source(), key.destination());
+        let rules = &self.force.rules;
+        if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.was_asked_for(headers, message) {
+            return Fate::Drop(UNSOLICITED);
+        }
+        if !self.is_limited(server, client) {
+            return Fate::Pass;
+        }
+        let hash = Hash::of_client(self.table.seed, self.force, client);
+        let subject = subject(message, self.name, hash);
+        let interval = self.force.intervals[subject.sort as usize];
+        let of_sort = self.debit(subject.hash, interval);
+        let of_all = self.debit(hash.class(class::ALL), self.force.all);
+        let beyond = match (of_sort, of_all) {
+            (Standing::Beyond(number), _) => Some((subject.sort as u8, number)),
+            (_, Standing::Beyond(number)) => Some((ALL, number)),
+            _ => None,
+        };
+        // A truncated error would bring the client to ask again by TCP, for the same.
+        let rest = subject
+            .question_end
+            .filter(|_| subject.sort != Sort::Error && rules.slip > 0);
+        if let Some((reason, number)) = beyond {
+            let each = |so_many: u16| so_many > 0 && number % u64::from(so_many) == 0;
+            return match rest {
+                _ if each(rules.leak) => self.leak(),
+                Some(end) if each(rules.slip) => Fate::Truncate(reason, end),
+                None if each(rules.slip) && subject.sort == Sort::Error => self.leak(),
+                _ => Fate::Drop(reason),
+            };
+        }
+        if let Some(amplification) = rules.amplification
+            && let Some(credit) = self.credit(hash, amplification.burst)
+            && !account::spend(credit, self.now, bytes as u64)
+        {
+            return match rest {
+                // About as long as its query was.
+                Some(end) => Fate::Truncate(AMPLIFICATION, end),
+                None => Fate::Drop(AMPLIFICATION),
+            };
+        }
+        Fate::Pass
+    }
+
+    fn leak(&mut self) -> Fate {
+        self.notes[LEAKED] += 1;
+        Fate::Pass
+    }
+
+    /// A fragment that has no ports: what it is of, only its datagram's number says.
+    fn later_fragment(&self, packet: &Packet, frame: &[u8]) -> Fate {
+        let dropped = match self.force.rules.fragments {
+            Fragments::Pass => false,
+            Fragments::Drop => true,
+            Fragments::Follow => {
+                let hash = self.datagram(packet, frame);
+                let value = hash.and_then(|hash| self.table.fragments.find(hash));
+                value.is_some_and(|value| account::is_due(value.load(Ordering::Relaxed), self.now))
+            }
+        };
+        match dropped {
+            true => Fate::Drop(FRAGMENT),
+            false => Fate::Pass,
+        }
+    }
+
+    fn datagram(&self, packet: &Packet, frame: &[u8]) -> Option<u64> {
+        let place = Place::of(frame, &packet.headers)?;
+        Some(Hash::of_datagram(self.table.seed, packet, place.identification).value())
+    }
+
+    /// Has the later fragments of this datagram pass, though one with its number was dropped before.
+    fn forget(&self, packet: &Packet, frame: &[u8]) {
+        if self.force.rules.fragments != Fragments::Follow {
+            return;
+        }
+        let hash = self.datagram(packet, frame);
+        if let Some(value) = hash.and_then(|hash| self.table.fragments.find(hash)) {
+            value.store(NOTHING, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the later fragments of this datagram dropped.
+    fn remember(&mut self, packet: &Packet, frame: &[u8]) {
+        if self.force.rules.fragments != Fragments::Follow {
+            return;
+        }
+        let until = account::dropped_until(self.now + REASSEMBLY);
+        let found = self
+            .datagram(packet, frame)
+            .and_then(|hash| self.table.fragments.open(hash, until));
+        let Some(Found { value, evicted }) = found else {
+            self.notes[NOT_COUNTED] += 1;
+            return;
+        };
+        value.store(until, Ordering::Relaxed);
+        if evicted.is_some_and(|value| account::is_due(value, self.now)) {
+            self.notes[FRAGMENTS_EVICTED] += 1;
+        }
+    }
+}
+
+impl NetworkFunction for DnsGuard {
+    fn kind(&self) -> &'static str {
+        "DnsGuard"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        REASONS
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        NOTES
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.notes
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.table.live.refresh(&mut self.held);
+        for i in 0..batch.len() {
+            let packet = batch.packet(i);
+            if packet.headers.key.protocol() != protocol::UDP {
+                continue;
+            }
+            let mut turn = Turn {
+                table: &self.table,
+                force: &self.held.value,
+                name: &mut self.name,
+                notes: &mut self.notes,
+                now: ticks(packet.arrival),
+            };
+            let verdict = match turn.judge(packet, batch.frame(i)) {
+                Fate::Pass => continue,
+                Fate::Drop(reason) => Verdict::Drop(reason),
+                Fate::Truncate(_, end) if truncate(batch, i, end) => {
+                    self.notes[SLIPPED] += 1;
+                    continue;
+                }
+                Fate::Truncate(reason, _) => Verdict::Drop(reason),
+            };
+            batch.packet_mut(i).0.verdict = verdict;
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! The `Firewall` network function.
+
+use super::connection::{
+    ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING, OTHER, REJECTED,
+    REVERSED, TCP, UDP, millis,
+};
+use super::fragment::Place;
+use super::known::First;
+use super::rule_set::RuleSet;
+use super::rules::{Action, State};
+use super::table::{FirewallTable, Fragments, is_icmp};
+use super::tcp::{Judgement, Phase, Segment, Tcp};
+use bytemuck::Zeroable;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, Lifetimes, NetworkFunction, NewFlow};
+use tailwater_chain::live::Version;
+use tailwater_chain::region::write_in_order;
+use tailwater_net::icmp::{quoted, v4, v6};
+use tailwater_net::parse::{Fragment, Headers, Network};
+use tailwater_net::tcp::{TcpOption, TcpView};
+use tailwater_net::{FlowKey, protocol};
+
+/// Why packets are dropped: places in [`REASONS`].
+type Reason = u8;
+const RULES_DENY: Reason = 0;
+const RULES_REJECT: Reason = 1;
+const NO_CONNECTION: Reason = 2;
+const TCP_FLAGS: Reason = 3;
+const OUT_OF_WINDOW: Reason = 4;
+const RESET_OUT_OF_WINDOW: Reason = 5;
+const ICMP_UNRELATED: Reason = 6;
+const HALF_OPEN_LIMIT: Reason = 7;
+const FRAGMENT: Reason = 8;
+const FRAGMENT_UNKNOWN: Reason = 9;
+const FRAGMENT_OVERLAP: Reason = 10;
+
+const REASONS: &[&str] = &[
+    "denied",
+    "rejected",
+    "no-connection",
+    "tcp-flags",
+    "out-of-window",
+    "reset-out-of-window",
+    "icmp-unrelated",
+    "half-open-limit",
+    "fragment",
+    "fragment-unknown",
+    "fragment-overlap",
+];
+
+const NOTES: &[&str] = &[
+    "opened",
+    "related",
+    "out-of-window-passed",
+    "tolerated",
+    "not-listed",
+    "ended-by-rules",
+];
+const NOTED_OPENED: usize = 0;
+const NOTED_RELATED: usize = 1;
+const NOTED_OUT_OF_WINDOW: usize = 2;
+const NOTED_TOLERATED: usize = 3;
+const NOTED_NOT_LISTED: usize = 4;
+const NOTED_ENDED: usize = 5;
+
+/// As much of a frame as is there before its payload is: an ICMP error's quote must end within it.
+const HEAD: usize = 128;
+
+/// Lets connections pass or not, by rules from zone to zone, and what belongs to them.
+#[derive(Debug)]
+pub struct Firewall {
+    table: Arc<FirewallTable>,
+    held: Arc<Version<RuleSet>>,
+    /// What becomes of each packet whose flow is new, by place in the batch.
+    by_place: Box<[Action; MAX_BATCH]>,
+    notes: [u64; NOTES.len()],
+}
+
+impl Firewall {
+    /// A worker's instance.
+    pub fn new(table: Arc<FirewallTable>) -> Firewall {
+        Firewall {
+            held: table.rules.current(),
+            table,
+            by_place: Box::new([Action::Deny; MAX_BATCH]),
+            notes: [0; NOTES.len()],
+        }
+    }
+}
+
+/// Whether an action lets packets pass; if not, why they do not.
+fn outcome(action: Action) -> Result<(), Reason> {
+    match action {
+        Action::Allow => Ok(()),
+        Action::Deny => Err(RULES_DENY),
+        Action::Reject => Err(RULES_REJECT),
+    }
+}
+
+/// What of a TCP segment counts.
+#[inline]
+fn segment_of(frame: &[u8], headers: &Headers) -> Option<Segment> {
+    let view = TcpView::new(headers.transport(frame)).ok()?;
+    let flags = view.flags();
+    let shift = if flags.contains(tailwater_net::tcp::TcpFlags::SYN) {
+        view.options().find_map(|option| match option {
+            Ok(TcpOption::WindowScale(shift)) => Some(shift),
+            _ => None,
+        })
+    } else {
+        None
+    };
+    Some(Segment {
+        flags,
+        sequence: view.sequence(),
+        acknowledgment: view.acknowledgment(),
+        window: view.window(),
+        length: u32::from(headers.end - headers.payload_offset),
+        shift,
+    })
+}
+
+/// Whether an echo message asks.
+fn asks(frame: &[u8], headers: &Headers) -> bool {
+    let kind = headers.transport(frame).first().copied();
+    matches!(
+        (headers.network, kind),
+        (Network::V4, Some(v4::ECHO_REQUEST)) | (Network::V6, Some(v6::ECHO_REQUEST))
+    )
+}
+
+/// Whether a packet is ICMP, but no echo.
+fn is_message(frame: &[u8], headers: &Headers) -> bool {
+    if !is_icmp(headers.key.protocol()) {
+        return false;
+    }
+    let kind = headers.transport(frame).first().copied().unwrap_or(u8::MAX);
+    match (headers.network, headers.key.protocol()) {
+        (Network::V4, protocol::ICMP) => !v4::is_echo(kind),
+        (Network::V6, protocol::ICMPV6) => !v6::is_echo(kind),
+        // The other version's: a protocol as any other.
+        _ => false,
+    }
+}
+
+/// Whether hosts of a link find each other by it (RFC 4861, 2710, 3810): such messages come from the link itself, as
+/// their hop limit shows.
+fn is_of_link(frame: &[u8], headers: &Headers) -> bool {
+    let (datagram, message) = (headers.datagram(frame), headers.transport(frame));
+    let (Some(hops), [kind, code, ..]) = (datagram.get(7), message) else {
+        return false;
+    };
+    let discovery = matches!(kind, 133..=137) && *hops == 255 && *code == 0;
+    let listeners = matches!(kind, 130..=132 | 143) && *hops == 1;
+    headers.network == Network::V6 && (discovery || listeners)
+}
+
+impl Firewall {
+    /// What becomes of a packet that is no connection's: dropped, unless a rule about such packets says otherwise.
+    fn invalid(&self, packet: &Packet, reason: Reason) -> Result<(), Reason> {
+        let rules = &self.held.value;
+        if !rules.is_about(State::Invalid) {
+            return Err(reason);
+        }
+        let key = packet.headers.key;
+        match rules.find(&key, packet.entry, State::Invalid) {
+            Some(action) => outcome(action),
+            None => Err(reason),
+        }
+    }
+
+    /// A packet of a connection, or the first of one.
+    #[inline]
+    fn connection(&mut self, packet: &Packet, frame: &[u8], state: &mut Connection) -> Result<(), Reason> {
+        let now = millis(packet.arrival);
+        if state.is_tracked() && state.is_over(now, &self.table.options.timeouts) {
+            self.end(packet, state);
+        }
+        let side = state.side(packet.is_reversed());
+        match state.kind {
+            TCP => return self.segment(packet, frame, (state, side), now),
+            UDP | OTHER => {}
+            ECHO if asks(frame, &packet.headers) == (side == 0) => {}
+            ECHO => return self.invalid(packet, NO_CONNECTION),
+            // The rules were asked about this very packet, unless the process was killed before it came here.
+            OPENING if side == 0 && state.has(BY_EXIT) == (packet.entry != 0) => {
+                return self.open(packet, frame, state, Some(Action::Allow));
+            }
+            DENIED | REJECTED if side == 0 && !state.is_over(now, &self.table.options.timeouts) => {
+                return Err(if state.kind == DENIED { RULES_DENY } else { RULES_REJECT });
+            }
+            _ => return self.open(packet, frame, state, None),
+        }
+        if state.has(FORBIDDEN[side]) {
+            return Err(RULES_DENY);
+        }
+        state.last = now;
+        state.flags |= [0, ANSWERED][side];
+        Ok(())
+    }
+
+    /// A segment of a TCP connection.
+    #[inline]
+    fn segment(
+        &mut self,
+        packet: &Packet,
+        frame: &[u8],
+        (state, side): (&mut Connection, usize),
+        now: u32,
+    ) -> Result<(), Reason> {
+        let Some(segment) = segment_of(frame, &packet.headers) else {
+            return Err(TCP_FLAGS);
+        };
+        let allowed = |state: &Connection| match state.has(FORBIDDEN[side]) {
+            true => Err(RULES_DENY),
+            false => Ok(()),
+        };
+        let reason = match state.tcp.take(side, &segment) {
+            Judgement::Fits => {
+                state.last = now;
+                state.flags |= [0, ANSWERED][side];
+                let phase = state.tcp.phase();
+                if state.has(HALF_OPEN) && !matches!(phase, Phase::SynSent | Phase::SynReceived) {
+                    state.flags &= !HALF_OPEN;
+                    let (key, _) = packet.headers.key.of_connection();
+                    let destination = state.initiators(&key).destination();
+                    self.table.handshakes.end(destination);
+                }
+                return allowed(state);
+            }
+            Judgement::Tolerated => {
+                self.notes[NOTED_TOLERATED] += 1;
+                return allowed(state);
+            }
+            Judgement::Reopens => {
+                self.end(packet, state);
+                return self.open(packet, frame, state, None);
+            }
+            Judgement::OutOfWindow if self.table.options.liberal => {
+                self.notes[NOTED_OUT_OF_WINDOW] += 1;
+                return allowed(state);
+            }
+            Judgement::OutOfWindow => OUT_OF_WINDOW,
+            Judgement::ResetOutOfWindow => RESET_OUT_OF_WINDOW,
+            Judgement::Flags => TCP_FLAGS,
+        };
+        self.invalid(packet, reason)
+    }
+
+    /// The first packet of a connection; `decided` if rules have been asked.
+    #[cold]
+    fn open(
+        &mut self,
+        packet: &Packet,
+        frame: &[u8],
+        state: &mut Connection,
+        decided: Option<Action>,
+    ) -> Result<(), Reason> {
+        state.clear();
+        let headers = &packet.headers;
+        let key = headers.key;
+        let (kind, tcp): (Kind, Tcp) = match key.protocol() {
+            protocol::TCP => {
+                let Some(segment) = segment_of(frame, headers) else {
+                    return Err(TCP_FLAGS);
+                };
+                let tcp = match segment.opens() {
+                    true => Tcp::opened(&segment),
+                    false if !segment.makes_sense() => return self.invalid(packet, TCP_FLAGS),
+                    false if segment.continues() && self.table.options.midstream => Tcp::picked_up(&segment),
+                    false => return self.invalid(packet, NO_CONNECTION),
+                };
+                (TCP, tcp)
+            }
+            protocol::UDP => (UDP, Tcp::zeroed()),
+            other if is_icmp(other) && asks(frame, headers) => (ECHO, Tcp::zeroed()),
+            other if is_icmp(other) => return self.invalid(packet, NO_CONNECTION),
+            _ => (OTHER, Tcp::zeroed()),
+        };
+        let rules = &self.held.value;
+        let action = decided.unwrap_or_else(|| rules.decide(&key, packet.entry));
+        state.last = millis(packet.arrival);
+        state.flags = if packet.is_reversed() { REVERSED } else { 0 };
+        if let Err(reason) = outcome(action) {
+            state.kind = refusal(action);
+            return Err(reason);
+        }
+        if kind == TCP && tcp.phase() == Phase::SynSent {
+            // Before it is counted: what a killed process leaves may be one too few, but not one for ever.
+            state.flags |= HALF_OPEN;
+            write_in_order();
+            if !self.table.handshakes.begin(key.destination()) {
+                state.clear();
+                return Err(HALF_OPEN_LIMIT);
+            }
+        }
+        let (connection, _) = key.of_connection();
+        if self.table.connections.insert(&connection) {
+            state.flags |= LISTED;
+        } else {
+            self.notes[NOTED_NOT_LISTED] += 1;
+        }
+        self.notes[NOTED_OPENED] += 1;
+        state.kind = kind;
+        state.tcp = tcp;
+        state.flags |= forbidden(rules, &key, packet.entry);
+        match state.has(FORBIDDEN[0]) {
+            true => Err(RULES_DENY),
+            false => Ok(()),
+        }
+    }
+
+    /// A connection is over.
+    #[cold]
+    fn end(&self, packet: &Packet, state: &mut Connection) {
+        let (key, _) = packet.headers.key.of_connection();
+        self.table.forget(&key, state);
+        state.clear();
+    }
+
+    /// An ICMP message that is no echo.
+    #[cold]
+    fn message(&mut self, packet: &Packet, frame: &[u8]) -> Result<(), Reason> {
+        let headers = &packet.headers;
+        let (key, rules) = (&headers.key, &self.held.value);
+        if self.table.options.neighbour_discovery && is_of_link(frame, headers) {
+            return Ok(());
+        }
+        let kind = headers.transport(frame).first().copied().unwrap_or(u8::MAX);
+        let error = match headers.network {
+            Network::V4 => v4::is_error(kind),
+            _ => v6::is_error(kind),
+        };
+        if !error {
+            return outcome(rules.decide(key, packet.entry));
+        }
+        let head = &frame[..frame.len().min(HEAD)];
+        let mut of_head = *headers;
+        of_head.end = of_head.end.min(head.len() as u16);
+        // The one who is told must be the one who sent what is quoted.
+        let quoted = quoted(head, &of_head)
+            .filter(|quoted| quoted.key.source() == key.destination())
+            .filter(|quoted| quoted.fragment != Fragment::Later);
+        let related = quoted.is_some_and(|quoted| {
+            let (connection, _) = quoted.key.of_connection();
+            self.table.connections.contains(&connection)
+        });
+        if !related {
+            return self.invalid(packet, ICMP_UNRELATED);
+        }
+        if rules.is_about(State::Related)
+            && let Some(action) = rules.find(key, packet.entry, State::Related)
+        {
+            outcome(action)?;
+        }
+        self.notes[NOTED_RELATED] += 1;
+        Ok(())
+    }
+
+    /// A fragment.
+    #[cold]
+    fn fragment(&self, packet: &Packet, frame: &[u8]) -> Result<(), Reason> {
+        match self.table.options.fragments {
+            Fragments::Drop => return Err(FRAGMENT),
+            Fragments::Pass => return Ok(()),
+            Fragments::FirstDecides => {}
+        }
+        let headers = &packet.headers;
+        let key = headers.key.of_whole();
+        let Some(place) = Place::of(frame, headers) else {
+            return Err(FRAGMENT_UNKNOWN);
+        };
+        let (now, datagrams) = (packet.arrival, &self.table.datagrams);
+        let datagram = (&key, place.identification);
+        if headers.fragment == Fragment::First {
+            let (connection, _) = key.of_connection();
+            let outcome = match self.table.connections.contains(&connection) {
+                true => Ok(()),
+                // TCP connections begin with whole packets.
+                false if key.protocol() == protocol::TCP => Err(NO_CONNECTION),
+                false => outcome(self.held.value.decide(&key, packet.entry)),
+            };
+            let first = First {
+                passed: outcome.is_ok(),
+                length: place.length,
+            };
+            datagrams.note(datagram, now, first);
+            return outcome;
+        }
+        match datagrams.find(&key, place.identification, now) {
+            None => Err(FRAGMENT_UNKNOWN),
+            Some(First { passed: false, .. }) => Err(RULES_DENY),
+            Some(first) if place.offset < first.length => {
+                // Nothing more of a datagram that would replace what was decided by.
+                let none = First { passed: false, ..first };
+                datagrams.note(datagram, now, none);
+                Err(FRAGMENT_OVERLAP)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// How a refusal is kept.
+fn refusal(action: Action) -> Kind {
+    match action {
+        Action::Allow => OPENING,
+        Action::Deny => DENIED,
+        Action::Reject => REJECTED,
+    }
+}
+
+/// What rules about established connections forbid, of what the initiator sends, whose key this is, and the other end.
+fn forbidden(rules: &RuleSet, key: &FlowKey, entry: u8) -> u8 {
+    if !rules.is_about(State::Established) {
+        return 0;
+    }
+    let forbids = |key: &FlowKey, entry| {
+        let action = rules.find(key, entry, State::Established);
+        action.is_some_and(|action| action != Action::Allow)
+    };
+    // The other end sends from where the initiator's packets go to.
+    let ways = [(*key, entry), (key.reversed(), 1 - entry.min(1))];
+    let flags = ways.iter().zip(FORBIDDEN);
+    flags.fold(0, |flags, ((key, entry), flag)| match forbids(key, *entry) {
+        true => flags | flag,
+        false => flags,
+    })
+}
+
+impl NetworkFunction for Firewall {
+    fn kind(&self) -> &'static str {
+        "Firewall"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        REASONS
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == HALF_OPEN_LIMIT
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        NOTES
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.notes
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Connection>()
+    }
+
+    fn tracks_connections(&self) -> bool {
+        true
+    }
+
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        Some(Arc::clone(&self.table) as Arc<dyn Lifetimes>)
+    }
+
+    fn version(&self) -> u32 {
+        self.table.rules.number()
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn wants_flow_ends(&self) -> bool {
+        true
+    }
+
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        self.table.forget(key, &connection);
+    }
+
+    fn prepare(&mut self, batch: &Batch, new: &[u16]) {
+        self.table.rules.refresh(&mut self.held);
+        let mut keys = [FlowKey::default(); MAX_BATCH];
+        let mut entries = [0; MAX_BATCH];
+        let mut actions = [Action::Deny; MAX_BATCH];
+        for ((key, entry), at) in keys.iter_mut().zip(&mut entries).zip(new) {
+            let packet = batch.packet(usize::from(*at));
+            (*key, *entry) = (packet.headers.key, packet.entry);
+        }
+        let count = new.len();
+        let rules = &self.held.value;
+        rules.decide_new(&keys[..count], &entries[..count], &mut actions[..count]);
+        for (action, at) in actions.iter().zip(new) {
+            self.by_place[usize::from(*at)] = *action;
+        }
+    }
+
+    fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        let headers = &packet.headers;
+        if headers.fragment != Fragment::Whole || is_message(frame, headers) {
+            return Verdict::Forward;
+        }
+        let place = flow.place();
+        let state = flow.state::<Connection>();
+        if state.is_tracked() {
+            // New rules: they are asked about the connection as if it began now.
+            let (key, _) = headers.key.of_connection();
+            let initiators = state.initiators(&key);
+            let entry = match state.side(packet.is_reversed()) {
+                0 => packet.entry,
+                _ => 1 - packet.entry.min(1),
+            };
+            let rules = &self.held.value;
+            let action = rules.decide(&initiators, entry);
+            if action != Action::Allow {
+                let flags = state.flags & REVERSED;
+                self.end(packet, state);
+                state.flags = flags;
+                state.kind = refusal(action);
+                state.last = millis(packet.arrival);
+                self.notes[NOTED_ENDED] += 1;
+                return Verdict::Forward;
+            }
+            let kept = !(FORBIDDEN[0] | FORBIDDEN[1]);
+            state.flags = state.flags & kept | forbidden(rules, &initiators, entry);
+            return Verdict::Forward;
+        }
+        // Rules have just been asked about this packet; what they said of an earlier one no longer counts.
+        state.clear();
+        let action = self.by_place[place];
+        state.kind = refusal(action);
+        state.flags = if packet.is_reversed() { REVERSED } else { 0 };
+        if action != Action::Allow {
+            state.last = millis(packet.arrival);
+        } else if packet.entry != 0 {
+            state.flags |= BY_EXIT;
+        }
+        Verdict::Forward
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.table.rules.refresh(&mut self.held);
+        batch.for_each(|packet, frame| {
+            let headers = &packet.headers;
+            let outcome = if headers.fragment != Fragment::Whole {
+                self.fragment(packet, frame)
+            } else if is_message(frame, headers) {
+                self.message(packet, frame)
+            } else {
+                let state = flows.state::<Connection>(packet);
+                if state.is_torn() {
+                    // What it was is not known. Rules are asked about it anew.
+                    self.end(packet, state);
+                }
+                debug_assert!(state.kind != NONE || state.flags == 0, "nothing is known");
+                state.change(|state| self.connection(packet, frame, state))
+            };
+            if let Err(reason) = outcome {
+                packet.verdict = Verdict::Drop(reason);
+            }
+        });
+    }
+}

@@ -1,0 +1,243 @@
+//! Rules ready to be applied: which zones a packet is from and to, and the first rule that matches.
+
+use super::rules::{Action, MAX_ZONES, Rule, State, States, Zone, ZonePort};
+use crate::acl::classifier::{Classifier, ClassifierError};
+use crate::acl::{self, Rule as FiveTuple};
+use std::collections::HashMap;
+use tailwater_chain::batch::MAX_BATCH;
+use tailwater_net::FlowKey;
+
+/// Rules in all lists together, at most: each pair of zones has a list, and a rule that names no zones is in all
+/// that differ.
+const MAX_LISTED: usize = 2_000_000;
+
+/// Why rules cannot be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleSetError {
+    /// A list is too much for a classifier.
+    #[error(transparent)]
+    Classifier(#[from] ClassifierError),
+    /// The lists are too long together.
+    #[error(
+        "the rules make {0} entries in the lists of the pairs of zones, of at most {MAX_LISTED}: name both zones \
+         in more rules"
+    )]
+    Listed(usize),
+}
+
+/// Rules of a pair of zones and a state, in order.
+struct List {
+    classifier: Classifier,
+    actions: Vec<Action>,
+}
+
+/// No list: nobody asks.
+const NOTHING: u16 = u16::MAX;
+
+/// One version of a firewall's rules.
+pub(crate) struct RuleSet {
+    zones: Option<Zones>,
+    lists: Vec<List>,
+    /// The list for each pair of zones (addresses of no zone come last) and state.
+    of_pair: Vec<[u16; State::ALL.len()]>,
+    /// Which states rules are about.
+    states: States,
+    default: Action,
+}
+
+impl std::fmt::Debug for RuleSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuleSet")
+            .field("lists", &self.lists.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// From addresses and ports to zones.
+struct Zones {
+    /// By source address, and by destination address.
+    by_address: [Classifier; 2],
+    /// The zone of each prefix.
+    of_prefix: Vec<u8>,
+    /// Zones behind the entry and the exit port.
+    behind: [Option<u8>; 2],
+    count: usize,
+}
+
+impl Zones {
+    fn new(zones: &[Zone]) -> Result<Zones, ClassifierError> {
+        let prefixes = zones.iter().enumerate();
+        let mut prefixes: Vec<_> = prefixes
+            .flat_map(|(i, zone)| zone.prefixes.iter().map(move |prefix| (*prefix, i as u8)))
+            .collect();
+        // The longest first, so that the first that matches is the longest.
+        prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
+        let any = |action| Rule::any(action, 0).five_tuple();
+        let sources = prefixes.iter().map(|(prefix, _)| FiveTuple {
+            source: Some(*prefix),
+            ..any(Action::Allow)
+        });
+        let destinations = prefixes.iter().map(|(prefix, _)| FiveTuple {
+            destination: Some(*prefix),
+            ..any(Action::Allow)
+        });
+        let behind = |port| {
+            let zone = zones.iter().position(|zone| zone.port == Some(port));
+            zone.map(|zone| zone as u8)
+        };
+        Ok(Zones {
+            by_address: [
+                Classifier::new(&sources.collect::<Vec<_>>())?,
+                Classifier::new(&destinations.collect::<Vec<_>>())?,
+            ],
+            of_prefix: prefixes.iter().map(|(_, zone)| *zone).collect(),
+            behind: [ZonePort::Entry, ZonePort::Exit].map(behind),
+            count: zones.len(),
+        })
+    }
+
+    /// The zones that packets are from and to, as a pair's place. `ports` are those that they came in by.
+    fn pairs(&self, keys: &[FlowKey], ports: &[u8], pairs: &mut [u16]) {
+        let mut found = [[None; MAX_BATCH]; 2];
+        for (classifier, found) in self.by_address.iter().zip(&mut found) {
+            classifier.classify_batch(keys, &mut found[..keys.len()]);
+        }
+        let [sources, destinations] = &found;
+        for (i, (pair, port)) in pairs.iter_mut().zip(ports).enumerate() {
+            let by_address = |prefix: Option<u32>| {
+                let zone = prefix.and_then(|prefix| self.of_prefix.get(prefix as usize));
+                zone.map_or(self.count, |zone| usize::from(*zone))
+            };
+            let port = usize::from(*port != 0);
+            let mut from = by_address(sources[i]);
+            // Where zones have ports, a port says more than an address that its sender chose.
+            if let Some(zone) = self.behind[port] {
+                let zone = usize::from(zone);
+                // An address that another port's zone claims is not believed: the packet is of no zone.
+                from = if from == self.count || from == zone {
+                    zone
+                } else {
+                    self.count
+                };
+            } else if self.behind[1 - port] == Some(from as u8) {
+                from = self.count;
+            }
+            let mut to = by_address(destinations[i]);
+            if to == self.count
+                && let Some(zone) = self.behind[1 - port]
+            {
+                to = usize::from(zone);
+            }
+            *pair = (from * (self.count + 1) + to) as u16;
+        }
+    }
+}
+
+impl RuleSet {
+    pub(super) fn new(zones: &[Zone], rules: &[Rule], default: Action) -> Result<RuleSet, RuleSetError> {
+        assert!(zones.len() <= MAX_ZONES, "zones fit pairs");
+        let mut set = RuleSet {
+            zones: match zones {
+                [] => None,
+                _ => Some(Zones::new(zones)?),
+            },
+            lists: Vec::new(),
+            of_pair: Vec::new(),
+            states: rules
+                .iter()
+                .flat_map(|rule| State::ALL.map(|(_, state)| (rule, state)))
+                .filter(|(rule, state)| rule.states.has(*state))
+                .fold(States::NEW, |states, (_, state)| states.with(state)),
+            default,
+        };
+        let mut known: HashMap<Vec<u32>, u16> = HashMap::new();
+        let mut listed = 0;
+        for from in 0..=zones.len() {
+            for to in 0..=zones.len() {
+                let lists = State::ALL.map(|(_, state)| {
+                    let of_zone = |zone: Option<u8>, it| zone.is_none_or(|zone| usize::from(zone) == it);
+                    let applies =
+                        |rule: &Rule| rule.states.has(state) && of_zone(rule.from, from) && of_zone(rule.to, to);
+                    let rules = rules.iter().enumerate();
+                    let list: Vec<u32> = rules.filter(|(_, rule)| applies(rule)).map(|(i, _)| i as u32).collect();
+                    let next = known.len() as u16;
+                    *known.entry(list).or_insert_with_key(|list| {
+                        listed += list.len();
+                        next
+                    })
+                });
+                set.of_pair.push(lists);
+                if listed > MAX_LISTED {
+                    return Err(RuleSetError::Listed(listed));
+                }
+            }
+        }
+        let mut lists: Vec<(Vec<u32>, u16)> = known.into_iter().collect();
+        lists.sort_by_key(|(_, number)| *number);
+        for (list, _) in lists {
+            let chosen = || list.iter().map(|i| &rules[*i as usize]);
+            let tuples: Vec<acl::Rule> = chosen().map(Rule::five_tuple).collect();
+            set.lists.push(List {
+                classifier: Classifier::new(&tuples)?,
+                actions: chosen().map(|rule| rule.action).collect(),
+            });
+        }
+        Ok(set)
+    }
+
+    /// Whether a rule is about this state.
+    pub(super) fn is_about(&self, state: State) -> bool {
+        self.states.has(state)
+    }
+
+    /// What becomes of packets that are each the first of a connection. `ports` are those that they came in by.
+    pub(super) fn decide_new(&self, keys: &[FlowKey], ports: &[u8], actions: &mut [Action]) {
+        let mut lists = [0; MAX_BATCH];
+        let lists = &mut lists[..keys.len()];
+        if let Some(zones) = &self.zones {
+            zones.pairs(keys, ports, lists);
+        }
+        for list in lists.iter_mut() {
+            *list = self.of_pair[usize::from(*list)][State::New as usize];
+        }
+        let mut rules = [None; MAX_BATCH];
+        let first = lists.first().copied().unwrap_or(NOTHING);
+        if lists.iter().all(|list| *list == first) {
+            let Some(list) = self.lists.get(usize::from(first)) else {
+                return;
+            };
+            list.classifier.classify_batch(keys, &mut rules[..keys.len()]);
+            for (action, rule) in actions.iter_mut().zip(rules) {
+                *action = self.action(list, rule);
+            }
+            return;
+        }
+        for ((key, list), action) in keys.iter().zip(lists).zip(actions) {
+            let list = &self.lists[usize::from(*list)];
+            *action = self.action(list, list.classifier.classify(key));
+        }
+    }
+
+    /// What rules say about a packet in a state; `None` if none matches.
+    pub(super) fn find(&self, key: &FlowKey, port: u8, state: State) -> Option<Action> {
+        let mut pair = [0];
+        if let Some(zones) = &self.zones {
+            zones.pairs(&[*key], &[port], &mut pair);
+        }
+        let list = self.of_pair[usize::from(pair[0])][state as usize];
+        let list = &self.lists[usize::from(list)];
+        let rule = list.classifier.classify(key)?;
+        list.actions.get(rule as usize).copied()
+    }
+
+    /// What becomes of a packet that is the first of a connection.
+    pub(super) fn decide(&self, key: &FlowKey, port: u8) -> Action {
+        self.find(key, port, State::New).unwrap_or(self.default)
+    }
+
+    fn action(&self, list: &List, rule: Option<u32>) -> Action {
+        rule.and_then(|rule| list.actions.get(rule as usize))
+            .copied()
+            .unwrap_or(self.default)
+    }
+}

@@ -1,0 +1,238 @@
+//! The `FlowStats` network function.
+
+use super::export::{FlowStatsTable, Sender};
+use super::record::{EndReason, FlowRecord};
+use crate::accounting::{Counts, flags};
+use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Packet};
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_net::parse::Network;
+use tailwater_net::{FlowKey, Nanos, protocol};
+
+const NOTES: &[&str] = &["records", "records-lost", "records-unsent"];
+const RECORDS: usize = 0;
+const LOST: usize = 1;
+const UNSENT: usize = 2;
+
+/// What is kept of a flow; all zero while nothing is to be told of it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct FlowState {
+    counts: Counts,
+    icmp: u16,
+    class: u8,
+    unused: [u8; 5],
+}
+
+impl FlowState {
+    /// A flow that begins with this packet, which is not counted yet.
+    #[cold]
+    fn begin(packet: &Packet, frame: &[u8]) -> FlowState {
+        let headers = &packet.headers;
+        let ip = frame.get(usize::from(headers.network_offset)..);
+        let class = match (headers.network, ip) {
+            (Network::V4, Some([_, class, ..])) => *class,
+            (_, Some([first, second, ..])) => first << 4 | second >> 4,
+            _ => 0,
+        };
+        let icmp = match headers.key.protocol() {
+            protocol::ICMP | protocol::ICMPV6 if headers.has_transport() => {
+                match frame.get(usize::from(headers.transport_offset)..) {
+                    Some([kind, code, ..]) => u16::from_be_bytes([*kind, *code]),
+                    _ => 0,
+                }
+            }
+            _ => 0,
+        };
+        FlowState {
+            counts: Counts::from(packet.arrival),
+            icmp,
+            class,
+            unused: [0; 5],
+        }
+    }
+
+    fn record(&self, key: &FlowKey, reason: EndReason) -> FlowRecord {
+        FlowRecord {
+            key: *key,
+            packets: self.counts.packets().into(),
+            bytes: self.counts.bytes(),
+            flags: self.counts.flags(),
+            class: self.class,
+            icmp: self.icmp,
+            first: self.counts.first(),
+            last: self.counts.last(),
+            reason,
+        }
+    }
+}
+
+/// When a flow is told of.
+#[derive(Clone, Copy, Debug)]
+struct Timeouts {
+    active: Nanos,
+    idle: Nanos,
+}
+
+impl Timeouts {
+    /// Why what was counted is to be told at this time, if it is.
+    #[inline]
+    fn over(&self, counts: &Counts, now: Nanos) -> Option<EndReason> {
+        if now.saturating_sub(counts.last()) >= self.idle {
+            return Some(EndReason::Idle);
+        }
+        (now.saturating_sub(counts.first()) >= self.active).then_some(EndReason::Active)
+    }
+}
+
+/// Tells packets and bytes of each flow to collectors.
+pub struct FlowStats {
+    /// `None` when there are no more records.
+    senders: Option<Vec<Sender>>,
+    table: Arc<FlowStatsTable>,
+    timeouts: Timeouts,
+    /// One packet in so many is counted, and how many come before the next one.
+    every: u32,
+    before: u32,
+    notes: [u64; NOTES.len()],
+    /// Whether the last packet has passed, so that there is nothing to hold up any more.
+    finishing: bool,
+}
+
+impl FlowStats {
+    /// A worker's instance.
+    pub fn new(table: Arc<FlowStatsTable>) -> FlowStats {
+        let options = table.options();
+        FlowStats {
+            timeouts: Timeouts {
+                active: options.active,
+                idle: options.idle,
+            },
+            every: options.sampling,
+            before: 0,
+            senders: Some(table.senders()),
+            table,
+            notes: [0; NOTES.len()],
+            finishing: false,
+        }
+    }
+
+    #[cold]
+    fn export(&mut self, record: &FlowRecord) {
+        self.notes[RECORDS] += 1;
+        for sender in self.senders.iter_mut().flatten() {
+            let taken = match self.finishing {
+                true => sender.send_waiting(record),
+                false => sender.send(record),
+            };
+            self.notes[LOST] += u64::from(!taken);
+        }
+    }
+}
+
+impl NetworkFunction for FlowStats {
+    fn kind(&self) -> &'static str {
+        "FlowStats"
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        NOTES
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.notes
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<FlowState>()
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn looks_every(&self) -> Option<Nanos> {
+        Some(self.timeouts.idle.min(self.timeouts.active))
+    }
+
+    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+        let counted: FlowState = bytemuck::pod_read_unaligned(state);
+        if counted.counts.packets() > 0
+            && let Some(reason) = self.timeouts.over(&counted.counts, now)
+        {
+            state.fill(0);
+            self.export(&counted.record(key, reason));
+        }
+    }
+
+    fn wants_flow_ends(&self) -> bool {
+        true
+    }
+
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let counted: FlowState = bytemuck::pod_read_unaligned(state);
+        if counted.counts.packets() > 0 {
+            let reason = match self.finishing {
+                true => EndReason::Forced,
+                false => EndReason::Idle,
+            };
+            self.export(&counted.record(key, reason));
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finishing = true;
+        self.table.ending();
+    }
+
+    fn finished(&mut self) {
+        let last = self.senders.take().is_some_and(|senders| self.table.leave(senders));
+        if last {
+            // What outlets take none of is known then, and belongs to somebody's counts.
+            self.table.end();
+            self.notes[UNSENT] += self.table.take_unsent();
+        }
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.table.set_origin(flows.now());
+        self.notes[UNSENT] += self.table.take_unsent();
+        batch.for_each(|packet, frame| {
+            if self.before > 0 {
+                self.before -= 1;
+                return;
+            }
+            self.before = self.every - 1;
+            let flags = flags(packet, frame);
+            let arrival = packet.arrival;
+            let headers = &packet.headers;
+            let bytes = usize::from(headers.end - headers.network_offset);
+            let state = flows.state::<FlowState>(packet);
+            let over = match state.counts.packets() {
+                0 => {
+                    *state = FlowState::begin(packet, frame);
+                    None
+                }
+                _ => self.timeouts.over(&state.counts, arrival),
+            };
+            if over.is_none() && state.counts.add(arrival, bytes, flags) {
+                return;
+            }
+            // Its time is up, or its counters are full: what follows is told apart.
+            let counted = std::mem::replace(state, FlowState::begin(packet, frame));
+            // A fresh one has room.
+            let _ = state.counts.add(arrival, bytes, flags);
+            let key = flows.key(packet);
+            self.export(&counted.record(&key, over.unwrap_or(EndReason::Active)));
+        });
+    }
+}
+
+impl Drop for FlowStats {
+    fn drop(&mut self) {
+        if let Some(senders) = self.senders.take() {
+            self.table.leave(senders);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! IPv4: DIR-24-8. One read answers for all but the longest prefixes.
+//!
+//! The structure is that of Gupta, Lin and McKeown, "Routing Lookups in Hardware at Memory Access
+//! Speeds", INFOCOM 1998, with entries of 16 bits.
+
+use super::memory::HugeSlice;
+use super::route::Decision;
+use super::table::TableError;
+use tailwater_chain::region::prefetch;
+
+/// Entries of the first table: one for each /24.
+const FIRST: usize = 1 << 24;
+
+/// In the first table: the rest of the entry is the place of 256 entries in the second one.
+const EXTENDED: u16 = Decision::LIMIT;
+
+/// The most /24s that hold longer prefixes.
+pub(super) const MAX_EXTENDED: usize = EXTENDED as usize;
+
+/// The look-up structure: 32 MiB, and 512 bytes for each /24 that holds longer prefixes.
+pub(super) struct V4Table {
+    first: HugeSlice<u16>,
+    second: Vec<u16>,
+}
+
+/// A prefix: network, length, decision.
+pub(super) type Entry = (u32, u8, Decision);
+
+impl V4Table {
+    /// From entries in any order, each prefix once. `default` is for all other addresses.
+    pub(super) fn new(mut entries: Vec<Entry>, default: Decision) -> Result<V4Table, TableError> {
+        // Longer prefixes overwrite shorter ones.
+        entries.sort_by_key(|(_, length, _)| *length);
+        let mut table = V4Table {
+            first: HugeSlice::zeroed(FIRST).map_err(TableError::Memory)?,
+            second: Vec::new(),
+        };
+        if default != Decision::NONE {
+            table.first.fill(default.0);
+        }
+        for (network, length, decision) in entries {
+            if length <= 24 {
+                let start = (network >> 8) as usize;
+                let end = start + (1 << (24 - length));
+                table.first[start..end].fill(decision.0);
+            } else {
+                let group = table.extended((network >> 8) as usize)?;
+                let start = 256 * group + (network & 0xff) as usize;
+                let end = start + (1 << (32 - u32::from(length)));
+                table.second[start..end].fill(decision.0);
+            }
+        }
+        table.second.shrink_to_fit();
+        Ok(table)
+    }
+
+    /// The /24's place in the second table.
+    fn extended(&mut self, at: usize) -> Result<usize, TableError> {
+        let entry = self.first[at];
+        if entry & EXTENDED != 0 {
+            return Ok(usize::from(entry & !EXTENDED));
+        }
+        let group = self.second.len() / 256;
+        if group == MAX_EXTENDED {
+            return Err(TableError::TooManyLongPrefixes);
+        }
+        self.second.resize(self.second.len() + 256, entry);
+        self.first[at] = EXTENDED | group as u16;
+        Ok(group)
+    }
+
+    /// Asks for the cache line that [`find`](V4Table::find) will read.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, address: u32) {
+        if let Some(entry) = self.first.get((address >> 8) as usize) {
+            prefetch(std::ptr::from_ref(entry).cast());
+        }
+    }
+
+    /// The decision on an address.
+    #[inline(always)]
+    pub(super) fn find(&self, address: u32) -> Decision {
+        let entry = self.first[(address >> 8) as usize];
+        if entry & EXTENDED == 0 {
+            return Decision(entry);
+        }
+        let group = usize::from(entry & !EXTENDED);
+        Decision(self.second[256 * group + (address & 0xff) as usize])
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.first.memory_bytes() + self.second.capacity() * size_of::<u16>()
+    }
+}

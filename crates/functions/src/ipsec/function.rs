@@ -1,0 +1,462 @@
+//! The `Ipsec` network function.
+
+use super::association::PolicyAction;
+use super::cipher::{ICV, IV};
+use super::headers::{ECN, ESP, Inner, UDP, leaving_ecn, set_ecn};
+use super::sequence::Refused;
+use super::table::{Coming, IpsecTable, Leaving};
+use std::ops::Range;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::live::{Live, Version};
+use tailwater_net::parse::{Fragment, Headers, Network, parse};
+use tailwater_net::protocol::ethertype;
+use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG};
+use tailwater_net::{FlowKey, ethernet, ipv4, protocol};
+
+/// Bytes of padding length and next header, behind the padding.
+const TRAILER: usize = 2;
+/// The ciphertext ends at a multiple of this (RFC 4303 §2.4).
+const ALIGNMENT: usize = 4;
+/// The next header of IPv4 in IP.
+const IPV4: u8 = 4;
+/// The next header of IPv6 in IP.
+const IPV6: u8 = 41;
+
+/// A policy says so, or no policy matches.
+const POLICY: u8 = 0;
+/// Encapsulated, it would be longer than the MTU.
+const TOO_BIG: u8 = 1;
+/// The association has no sequence number left.
+const EXHAUSTED: u8 = 2;
+/// The packet's buffer has no room for the new headers.
+const NO_ROOM: u8 = 3;
+/// To this end, with an index that is none of its associations' there.
+const NO_ASSOCIATION: u8 = 4;
+/// Shorter than ESP can be, or its UDP length is not its packet's.
+const MALFORMED: u8 = 5;
+/// A fragment of ESP.
+const FRAGMENT: u8 = 6;
+/// A sequence number that was there before.
+const REPLAYED: u8 = 7;
+/// A sequence number left of the window.
+const TOO_OLD: u8 = 8;
+/// Not sealed with the association's key.
+const NOT_AUTHENTIC: u8 = 9;
+/// Padding that is not 1, 2, 3, ..., or longer than the packet.
+const PADDING: u8 = 10;
+/// What is inside is not an IP packet.
+const NEXT_HEADER: u8 = 11;
+/// The IP packet inside is malformed.
+const INNER_MALFORMED: u8 = 12;
+/// The association does not allow the packet that was inside.
+const NOT_ALLOWED: u8 = 13;
+/// Congestion on the way that the packet inside cannot tell of (RFC 6040).
+const CONGESTION: u8 = 14;
+/// A NAT keep-alive, or a dummy packet: nothing for anybody.
+const KEEP_ALIVE: u8 = 15;
+
+/// Puts packets into ESP tunnels by policy, and takes those out that came by one.
+pub struct Ipsec {
+    table: Arc<Live<IpsecTable>>,
+    held: Arc<Version<IpsecTable>>,
+    scratch: Box<Scratch>,
+    /// For each association that packets leave by, how many of the batch do.
+    pending: Vec<u32>,
+    /// Their sequence numbers.
+    taken: Vec<Range<u64>>,
+    /// Packets that went in and came out.
+    counts: [u64; 2],
+}
+
+/// Where a batch stands while it is decided about.
+struct Scratch {
+    keys: [FlowKey; MAX_BATCH],
+    places: [u16; MAX_BATCH],
+    policies: [Option<u32>; MAX_BATCH],
+    /// Packets to encapsulate: the place in the batch, and the association.
+    protect: [(u16, u32); MAX_BATCH],
+}
+
+/// What a packet is to this end.
+enum Kind {
+    /// ESP to it.
+    Esp,
+    /// To the UDP port where ESP comes.
+    Udp,
+    /// Anything else.
+    Other,
+}
+
+impl Ipsec {
+    /// A worker's instance.
+    pub fn new(table: Arc<Live<IpsecTable>>) -> Ipsec {
+        let held = table.current();
+        let scratch = Scratch {
+            keys: [FlowKey::default(); MAX_BATCH],
+            places: [0; MAX_BATCH],
+            policies: [None; MAX_BATCH],
+            protect: [(0, 0); MAX_BATCH],
+        };
+        Ipsec {
+            pending: vec![0; held.value.leaving.len()],
+            taken: vec![0..0; held.value.leaving.len()],
+            held,
+            table,
+            scratch: Box::new(scratch),
+            counts: [0; 2],
+        }
+    }
+
+    /// Takes over the present version.
+    #[cold]
+    fn fetch(&mut self) {
+        self.table.refresh(&mut self.held);
+        self.pending.resize(self.held.value.leaving.len(), 0);
+        self.taken.resize(self.held.value.leaving.len(), 0..0);
+    }
+
+    #[inline]
+    fn kind_of(&self, packet: &Packet) -> Kind {
+        let key = &packet.headers.key;
+        match key.protocol() {
+            protocol::ESP if self.held.value.is_end(key.destination(), None) => Kind::Esp,
+            protocol::UDP if self.held.value.is_end(key.destination(), Some(key.destination_port())) => Kind::Udp,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Finds the policies of packets that do not come by a tunnel, and encapsulates those that are to be.
+    fn outbound(&mut self, batch: &mut Batch, others: usize) {
+        let Scratch {
+            keys,
+            places,
+            policies,
+            protect,
+        } = &mut *self.scratch;
+        self.held.value.find_policies(&keys[..others], &mut policies[..others]);
+        let mut found = 0;
+        for (policy, place) in policies[..others].iter().zip(&*places) {
+            let packet = batch.packet_mut((*place).into()).0;
+            let association = match self.held.value.action_of(*policy) {
+                PolicyAction::Pass => continue,
+                PolicyAction::Drop => {
+                    packet.verdict = Verdict::Drop(POLICY);
+                    continue;
+                }
+                PolicyAction::Protect(association) => association,
+            };
+            let outer = &self.held.value.leaving[association as usize].outer;
+            if length_outside(outer.length, &packet.headers) > self.held.value.mtu {
+                packet.verdict = Verdict::Drop(TOO_BIG);
+                continue;
+            }
+            self.pending[association as usize] += 1;
+            protect[found] = (*place, association);
+            found += 1;
+        }
+        // All workers share an association's numbers: one step for all its packets of the batch.
+        for &(place, association) in &protect[..found] {
+            let at = association as usize;
+            let leaving = &self.held.value.leaving[at];
+            let pending = std::mem::take(&mut self.pending[at]);
+            if pending > 0 {
+                self.taken[at] = leaving.sequence.take(pending);
+            }
+            let done = match self.taken[at].next() {
+                None => Err(EXHAUSTED),
+                Some(sequence) => encapsulate(batch, place.into(), leaving, sequence),
+            };
+            match done {
+                Ok(()) => self.counts[0] += 1,
+                Err(reason) => batch.packet_mut(place.into()).0.verdict = Verdict::Drop(reason),
+            }
+        }
+    }
+
+    /// Takes the packet out that is in packet `i`, or says why not. `in_udp`: it is a datagram to the port where ESP
+    /// comes.
+    fn inbound(&mut self, batch: &mut Batch, i: usize, in_udp: bool) -> Result<(), u8> {
+        let (packet, frame) = batch.packet_mut(i);
+        let Some(found) = uncover(&self.held.value, &packet.headers, frame, in_udp)? else {
+            return Ok(());
+        };
+        let (start, length) = (found.start, found.length);
+        let link = usize::from(packet.headers.network_offset);
+        frame.copy_within(..link, start - link);
+        frame[start - 2..start].copy_from_slice(&found.ethertype.to_be_bytes());
+        let whole = packet.length();
+        let headers = &mut packet.headers;
+        headers.network_offset = start as u16;
+        headers.transport_offset = start as u16;
+        headers.payload_offset = start as u16;
+        headers.end = whole as u16;
+        // The packet inside lies within the frame, so there is as much.
+        let _ = batch.shrink_back(i, whole - start - length);
+        let _ = batch.shrink_front(i, start - link);
+        let (packet, frame) = batch.packet_mut(i);
+        packet.headers = parse(frame).map_err(|_| INNER_MALFORMED)?;
+        if !found.association.allows(&packet.headers.key) {
+            return Err(NOT_ALLOWED);
+        }
+        self.counts[1] += 1;
+        Ok(())
+    }
+}
+
+impl NetworkFunction for Ipsec {
+    fn kind(&self) -> &'static str {
+        "Ipsec"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &[
+            "policy",
+            "too-big",
+            "sequence-exhausted",
+            "no-room",
+            "no-association",
+            "malformed",
+            "fragment",
+            "replayed",
+            "too-old",
+            "not-authentic",
+            "bad-padding",
+            "wrong-next-header",
+            "inner-malformed",
+            "not-allowed",
+            "congestion",
+            "keep-alive",
+        ]
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == NO_ROOM
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &["encapsulated", "decapsulated"]
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    fn mixes_flows(&self) -> bool {
+        self.held.value.decapsulates()
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        if self.table.number() != self.held.number {
+            self.fetch();
+        }
+        let mut others = 0;
+        for i in 0..batch.len() {
+            let packet = batch.packet(i);
+            let done = match self.kind_of(packet) {
+                Kind::Esp => self.inbound(batch, i, false),
+                Kind::Udp => self.inbound(batch, i, true),
+                Kind::Other => {
+                    self.scratch.keys[others] = packet.headers.key;
+                    self.scratch.places[others] = i as u16;
+                    others += 1;
+                    Ok(())
+                }
+            };
+            if let Err(reason) = done {
+                batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
+            }
+        }
+        if others > 0 {
+            self.outbound(batch, others);
+        }
+    }
+}
+
+/// Where in a frame the packet lies that came out of it.
+struct Uncovered<'a> {
+    association: &'a Coming,
+    start: usize,
+    length: usize,
+    ethertype: u16,
+}
+
+/// Decrypts what is in a packet to this end, in place, or says why not. `None`: it is no ESP, and passes.
+fn uncover<'a>(
+    table: &'a IpsecTable,
+    headers: &Headers,
+    frame: &mut [u8],
+    in_udp: bool,
+) -> Result<Option<Uncovered<'a>>, u8> {
+    if headers.fragment != Fragment::Whole {
+        return Err(FRAGMENT);
+    }
+    if in_udp && !fills_its_packet(headers, frame) {
+        return Err(MALFORMED);
+    }
+    let (start, end) = (headers.payload_offset.into(), headers.end.into());
+    let parts = frame
+        .get_mut(..end)
+        .and_then(|packet| packet.split_at_mut_checked(start));
+    let (outside, esp) = parts.ok_or(MALFORMED)?;
+    match *esp {
+        [0xff] if in_udp && table.pass_keep_alives => return Ok(None),
+        [0xff] if in_udp => return Err(KEEP_ALIVE),
+        [0, 0, 0, 0, ..] if in_udp && table.pass_ike => return Ok(None),
+        [0, 0, 0, 0, ..] if in_udp => return Err(POLICY),
+        _ => {}
+    }
+    let (head, text) = esp.split_first_chunk_mut::<{ ESP + IV }>().ok_or(MALFORMED)?;
+    if text.len() < TRAILER + ICV {
+        return Err(MALFORMED);
+    }
+    let [s0, s1, s2, s3, n0, n1, n2, n3, iv @ ..] = *head;
+    let (spi, low) = (
+        u32::from_be_bytes([s0, s1, s2, s3]),
+        u32::from_be_bytes([n0, n1, n2, n3]),
+    );
+    let port = in_udp.then_some(headers.key.destination_port());
+    let association = table
+        .coming(spi, headers.key.destination(), port)
+        .ok_or(NO_ASSOCIATION)?;
+    let refused = |refused| match refused {
+        Refused::Replayed => REPLAYED,
+        Refused::TooOld => TOO_OLD,
+    };
+    let window = association.window.as_ref();
+    let sequence = window
+        .map_or(Ok(low.into()), |window| window.check(low))
+        .map_err(refused)?;
+    association.sealer.open(spi, sequence, iv, text).ok_or(NOT_AUTHENTIC)?;
+    // Not before: a forged packet must not move the window.
+    window.map_or(Ok(()), |window| window.mark(sequence)).map_err(refused)?;
+    let (text, _) = text.split_last_chunk_mut::<ICV>().ok_or(MALFORMED)?;
+    let (text, [padding, next]) = text.split_last_chunk_mut::<TRAILER>().ok_or(MALFORMED)?;
+    let length = text.len().checked_sub((*padding).into()).ok_or(PADDING)?;
+    let (datagram, padding) = text.split_at_mut(length);
+    if !padding
+        .iter()
+        .zip(1..=u8::MAX)
+        .all(|(byte, expected)| *byte == expected)
+    {
+        return Err(PADDING);
+    }
+    let version = datagram.first().map_or(0, |first| first >> 4);
+    let ethertype = match (*next, version) {
+        (IPV4, 4) => ethertype::IPV4,
+        (IPV6, 6) => ethertype::IPV6,
+        (IPV4 | IPV6, _) => return Err(INNER_MALFORMED),
+        (protocol::NO_NEXT_HEADER, _) => return Err(KEEP_ALIVE),
+        _ => return Err(NEXT_HEADER),
+    };
+    let outer = outside.get(headers.network_offset.into()..).and_then(Inner::of);
+    tell_congestion(outer.ok_or(MALFORMED)?, datagram)?;
+    let start = start + ESP + IV;
+    Ok(Some(Uncovered {
+        association,
+        start,
+        length,
+        ethertype,
+    }))
+}
+
+/// Whether a UDP datagram is as long as the packet it is in.
+#[inline]
+fn fills_its_packet(headers: &Headers, frame: &[u8]) -> bool {
+    let transport = headers.transport(frame);
+    let udp = transport.first_chunk::<UDP>();
+    udp.is_some_and(|udp| usize::from(u16::from_be_bytes([udp[4], udp[5]])) == transport.len())
+}
+
+/// Lets a packet that leaves a tunnel know of congestion on the tunnel's way.
+#[inline]
+fn tell_congestion(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
+    let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?.class;
+    let bits = leaving_ecn(outer.class, inner).ok_or(CONGESTION)?;
+    if bits != inner & ECN {
+        set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
+    }
+    Ok(())
+}
+
+/// Bytes of padding behind a packet of this length.
+#[inline]
+fn padding(inner: usize) -> usize {
+    (inner + TRAILER).next_multiple_of(ALIGNMENT) - inner - TRAILER
+}
+
+/// The length of a packet once it is in a tunnel whose outer headers have so many bytes.
+#[inline]
+fn length_outside(outer: usize, headers: &Headers) -> usize {
+    let inner = usize::from(headers.end - headers.network_offset);
+    outer + ESP + IV + inner + padding(inner) + TRAILER + ICV
+}
+
+/// Puts packet `i` into a tunnel, or says why not.
+#[inline]
+fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) -> Result<(), u8> {
+    let (packet, frame) = batch.packet_mut(i);
+    let (link, end) = (
+        usize::from(packet.headers.network_offset),
+        usize::from(packet.headers.end),
+    );
+    let (inner, whole) = (end - link, packet.length());
+    let seen = frame.get(link..end).and_then(Inner::of).ok_or(INNER_MALFORMED)?;
+    let next = if packet.headers.network == Network::V4 {
+        IPV4
+    } else {
+        IPV6
+    };
+    if whole > end {
+        // Ethernet padding: what follows becomes part of the packet.
+        packet.headers.end = whole as u16;
+        let _ = batch.shrink_back(i, whole - end);
+    }
+    let outer = &leaving.outer;
+    let padding = padding(inner);
+    let (front, back) = (outer.length + ESP + IV, padding + TRAILER + ICV);
+    batch.grow_back(i, back).ok_or(NO_ROOM)?;
+    let (packet, frame) = batch.grow_front(i, front).ok_or(NO_ROOM)?;
+    // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
+    // since the packet inside has more.
+    const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
+    let link_header: [u8; LINK] = *frame.get(front..).and_then(<[u8]>::first_chunk).ok_or(NO_ROOM)?;
+    *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;
+    let (network, ethertype) = match outer.network {
+        ipv4::HEADER => (Network::V4, ethertype::IPV4),
+        _ => (Network::V6, ethertype::IPV6),
+    };
+    let (addresses, datagram) = frame.split_at_mut_checked(link).ok_or(NO_ROOM)?;
+    *addresses.last_chunk_mut::<2>().ok_or(NO_ROOM)? = ethertype.to_be_bytes();
+    let total = datagram.len();
+    let (head, rest) = datagram.split_at_mut_checked(front).ok_or(NO_ROOM)?;
+    outer.write(head, total as u16, seen, sequence as u16).ok_or(NO_ROOM)?;
+    let iv = leaving.iv_base.wrapping_add(sequence).to_be_bytes();
+    let esp = head.last_chunk_mut::<{ ESP + IV }>().ok_or(NO_ROOM)?;
+    esp[..4].copy_from_slice(&leaving.spi.to_be_bytes());
+    esp[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+    esp[8..].copy_from_slice(&iv);
+    let (text, icv) = rest.split_last_chunk_mut::<ICV>().ok_or(NO_ROOM)?;
+    let (_, trailer) = text.split_at_mut_checked(inner).ok_or(NO_ROOM)?;
+    let (padded, last) = trailer.split_last_chunk_mut::<TRAILER>().ok_or(NO_ROOM)?;
+    padded.iter_mut().zip(1..).for_each(|(byte, count)| *byte = count);
+    *last = [padding as u8, next];
+    leaving
+        .sealer
+        .seal(leaving.spi, sequence, iv, text, icv)
+        .ok_or(NO_ROOM)?;
+    if outer.wants_checksum() {
+        outer.finish(datagram).ok_or(NO_ROOM)?;
+    }
+    packet.headers = Headers {
+        network,
+        fragment: Fragment::Whole,
+        network_offset: link as u16,
+        transport_offset: (link + outer.network) as u16,
+        payload_offset: (link + outer.length) as u16,
+        end: (link + total) as u16,
+        key: outer.key,
+    };
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! The network functions, their configuration in chain specs, and building chains of them.
+//!
+//! A function is one directory. [`spec`] reads chain specs, [`build`] makes the chains that workers run.
+
+pub mod accounting;
+pub mod acl;
+pub mod bpf_filter;
+pub mod build;
+pub mod chunks;
+pub mod classifier;
+pub mod count;
+pub mod dns_guard;
+pub mod encrypt;
+pub mod firewall;
+pub mod flow_stats;
+pub mod forward;
+pub mod ids;
+pub mod ip_forward;
+pub mod ipsec;
+pub mod library;
+pub mod load_balancer;
+pub mod mirror;
+pub mod nat;
+mod origin;
+pub mod out_file;
+pub mod policer;
+pub mod reload;
+mod rewrite;
+pub mod spec;
+mod stock;
+pub mod synthetic;
+pub mod tunnel;
+pub mod upf;
+pub mod url_filter;
+pub mod wan_optimizer;

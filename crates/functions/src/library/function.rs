@@ -1,0 +1,197 @@
+//! A worker's instance of a library's function.
+//!
+//! One of the few modules with `unsafe` code: the calls into the library. What comes back is checked before it
+//! is believed.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_net::FlowKey;
+use tailwater_sdk::abi;
+use tailwater_sdk::host::{self, Configured, Described, NO_PACKET, Place};
+
+/// A function from a library.
+pub struct Foreign {
+    library: &'static Described,
+    shared: Arc<Configured>,
+    instance: *mut c_void,
+    /// The batch under way, as the library sees it.
+    packets: Box<[abi::Packet]>,
+    counters: Box<[u64]>,
+    /// Packets, by place in the batch, whose flow the function has not seen.
+    new: Vec<u16>,
+    /// The state of a flow that ended, aligned.
+    last_state: Box<[u64]>,
+}
+
+// SAFETY: the header's rule: an instance may be used by any thread, by one at a time. The pointers in `packets` mean
+// something only while a batch is processed.
+unsafe impl Send for Foreign {}
+
+impl Foreign {
+    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> Foreign {
+        let library = shared.what;
+        Foreign {
+            library,
+            shared,
+            instance,
+            packets: vec![NO_PACKET; MAX_BATCH].into(),
+            counters: vec![0; library.counters.len()].into(),
+            new: Vec::with_capacity(MAX_BATCH),
+            last_state: vec![0; (library.function.state_bytes as usize).div_ceil(8)].into(),
+        }
+    }
+
+    /// Describes the batch for the library. How many packets it has.
+    #[inline]
+    fn describe(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) -> u32 {
+        let has_state = self.library.function.state_bytes > 0;
+        let buffer_bytes = batch.buffer_bytes();
+        let mut count = 0;
+        for (to, (packet, buffer)) in self.packets.iter_mut().zip(batch.iter_with_buffers()) {
+            let place = Place {
+                buffer,
+                buffer_bytes,
+                start: packet.start(),
+                length: packet.length(),
+            };
+            let flow = (packet.flow(), packet.rss_hash);
+            *to = host::packet(place, &packet.headers, packet.arrival, flow);
+            if has_state {
+                to.state = flows.address(packet).cast();
+            }
+            count += 1;
+        }
+        for at in self.new.drain(..) {
+            self.packets[usize::from(at)].flags = abi::NEW_FLOW;
+        }
+        count
+    }
+
+    /// Looks anew at a packet that the library rewrote.
+    #[cold]
+    fn take_up(&self, i: usize, batch: &mut Batch) -> Verdict {
+        let buffer_bytes = batch.buffer_bytes();
+        let invalid = Verdict::Drop(self.library.invalid());
+        let Some((packet, buffer)) = batch.iter_with_buffers().nth(i) else {
+            return invalid;
+        };
+        let place = Place {
+            buffer,
+            buffer_bytes,
+            start: packet.start(),
+            length: packet.length(),
+        };
+        let Some([start, length]) = host::moved(self.library, &self.packets[i], place) else {
+            return invalid;
+        };
+        packet.set_place(start, length);
+        let (packet, frame) = batch.packet_mut(i);
+        match host::ip_headers(frame) {
+            Some(headers) => {
+                packet.headers = headers;
+                Verdict::Forward
+            }
+            None => invalid,
+        }
+    }
+}
+
+impl NetworkFunction for Foreign {
+    fn kind(&self) -> &'static str {
+        self.library.name
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &self.library.drop_reasons
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        let losses = &self.library.losses;
+        losses.get(usize::from(reason)).copied().unwrap_or(false)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &self.library.counters
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.counters
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.library.function.state_bytes as usize
+    }
+
+    fn durable(&self) -> Option<u32> {
+        self.library.durable()
+    }
+
+    fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        // None is refused here, so that packets keep their places until they are processed.
+        self.new.push(flow.place() as u16);
+        if self.library.function.flags & abi::REWRITES_FLOWS != 0 {
+            flow.rekeyed();
+        }
+        Verdict::Forward
+    }
+
+    fn needs_payload(&self) -> bool {
+        self.library.may_move()
+    }
+
+    fn wants_flow_ends(&self) -> bool {
+        self.library.function.flows_ended.is_some()
+    }
+
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let Some(flows_ended) = self.library.function.flows_ended else {
+            return;
+        };
+        bytemuck::cast_slice_mut(&mut self.last_state)[..state.len()].copy_from_slice(state);
+        let ended = abi::EndedFlow {
+            key: (key as *const FlowKey).cast(),
+            state: self.last_state.as_ptr().cast(),
+        };
+        // SAFETY: as the header says: the worker's instance, one flow with a state of the declared size, aligned
+        // to 8, and as many counters as the library has; all outlive the call.
+        unsafe {
+            flows_ended(self.instance, &raw const ended, 1, self.counters.as_mut_ptr());
+        }
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        let count = self.describe(batch, flows);
+        let mut described = abi::Batch {
+            packets: self.packets.as_mut_ptr(),
+            counters: self.counters.as_mut_ptr(),
+            count,
+            reserved: 0,
+        };
+        // SAFETY: as the header says. The instance is the worker's own. Each of the `count` packets has a frame,
+        // with so much room around it, in a buffer that only this batch refers to; a key in the packet's
+        // metadata, which is not touched meanwhile; and the state of its flow, which is this worker's by the
+        // rules of the flow table and not touched by others meanwhile: batch, flow states and `self` are
+        // borrowed exclusively.
+        let code = unsafe { (self.library.process)(self.instance, &raw mut described) };
+        let name = self.library.name;
+        assert!(code == 0, "the function {name} failed (code {code})");
+        for i in 0..count as usize {
+            let raw = &self.packets[i];
+            let verdict = match raw.verdict {
+                abi::FORWARD if raw.flags & abi::REWRITTEN == 0 => continue,
+                abi::FORWARD => self.take_up(i, batch),
+                reason => Verdict::Drop(reason - 1),
+            };
+            batch.packet_mut(i).0.verdict = verdict;
+        }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: made by this library, and not used again.
+        unsafe { self.shared.stop(self.instance) }
+    }
+}

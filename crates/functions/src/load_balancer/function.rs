@@ -1,0 +1,130 @@
+//! The `LoadBalancer` network function.
+
+use super::table::{Choices, LoadBalancerTable, Target, TargetNumber};
+use crate::rewrite::{DESTINATION, Translation, redirect_v6};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::live::Version;
+use tailwater_net::Nanos;
+
+/// A packet of a balanced flow that cannot be rewritten: IPv6 extension headers.
+const NOT_REWRITABLE: u8 = 2;
+
+/// A flow's state: a [`TargetNumber`], with room for the fingerprint that stands for it outside.
+type Kept = u64;
+
+/// Sends each flow to one of its service's backends.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    table: Arc<LoadBalancerTable>,
+    /// The version that this worker uses.
+    held: Arc<Version<Choices>>,
+}
+
+impl LoadBalancer {
+    /// A worker's instance.
+    pub fn new(table: Arc<LoadBalancerTable>) -> LoadBalancer {
+        let held = table.live().current();
+        LoadBalancer { table, held }
+    }
+
+    #[inline]
+    fn refresh(&mut self) {
+        self.table.live().refresh(&mut self.held);
+    }
+}
+
+impl NetworkFunction for LoadBalancer {
+    fn kind(&self) -> &'static str {
+        "LoadBalancer"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["no-service", "no-backend", "not-rewritable"]
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Kept>()
+    }
+
+    fn durable(&self) -> Option<u32> {
+        Some(2)
+    }
+
+    /// Numbers are an instance's own: outside, a target goes by its fingerprint.
+    fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
+        let number: Kept = bytemuck::pod_read_unaligned(state);
+        let fingerprint = self.held.value.fingerprints.get(number as usize);
+        let fingerprint = fingerprint.copied().unwrap_or_default();
+        state.copy_from_slice(&fingerprint.to_le_bytes());
+    }
+
+    fn take_durable(&mut self, state: &mut [u8], _origin: Nanos) {
+        self.refresh();
+        let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
+        let mut known = self.held.value.fingerprints.iter();
+        let number = known.position(|known| *known == fingerprint);
+        // One that is gone is as none: the flow is decided about anew.
+        let number = number.map_or(0, |number| number as Kept);
+        state.copy_from_slice(bytemuck::bytes_of(&number));
+    }
+
+    fn version(&self) -> u32 {
+        self.table.version()
+    }
+
+    fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.refresh();
+        let target = flow.state::<Kept>();
+        let present = *target as TargetNumber;
+        let chosen = self.held.value.choose(&packet.headers.key, present);
+        *target = chosen.into();
+        if chosen != present {
+            flow.rekeyed();
+        }
+        Verdict::Forward
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        // A flow that came from another worker may have a target of a later version.
+        self.refresh();
+        let targets = &*self.held.value.targets;
+        batch.for_each(|packet, frame| {
+            let number = *flows.state::<Kept>(packet) as usize;
+            let target = targets.get(number).copied().unwrap_or(Target::Pass);
+            if let Err(reason) = send_to(target, packet, frame) {
+                packet.verdict = Verdict::Drop(reason);
+            }
+        });
+    }
+}
+
+/// Directs a packet to its target, or says why not.
+#[inline]
+fn send_to(target: Target, packet: &mut Packet, frame: &mut [u8]) -> Result<(), u8> {
+    let key = packet.headers.key;
+    let rewritten = match target {
+        Target::Pass => Some(()),
+        Target::Refuse(reason) => return Err(reason),
+        Target::V4(address, port) => {
+            let IpAddr::V4(old) = key.destination() else {
+                return Err(NOT_REWRITABLE);
+            };
+            let old = (old, key.destination_port());
+            let new = (address, port.unwrap_or(old.1));
+            Translation::new(DESTINATION, old, new).apply(packet, frame)
+        }
+        Target::V6(address, port) => {
+            let port = port.unwrap_or(key.destination_port());
+            redirect_v6(packet, frame, (address, port))
+        }
+        Target::Mac(address) => frame.first_chunk_mut::<6>().map(|destination| *destination = address),
+    };
+    rewritten.ok_or(NOT_REWRITABLE)
+}

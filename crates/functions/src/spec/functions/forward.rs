@@ -1,0 +1,36 @@
+//! The configuration of `forward`.
+
+use super::Context;
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
+use tailwater_api::values::mac;
+
+/// Forwarding: packets leave with these Ethernet addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardConfig {
+    /// The source address to set; `None` leaves the packet's own.
+    pub source_mac: Option<[u8; 6]>,
+    /// The destination address to set; `None` leaves the packet's own.
+    pub destination_mac: Option<[u8; 6]>,
+}
+
+impl ForwardConfig {
+    pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&["sourceMac", "destinationMac"])?;
+        let source_mac = fields.optional("sourceMac");
+        let destination_mac = fields.optional("destinationMac");
+        Ok(ForwardConfig {
+            source_mac: source_mac.map(|node| unicast(&node)).transpose()?,
+            destination_mac: destination_mac.map(|node| mac(&node)).transpose()?,
+        })
+    }
+}
+
+/// A MAC address that a packet may come from (IEEE 802: the group bit is zero).
+pub(super) fn unicast(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
+    let address = mac(node)?;
+    if address[0] & 1 != 0 {
+        return Err(node.expected("a unicast MAC address, as a source must have"));
+    }
+    Ok(address)
+}

@@ -1,0 +1,330 @@
+//! The kinds of functions a chain can hold, each with its configuration.
+
+use crate::library::Runs;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use tailwater_api::error::{SpecError, nearest, quoted};
+use tailwater_api::located::Located;
+use tailwater_api::values::label;
+
+mod accounting;
+mod acl;
+mod bpf_filter;
+mod classifier;
+mod count;
+mod dns_guard;
+mod encrypt;
+mod external;
+mod firewall;
+mod flow_stats;
+mod forward;
+mod idle;
+mod ids;
+mod ip_forward;
+mod ipsec;
+mod library;
+mod load_balancer;
+mod mirror;
+mod nat;
+mod own;
+mod policer;
+mod rules;
+mod synthetic;
+mod tunnel;
+mod upf;
+mod url_filter;
+mod wan_optimizer;
+
+pub(crate) use classifier::functions_of_branches;
+pub use classifier::{BranchConfig, Target};
+pub use external::{Changes, Missing};
+pub use library::ForeignFunction;
+pub use own::OwnFunction;
+
+/// What reading a function's configuration may need beside its YAML.
+pub(crate) struct Context<'a> {
+    /// The folder that file names in the spec are relative to.
+    base_dir: &'a Path,
+    /// Where functions of others are to run.
+    runs: Runs<'a>,
+    /// The files that were named since this was last taken.
+    named: RefCell<Vec<PathBuf>>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(base_dir: &'a Path, runs: Runs<'a>) -> Context<'a> {
+        Context {
+            base_dir,
+            runs,
+            named: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Where a file is that a function names.
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.base_dir.join(name);
+        self.named.borrow_mut().push(path.clone());
+        path
+    }
+
+    /// Whether functions run in processes of their own.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self.runs, Runs::Apart(_))
+    }
+
+    /// The files that were named since the last time.
+    pub(crate) fn take_named(&self) -> Vec<PathBuf> {
+        self.named.take()
+    }
+}
+
+/// Declares the function kinds: the key in YAML, and the module and type of the configuration.
+/// The type has a `parse(&Located, &Context) -> Result<Self, SpecError>`.
+macro_rules! registry {
+    ($($(#[$doc:meta])* $key:literal => $module:ident::$config:ident as $variant:ident,)+) => {
+        $(pub use $module::$config;)+
+
+        /// The configuration of one function of a chain.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum FunctionConfig {
+            $($(#[$doc])* $variant($config),)+
+            /// A function that the program brings along.
+            Own(OwnFunction),
+        }
+
+        impl FunctionConfig {
+            /// The keys of all kinds, as written in YAML.
+            pub const KINDS: &'static [&'static str] = &[$($key),+];
+
+            /// The key of this kind, as written in YAML, if it can be.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(FunctionConfig::$variant(_) => $key,)+
+                    FunctionConfig::Own(own) => own.kind(),
+                }
+            }
+
+            /// Reads the configuration of a function; `None` if there is no such kind.
+            fn parse(
+                kind: &str,
+                node: &Located<'_>,
+                context: &Context<'_>,
+            ) -> Option<Result<Self, SpecError>> {
+                match kind {
+                    $($key => Some($config::parse(node, context).map(FunctionConfig::$variant)),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    /// Access control by ordered 5-tuple rules.
+    "acl" => acl::AclConfig as Acl,
+    /// Network address and port translation.
+    "nat" => nat::NatConfig as Nat,
+    /// Load balancing over backends by consistent hashing.
+    "loadBalancer" => load_balancer::LoadBalancerConfig as LoadBalancer,
+    /// Packets and bytes of each flow.
+    "accounting" => accounting::AccountingConfig as Accounting,
+    /// Filtering by host, URL and TLS server name.
+    "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
+    /// Packets and bytes of each flow, told to collectors.
+    "flowStats" => flow_stats::FlowStatsConfig as FlowStats,
+    /// Copies of packets to a capture file or an interface.
+    "mirror" => mirror::MirrorConfig as Mirror,
+    /// Packets and bytes by rule.
+    "count" => count::CountConfig as Count,
+    /// Encryption of payloads.
+    "encrypt" => encrypt::EncryptConfig as Encrypt,
+    /// Forwarding, with Ethernet addresses set on the way.
+    "forward" => forward::ForwardConfig as Forward,
+    /// Forwarding by longest-prefix match.
+    "ipForward" => ip_forward::IpForwardConfig as IpForward,
+    /// VLAN tags pushed and popped by rule.
+    "tunnel" => tunnel::TunnelConfig as Tunnel,
+    /// Rates that packets may have.
+    "policer" => policer::PolicerConfig as Policer,
+    /// Packets by expressions as `tcpdump` has them, or programs of classic BPF.
+    "bpfFilter" => bpf_filter::BpfFilterConfig as BpfFilter,
+    /// Rates of DNS responses, and none that nobody asked for.
+    "dnsGuard" => dns_guard::DnsGuardConfig as DnsGuard,
+    /// ESP tunnels.
+    "ipsec" => ipsec::IpsecConfig as Ipsec,
+    /// Connections allowed or not, by rules from zone to zone.
+    "firewall" => firewall::FirewallConfig as Firewall,
+    /// The user plane of a mobile network.
+    "upf" => upf::UpfConfig as Upf,
+    /// Branches by rule.
+    "classifier" => classifier::ClassifierConfig as Classifier,
+    /// A load at will.
+    "synthetic" => synthetic::SyntheticConfig as Synthetic,
+    /// Packets, streams and messages against detection rules.
+    "ids" => ids::IdsConfig as Ids,
+    /// Nothing twice over a slow link.
+    "wanOptimizer" => wan_optimizer::WanOptimizerConfig as WanOptimizer,
+    /// A function from a shared library.
+    "library" => library::LibraryConfig as Library,
+    /// A function that is a program of its own.
+    "program" => library::ProgramConfig as Program,
+    /// A program of somebody else's, beyond a port.
+    "external" => external::ExternalConfig as External,
+}
+
+#[cfg(test)]
+pub(crate) use ids::load_rules as load_ids_rules;
+
+impl FunctionConfig {
+    /// Whether it [tracks connections](tailwater_chain::function::NetworkFunction::tracks_connections).
+    pub fn tracks_connections(&self) -> bool {
+        match self {
+            FunctionConfig::Firewall(_) | FunctionConfig::Ids(_) => true,
+            FunctionConfig::Own(own) => own.instance().tracks_connections(),
+            _ => false,
+        }
+    }
+
+    /// Whether it [decides](tailwater_chain::function::NetworkFunction::lifetimes) how long flows are kept.
+    pub(crate) fn decides_lifetimes(&self) -> bool {
+        match self {
+            FunctionConfig::Firewall(_) => true,
+            FunctionConfig::Own(own) => own.instance().lifetimes().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Why its instances cannot be in processes of their own: what they share.
+    pub fn shares(&self) -> Option<&'static str> {
+        match self {
+            FunctionConfig::Upf(_) => Some("its sessions have rates and counters that all its instances share"),
+            FunctionConfig::WanOptimizer(_) => Some("what it restores refers to caches that all its instances share"),
+            FunctionConfig::Ids(_) => {
+                Some("what it puts together of streams is in memory of one process, and its alerts go to a file")
+            }
+            FunctionConfig::Mirror(_) => {
+                Some("its copies leave by one file or interface, which all its instances share")
+            }
+            FunctionConfig::DnsGuard(_) => Some("the responses and queries of all cores are counted together"),
+            _ => None,
+        }
+    }
+
+    /// The files that it writes, or gives these names later, and a socket that it makes, each with the field that names it.
+    pub fn writes(&self) -> Vec<(&'static str, PathBuf)> {
+        let named = |field, files: &mut dyn Iterator<Item = &PathBuf>| {
+            files.map(|file| (field, file.clone())).collect::<Vec<_>>()
+        };
+        match self {
+            FunctionConfig::Accounting(accounting) => {
+                let mut export = accounting.export.iter().map(|export| &export.file);
+                named("export.file", &mut export)
+            }
+            FunctionConfig::FlowStats(stats) => named("export.file", &mut stats.files()),
+            FunctionConfig::Mirror(mirror) => named("to.file", &mut mirror.files().iter()),
+            FunctionConfig::Ids(ids) => named("eve", &mut ids.options.eve.iter()),
+            FunctionConfig::Upf(upf) => {
+                let usage = named("usage.file", &mut upf.usage.iter().map(|usage| &usage.file));
+                [usage, named("api", &mut upf.api.iter())].concat()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether what it learns leaves it by itself, by files or connections: not where it may have none, and of several
+    /// processes each would write its own.
+    pub fn exports(&self) -> bool {
+        match self {
+            FunctionConfig::FlowStats(stats) => !stats.options.outlets.is_empty(),
+            FunctionConfig::Mirror(mirror) => mirror.options.to.is_some(),
+            other => !other.writes().is_empty(),
+        }
+    }
+
+    /// The same without what it would write or send, for measurements.
+    pub fn forget_exports(&mut self) {
+        match self {
+            FunctionConfig::Accounting(accounting) => accounting.export = None,
+            FunctionConfig::FlowStats(stats) => stats.options.outlets.clear(),
+            FunctionConfig::Mirror(mirror) => mirror.options.to = None,
+            FunctionConfig::Ids(ids) => ids.options.eve = None,
+            FunctionConfig::Upf(upf) => (upf.usage, upf.api) = (None, None),
+            _ => {}
+        }
+    }
+
+    /// What is dangerous or idle about it, though it is right: a line each, for the user to know.
+    pub fn warnings(&self) -> Vec<String> {
+        match self {
+            FunctionConfig::Ipsec(ipsec) => ipsec.warnings.clone(),
+            FunctionConfig::Firewall(firewall) => firewall.warnings(),
+            FunctionConfig::Acl(acl) => acl.warnings(),
+            FunctionConfig::Classifier(classifier) => classifier.warnings(),
+            FunctionConfig::Ids(ids) => ids.loaded.notices(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a function is called where the spec does not say.
+    pub(crate) fn default_name(&self) -> &str {
+        match self {
+            FunctionConfig::Library(library) => &library.foreign().name,
+            FunctionConfig::Program(program) => &program.foreign().name,
+            other => other.kind(),
+        }
+    }
+}
+
+/// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.
+pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option<String>, FunctionConfig), SpecError> {
+    let kinds = FunctionConfig::KINDS;
+    let what = format!("one function ({})", kinds.join(", "));
+    if !item.is_map() {
+        // `- forward` instead of `- forward:`.
+        let text = item.text("").unwrap_or_default();
+        let suggestion = nearest(text, kinds.iter().copied()).map(|kind| format!("{kind}: {{}}"));
+        let what = format!("a map with {what}");
+        return Err(item.expected(&what).suggest(suggestion));
+    }
+    let entries = item.entries(&what)?;
+    let is_kind = |key: &str| kinds.contains(&key);
+    // All keys before any configuration: a configuration that was not indented far enough shows
+    // as keys beside its function.
+    let mut function = None;
+    for (key, value) in &entries {
+        match function {
+            _ if *key == "name" => {}
+            None if is_kind(key) => function = Some((*key, value)),
+            Some((first, _)) if is_kind(key) => {
+                let message = format!(
+                    "expected {what} in each item, found {} beside {}",
+                    quoted(key),
+                    quoted(first)
+                );
+                return Err(item.error_at_key(key, message));
+            }
+            _ => {
+                let beside = entries.iter().find(|(key, _)| is_kind(key));
+                let error = match beside {
+                    None => format!("expected {what}, found {}", quoted(key)),
+                    Some((kind, _)) => format!(
+                        "expected only a name beside {kind}, found {}, which must be indented \
+                         further if it belongs to {kind}",
+                        quoted(key)
+                    ),
+                };
+                let candidates = kinds.iter().copied().filter(|_| beside.is_none());
+                let suggestion = nearest(key, candidates.chain(["name"]));
+                return Err(item.error_at_key(key, error).suggest(suggestion));
+            }
+        }
+    }
+    let name = entries.iter().find(|(key, _)| *key == "name");
+    let name = name.map(|(_, value)| label(value)).transpose()?;
+    let config = function.and_then(|(key, value)| FunctionConfig::parse(key, value, context));
+    match config {
+        Some(config) => Ok((name, config?)),
+        None if entries.is_empty() => Err(item.error(format!("expected {what}, found none"))),
+        None => Err(item.error(format!("expected {what}, found only a name"))),
+    }
+}

@@ -1,0 +1,102 @@
+//! Rows: functions of a chain that follow each other for all packets that come to them.
+
+use super::chain::ChainSpec;
+use super::functions::FunctionConfig;
+use super::sequence::{FunctionSpec, places};
+use tailwater_chain::branches::{Path, follow, routes};
+
+/// Functions of a chain that follow each other: every packet that comes to the first goes on to the next, unless it is
+/// dropped, and none comes to a later one by another way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row<'s> {
+    /// The functions, at least one.
+    pub functions: &'s [FunctionSpec],
+    /// Whether packets come to further functions of the chain behind them.
+    pub followed: bool,
+    /// Whether the chain has packets that do not come to them, since these take other branches or have left.
+    pub passed_by: bool,
+}
+
+impl ChainSpec {
+    /// The chain's functions in rows, in order, without those that are `left_out`, at which rows end; so are all classifiers.
+    pub fn rows(&self, left_out: impl Fn(&FunctionSpec) -> bool) -> Vec<Row<'_>> {
+        let places = places(&self.functions);
+        let routes = routes(&self.branches, &places);
+        let is_in =
+            |function: &FunctionSpec| !matches!(function.config, FunctionConfig::Classifier(_)) && !left_out(function);
+        let mut end = 0;
+        // Where packets leave the chain, or take branches, there is a classifier; where they come together, another branch.
+        let alike = |one: &FunctionSpec, next: &FunctionSpec| one.branch == next.branch && is_in(one) == is_in(next);
+        let rows = self.functions.chunk_by(alike).filter_map(|functions| {
+            let first = end;
+            end += functions.len();
+            let route = routes[first];
+            functions.first().is_some_and(&is_in).then(|| Row {
+                functions,
+                followed: (end..places.len()).any(|behind| follow(&self.branches, &places, [end - 1, behind])),
+                passed_by: route.within.and(route.gone) != Path::START,
+            })
+        });
+        rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(functions: &str) -> ChainSpec {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  functions: {functions}\n  \
+             slo: {{latency: 1ms}}\n"
+        );
+        ChainSpec::parse(&text, "test.yaml", std::path::Path::new("")).unwrap()
+    }
+
+    /// Each row's functions, with `>` if it is followed, and in parentheses if others' packets pass it by.
+    fn rows(spec: &ChainSpec, left_out: &str) -> String {
+        let rows = spec.rows(|function| function.name == left_out);
+        let text = |row: &Row<'_>| {
+            let names = row.functions.iter().map(|function| function.name.as_str());
+            let names = names.collect::<Vec<_>>().join(" ");
+            let next = if row.followed { ">" } else { "" };
+            match row.passed_by {
+                true => format!("({names}{next})"),
+                false => format!("{names}{next}"),
+            }
+        };
+        rows.iter().map(text).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn forward(name: &str) -> String {
+        format!("{{name: {name}, forward: }}")
+    }
+
+    #[test]
+    fn a_line_is_one_row_and_ends_where_functions_are_left_out() {
+        let line = spec(&format!("[{}, {}, {}]", forward("a"), forward("b"), forward("c")));
+        assert_eq!(rows(&line, ""), "a b c");
+        assert_eq!(rows(&line, "b"), "a> | c");
+        assert_eq!(rows(&line, "a"), "b c");
+        assert_eq!(rows(&line, "c"), "a b>");
+    }
+
+    #[test]
+    fn rows_end_where_packets_take_branches_and_come_together() {
+        let [a, b, x, y, z, out, behind, last] = ["a", "b", "x", "y", "z", "out", "behind", "last"].map(forward);
+        let inner = format!(
+            "{{name: inner, classifier: {{rules: [{{to: deep, protocol: udp}}], branches: {{deep: {{functions: [{z}]}}}}}}}}"
+        );
+        let outer = |then: &str| {
+            format!(
+                "[{a}, {b}, {{name: outer, classifier: {{rules: [{{to: one, protocol: tcp}}, {{to: two, protocol: udp}}], \
+                 branches: {{one: {{functions: [{x}, {inner}, {y}]}}, two: {{functions: [{out}], then: {then}}}}}}}}}, {behind}, {last}]"
+            )
+        };
+        let ends = spec(&outer("send"));
+        assert_eq!(rows(&ends, ""), "a b> | (x>) | (z>) | (y>) | (out) | (behind last)");
+        assert_eq!(rows(&ends, "x"), "a b> | (z>) | (y>) | (out) | (behind last)");
+        let joins = spec(&outer("next"));
+        assert_eq!(rows(&joins, ""), "a b> | (x>) | (z>) | (y>) | (out>) | behind last");
+    }
+}

@@ -1,0 +1,306 @@
+//! The functions of a chain, in their order, with those of branches.
+
+use super::chain::{FIELDS, FUNCTIONS, KIND, PARTS, WHAT};
+use super::functions::{self, Context, FunctionConfig, Target};
+use crate::ipsec::{Identity, IpsecRules};
+use crate::library::Runs;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use tailwater_api::document::Document;
+use tailwater_api::error::{SpecError, quoted};
+use tailwater_api::located::Located;
+use tailwater_api::port_name::PortName;
+use tailwater_chain::branches::{Branch, MAX_WAYS, Place, SEND, Ways, around};
+
+/// Most functions in a chain.
+const MAX_FUNCTIONS: usize = 16;
+
+/// One function of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionSpec {
+    /// The function's name in reports, unique in its chain.
+    pub name: String,
+    /// Its kind and configuration.
+    pub config: FunctionConfig,
+    /// The files that its configuration was read from, besides the spec: rules, keys, a library.
+    pub files: Vec<PathBuf>,
+    /// The innermost branch that it is in, as a place in the chain's [list](super::ChainSpec::branches), if it is in one.
+    pub branch: Option<usize>,
+}
+
+impl FunctionSpec {
+    /// Reads one function of a spec that was read as a whole by another process, by its place in the
+    /// [chain's list](super::ChainSpec::functions): what is wrong with others, or between them, is not seen, and none of their files
+    /// is read, so that it is not known which branch it is in. A library is not tried out before it is loaded.
+    ///
+    /// # Errors
+    /// There is no such function; the first thing that is wrong with it, with its place.
+    pub fn read_at(path: &Path, place: usize) -> Result<FunctionSpec, SpecError> {
+        let document = Document::read(path, WHAT)?;
+        let (_, spec) = document.object(KIND, PARTS)?;
+        let node = spec.fields(FIELDS)?.required("functions", FUNCTIONS)?;
+        let mut items = Vec::new();
+        with_branches(&node, &mut items)?;
+        let item = items
+            .get(place)
+            .ok_or_else(|| node.error(format!("expected functions[{place}], found {}", items.len())))?;
+        let base_dir = path.parent().unwrap_or(Path::new(""));
+        let (_, function) = function(item, &Context::new(base_dir, Runs::Here))?;
+        Ok(function)
+    }
+}
+
+/// The items of a list of functions, each with those of its branches behind it, as in the chain's list.
+fn with_branches<'a>(node: &Located<'a>, items: &mut Vec<Located<'a>>) -> Result<(), SpecError> {
+    for item in node.list("functions", MAX_FUNCTIONS)? {
+        let branches = functions::functions_of_branches(&item)?;
+        if items.len() == MAX_FUNCTIONS {
+            return Err(item.error(too_many()));
+        }
+        items.push(item);
+        for branch in &branches {
+            with_branches(branch, items)?;
+        }
+    }
+    Ok(())
+}
+
+fn too_many() -> String {
+    format!("expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more")
+}
+
+/// Reads a function, and tells whether the spec gives it a name.
+fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, FunctionSpec), SpecError> {
+    let (name, config) = functions::parse(item, context)?;
+    let named = name.is_some();
+    let function = FunctionSpec {
+        name: name.unwrap_or_else(|| config.default_name().to_string()),
+        config,
+        files: context.take_named(),
+        branch: None,
+    };
+    Ok((named, function))
+}
+
+/// The functions of a chain, while they are read.
+struct Reader<'c> {
+    context: &'c Context<'c>,
+    functions: Vec<FunctionSpec>,
+    /// Where in the spec each function is.
+    paths: Vec<String>,
+    branches: Vec<Branch>,
+    /// Of tunnels' ends, with the places of their functions.
+    keys: HashMap<Vec<u8>, (usize, Identity)>,
+}
+
+/// Reads the functions of a chain, with its branches.
+pub(super) fn functions(
+    node: &Located<'_>,
+    context: &Context<'_>,
+) -> Result<(Vec<FunctionSpec>, Vec<Branch>), SpecError> {
+    let mut reader = Reader {
+        context,
+        functions: Vec::new(),
+        paths: Vec::new(),
+        branches: Vec::new(),
+        keys: HashMap::new(),
+    };
+    reader.list(node, None)?;
+    let (functions, branches) = (reader.functions, reader.branches);
+    if Ways::new(&branches, &places(&functions)).is_none() {
+        let message = format!(
+            "expected at most {MAX_WAYS} ways through the branches of a chain, found more: each classifier multiplies \
+             them"
+        );
+        return Err(node.error(message));
+    }
+    Ok((functions, branches))
+}
+
+/// The functions' places.
+pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<Place<'_>> {
+    let places = functions.iter();
+    places
+        .map(|function| (function.name.as_str(), function.branch))
+        .collect()
+}
+
+impl Reader<'_> {
+    /// Reads a list of functions, of a branch or of none. Whether packets come out at its end.
+    fn list(&mut self, node: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
+        let mut reached = true;
+        for item in node.list("functions", MAX_FUNCTIONS)? {
+            if !reached {
+                let message = "expected no function where no packet comes: all of them leave the chain in front of it";
+                return Err(item.error(message));
+            }
+            reached = self.function(&item, branch)?;
+        }
+        Ok(reached)
+    }
+
+    /// Reads a function, and those of its branches. Whether packets come out behind it.
+    fn function(&mut self, item: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
+        let (named, function) = function(item, self.context)?;
+        let FunctionSpec {
+            name, config, files, ..
+        } = function;
+        let (functions, paths) = (&self.functions, &self.paths);
+        if let Some(other) = functions.iter().position(|function| function.name == name) {
+            let hint = if named { "" } else { "; give one of them a name" };
+            let message = format!(
+                "expected a different name for each function, found \"{name}\" as in \
+                 {}{hint}",
+                paths[other]
+            );
+            return Err(item.error(message));
+        }
+        let translates = |config: &FunctionConfig| matches!(config, FunctionConfig::Nat(_));
+        let nat = functions.iter().position(|function| translates(&function.config));
+        if let Some(other) = nat.filter(|_| translates(&config)) {
+            // Both directions run the functions in the same order, so that of two translations
+            // the return path would undo the wrong one first.
+            let message = format!("expected at most one nat in a chain, found {} too", paths[other]);
+            return Err(item.error(message));
+        }
+        let tracks = |config: &FunctionConfig| config.tracks_connections();
+        let tracking = functions.iter().position(|function| tracks(&function.config));
+        let both = (nat, tracking, translates(&config), tracks(&config));
+        if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
+            // Behind a translation both directions of a connection have different addresses.
+            let message = format!(
+                "expected no nat beside a firewall or ids, found {} too: run them as two chains, \
+                 that one on the inner side",
+                paths[other]
+            );
+            return Err(item.error(message));
+        }
+        let written = config.writes();
+        let other = functions.iter().enumerate().find_map(|(other, function)| {
+            let writes = function.config.writes();
+            let same = |(_, file): &&(_, PathBuf)| writes.iter().any(|(_, other)| other == file);
+            Some((&written.iter().find(same)?.1, other))
+        });
+        if let Some((file, other)) = other {
+            let message = format!(
+                "expected a file of its own for each export, found {} as in {}",
+                quoted(&file.display().to_string()),
+                paths[other]
+            );
+            return Err(item.error(message));
+        }
+        if let FunctionConfig::External(external) = &config {
+            let mut names = external.ports();
+            let taken = names.find_map(|name| Some((name, user_of(functions, name)?)));
+            if let Some((name, user)) = taken {
+                return Err(item.error(self::taken(name, user)));
+            }
+        }
+        let tunnels = match &config {
+            FunctionConfig::Ipsec(ipsec) => Some(&ipsec.rules),
+            _ => None,
+        };
+        for end in tunnels.into_iter().flat_map(IpsecRules::ends) {
+            let key = end.association.keying.secret().to_vec();
+            let place = functions.len();
+            if let Some((other, far)) = self.keys.insert(key, (place, end.identity()))
+                && !end.is_far_end_of(far)
+            {
+                let message = format!(
+                    "expected a key of its own for each association, found that of {} in {}, too",
+                    end.association.name, paths[other]
+                );
+                return Err(item.error(message));
+            }
+        }
+        if functions.len() == MAX_FUNCTIONS {
+            return Err(item.error(too_many()));
+        }
+        if let Some(message) = self.out_of_place(&config, branch) {
+            return Err(item.error(message));
+        }
+        let classifier = match &config {
+            FunctionConfig::Classifier(classifier) => Some(classifier.clone()),
+            _ => None,
+        };
+        self.functions.push(FunctionSpec {
+            name: name.clone(),
+            config,
+            files,
+            branch,
+        });
+        let path = item.path();
+        self.paths.push(path.strip_prefix("spec.").unwrap_or(&path).to_owned());
+        let Some(classifier) = classifier else {
+            return Ok(true);
+        };
+        let first = self.branches.len();
+        let out = classifier.sends().then(|| (SEND.to_owned(), true));
+        let branches = classifier.branches.iter();
+        let branches = branches.map(|branch| (branch.name.clone(), branch.ends));
+        self.branches
+            .extend(branches.chain(out).map(|(branch_name, ends)| Branch {
+                name: branch_name,
+                classifier: name.clone(),
+                within: branch,
+                ends,
+            }));
+        let mut reached = classifier.ways_out().any(|target| target == Target::Next);
+        for (place, node) in functions::functions_of_branches(item)?.iter().enumerate() {
+            let goes_on = self.list(node, Some(first + place))?;
+            reached |= goes_on && !self.branches[first + place].ends;
+        }
+        Ok(reached)
+    }
+
+    /// Why a function cannot be where it is among branches.
+    fn out_of_place(&self, config: &FunctionConfig, branch: Option<usize>) -> Option<&'static str> {
+        let external = matches!(config, FunctionConfig::External(_));
+        let tracks = config.tracks_connections();
+        if external && branch.is_some() {
+            return Some(
+                "expected no external function in a branch: what comes back from it is a chain of its own, which \
+                 begins with all packets",
+            );
+        }
+        if external && self.branches.iter().any(|branch| branch.ends) {
+            return Some("expected no external function behind branches that leave the chain: all packets pass it");
+        }
+        if config.decides_lifetimes() && (branch.is_some() || self.branches.iter().any(|branch| branch.ends)) {
+            return Some(
+                "expected no firewall in a branch, or behind branches that leave the chain: it decides for the whole chain \
+                 how long flows are kept, and would let go those that never come to it; put it in front of the classifier",
+            );
+        }
+        let directed = |branch: usize| {
+            let name = &self.branches[branch].classifier;
+            let classifier = self.functions.iter().find(|function| function.name == *name);
+            matches!(classifier.map(|function| &function.config), Some(FunctionConfig::Classifier(classifier)) if !classifier.both)
+        };
+        let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);
+        if tracks && (around(&self.branches, branch).any(directed) || out.any(directed)) {
+            return Some(
+                "expected `directions: both` of the classifier in front: this function needs both directions of each \
+                 connection that it sees",
+            );
+        }
+        None
+    }
+}
+
+/// The function that uses this port, or the device or interface behind it.
+pub(super) fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
+    let uses = |function: &&FunctionSpec| match &function.config {
+        FunctionConfig::External(external) => external.ports().any(|other| other.conflicts(port)),
+        _ => false,
+    };
+    let user = functions.iter().find(uses);
+    user.map(|function| function.name.as_str())
+}
+
+pub(super) fn taken(port: &PortName, user: &str) -> String {
+    format!(
+        "expected a device and interface of its own for each port, found \"{port}\", which function \
+         {user} uses; number devices of one driver differently"
+    )
+}

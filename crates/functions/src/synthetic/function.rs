@@ -1,0 +1,117 @@
+//! The function.
+
+use super::{Memory, Work, WorkingSet, burn, mix};
+use bytemuck::{Pod, Zeroable};
+use std::alloc::{Layout, handle_alloc_error};
+use std::hint::black_box;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::live::{Live, Version};
+
+/// What is kept with a flow.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct FlowState {
+    /// Where its visits begin.
+    place: u64,
+    /// Packets so far: chance decides by flow and number, on whichever core.
+    packets: u64,
+}
+
+/// Costs what [`Work`] and [`Memory`] say. A packet's visits begin when its arithmetic has ended, and the arithmetic of
+/// the next packet when all that was read has come: costs add up, and are not hidden behind each other.
+#[derive(Debug)]
+pub struct Synthetic {
+    work: Arc<Live<Work>>,
+    held: Arc<Version<Work>>,
+    set: WorkingSet,
+    of_flows: bool,
+    /// Whether flows are looked up.
+    has_flows: bool,
+    /// Where the next packet's visits begin, and its number, if flows have neither.
+    place: u64,
+    packets: u64,
+    /// The last result of arithmetic, which that of the next packet begins with.
+    value: u64,
+    /// No bit, which the compiler does not know: what is masked with it has to be waited for.
+    nothing: u64,
+}
+
+impl Synthetic {
+    /// An instance with memory of its own. Flows are looked up if visits are of flows, or new flows cost something
+    /// in the present version of the work.
+    ///
+    /// As with any other memory, the program ends when there is none.
+    pub fn new(work: Arc<Live<Work>>, memory: &Memory) -> Synthetic {
+        let held = work.current();
+        let set = WorkingSet::new(memory).unwrap_or_else(|_| {
+            handle_alloc_error(Layout::array::<u8>(memory.bytes as usize).unwrap_or(Layout::new::<u8>()))
+        });
+        Synthetic {
+            work,
+            has_flows: memory.of_flows || held.value.new_flow_cycles > 0,
+            held,
+            set,
+            of_flows: memory.of_flows,
+            place: 0,
+            packets: 0,
+            value: 1,
+            nothing: black_box(0),
+        }
+    }
+}
+
+impl NetworkFunction for Synthetic {
+    fn kind(&self) -> &'static str {
+        "Synthetic"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["by-chance"]
+    }
+
+    fn needs_payload(&self) -> bool {
+        false
+    }
+
+    fn state_bytes(&self) -> usize {
+        match self.has_flows {
+            true => size_of::<FlowState>(),
+            false => 0,
+        }
+    }
+
+    fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.work.refresh(&mut self.held);
+        self.value = burn(self.value, self.held.value.new_flow_cycles);
+        flow.state::<FlowState>().place = self.set.place_of(packet.rss_hash);
+        Verdict::Forward
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.work.refresh(&mut self.held);
+        let work = self.held.value;
+        let visits = (work.reads, work.writes);
+        for packet in batch.iter_mut() {
+            self.value = burn(self.value, work.cycles);
+            let (place, number) = match self.of_flows {
+                true => {
+                    let state = flows.state::<FlowState>(packet);
+                    state.packets += 1;
+                    (state.place, mix(u64::from(packet.rss_hash)) ^ state.packets)
+                }
+                false => {
+                    self.packets += 1;
+                    (self.place, self.packets)
+                }
+            };
+            let visited = self.set.visit(place ^ self.value & self.nothing, visits, self.value);
+            self.place = visited.next;
+            self.value ^= visited.sum & self.nothing;
+            if mix(number) < work.drop {
+                packet.verdict = Verdict::Drop(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The `Tunnel` network function.
+
+use super::rules::{Action, TunnelRules};
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::live::{Live, Version};
+use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG, VlanTag};
+
+/// Bytes of an Ethernet header, and of the two addresses it begins with.
+const ETHERNET: usize = 14;
+const ADDRESSES: usize = 12;
+
+const NO_RULE: u8 = 0;
+const TOO_MANY_TAGS: u8 = 1;
+const NO_ROOM: u8 = 2;
+
+/// Puts VLAN tags on frames and takes them off, by the first rule that matches.
+pub struct Tunnel {
+    rules: Arc<Live<TunnelRules>>,
+    held: Arc<Version<TunnelRules>>,
+    /// Whether decisions are kept with the flow.
+    in_flow: bool,
+}
+
+/// A flow's decision: an [`Action`] as a number.
+type Decided = u32;
+
+impl Tunnel {
+    /// A worker's instance. With `in_flow` a decision is made for a flow's first packet; rules that
+    /// [depend on the VLAN](TunnelRules::depend_on_vlan) are applied to each packet all the same.
+    /// Should rules that replace these depend on it, they are too.
+    pub fn new(rules: Arc<Live<TunnelRules>>, in_flow: bool) -> Tunnel {
+        let held = rules.current();
+        let in_flow = in_flow && !held.value.depend_on_vlan();
+        Tunnel { rules, held, in_flow }
+    }
+}
+
+/// The tags a packet has.
+#[inline(always)]
+fn tags(packet: &Packet) -> usize {
+    usize::from(packet.headers.network_offset).saturating_sub(ETHERNET) / TAG
+}
+
+/// The identifier of the outer tag.
+#[inline(always)]
+pub(crate) fn outer_vlan(packet: &Packet, frame: &[u8]) -> Option<u16> {
+    match (tags(packet), frame.get(ETHERNET..ETHERNET + 2)) {
+        (1.., Some(&[high, low])) => Some(u16::from_be_bytes([high, low]) & 0x0fff),
+        _ => None,
+    }
+}
+
+/// A tag as it stands in a frame.
+#[inline(always)]
+fn bytes_of(tag: VlanTag) -> [u8; TAG] {
+    let (kind, control) = (tag.ethertype.to_be_bytes(), tag.control().to_be_bytes());
+    [kind[0], kind[1], control[0], control[1]]
+}
+
+#[inline(always)]
+fn push(batch: &mut Batch, i: usize, tag: [u8; TAG]) {
+    let (packet, _) = batch.packet_mut(i);
+    // One tag more, and nobody could read the frame.
+    if tags(packet) >= MAX_VLAN_TAGS {
+        packet.verdict = Verdict::Drop(TOO_MANY_TAGS);
+        return;
+    }
+    match batch.grow_front(i, TAG) {
+        Some((_, frame)) => {
+            if let Some(head) = frame.first_chunk_mut::<{ TAG + ADDRESSES }>() {
+                head.copy_within(TAG.., 0);
+                head[ADDRESSES..].copy_from_slice(&tag);
+            }
+        }
+        None => batch.packet_mut(i).0.verdict = Verdict::Drop(NO_ROOM),
+    }
+}
+
+#[inline(always)]
+fn pop(batch: &mut Batch, i: usize) {
+    let (packet, frame) = batch.packet_mut(i);
+    if tags(packet) == 0 {
+        return;
+    }
+    if let Some(head) = frame.first_chunk_mut::<{ TAG + ADDRESSES }>() {
+        head.copy_within(..ADDRESSES, TAG);
+        // There is a tag before the network header, so there are its bytes.
+        let _ = batch.shrink_front(i, TAG);
+    }
+}
+
+#[inline(always)]
+fn apply(batch: &mut Batch, i: usize, action: Action) {
+    match action {
+        Action::Push(tag) => push(batch, i, bytes_of(tag)),
+        Action::Pop => pop(batch, i),
+        Action::Pass => {}
+        Action::Drop => batch.packet_mut(i).0.verdict = Verdict::Drop(NO_RULE),
+    }
+}
+
+/// An action in 32 bits.
+fn encoded(action: Action) -> Decided {
+    match action {
+        Action::Pass => 0,
+        Action::Pop => 1,
+        Action::Drop => 2,
+        // The type is not below 0x8100, so these numbers are apart from the others.
+        Action::Push(tag) => u32::from_be_bytes(bytes_of(tag)),
+    }
+}
+
+impl NetworkFunction for Tunnel {
+    fn kind(&self) -> &'static str {
+        "Tunnel"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &["no-rule", "too-many-tags", "no-room"]
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == NO_ROOM
+    }
+
+    fn state_bytes(&self) -> usize {
+        match self.in_flow {
+            true => size_of::<Decided>(),
+            false => 0,
+        }
+    }
+
+    fn version(&self) -> u32 {
+        self.rules.number()
+    }
+
+    fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        self.rules.refresh(&mut self.held);
+        let vlan = outer_vlan(packet, frame);
+        *flow.state::<Decided>() = encoded(self.held.value.find(&packet.headers.key, vlan));
+        Verdict::Forward
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        // Decisions in flows stand by themselves: it does not matter under which version they were made.
+        self.rules.refresh(&mut self.held);
+        let rules = &self.held.value;
+        if self.in_flow && !rules.depend_on_vlan() {
+            for i in 0..batch.len() {
+                match *flows.state::<Decided>(batch.packet_mut(i).0) {
+                    0 => {}
+                    1 => pop(batch, i),
+                    2 => apply(batch, i, Action::Drop),
+                    tag => push(batch, i, tag.to_be_bytes()),
+                }
+            }
+            return;
+        }
+        match rules.constant() {
+            Some(Action::Push(tag)) => {
+                let tag = bytes_of(tag);
+                (0..batch.len()).for_each(|i| push(batch, i, tag));
+            }
+            Some(action) => (0..batch.len()).for_each(|i| apply(batch, i, action)),
+            None => {
+                for i in 0..batch.len() {
+                    let (packet, frame) = batch.packet_mut(i);
+                    let vlan = outer_vlan(packet, frame);
+                    let action = rules.find(&packet.headers.key, vlan);
+                    apply(batch, i, action);
+                }
+            }
+        }
+    }
+}

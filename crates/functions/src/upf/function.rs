@@ -1,0 +1,427 @@
+//! The `Upf` network function.
+
+use super::answer;
+use super::capsule::{Into, read, uncover};
+use super::gtp::{self, Header, PORT, message};
+use super::index::Buckets;
+use super::reasons::*;
+use super::records::{NO_PEER, Record};
+use super::session::{Treatment, Way};
+use super::table::{UpfTable, Used, take};
+use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
+use tailwater_api::Fate;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_net::parse::Fragment;
+use tailwater_net::{FlowKey, Nanos, protocol};
+
+/// What is kept of a flow of packets that go into a tunnel.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct FlowState {
+    /// The session's when this was decided.
+    generation: u64,
+    /// The session's place.
+    place: u32,
+    /// The session's profile then, and the treatment's place in it.
+    profile: u16,
+    treatment: u16,
+}
+
+/// What a packet is to this end.
+#[derive(Clone, Copy, Debug, Default)]
+enum Kind {
+    /// Decided already.
+    #[default]
+    Done,
+    /// A user's packet, by a tunnel.
+    Tunnelled,
+    /// Anything else, with the address that may be a user's.
+    Plain,
+    /// The same, of a flow of which a session is kept: nothing is to be looked up.
+    Kept,
+}
+
+/// Where a packet of a batch stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    kind: Kind,
+    header: Header,
+    buckets: Buckets,
+}
+
+/// Takes users' packets out of GTP-U tunnels and puts others' packets to them into theirs.
+pub struct Upf {
+    table: Arc<UpfTable>,
+    work: Box<[Work; MAX_BATCH]>,
+    hands: Hands,
+}
+
+/// What changes with every packet.
+struct Hands {
+    /// The last outer IPv4 header's.
+    identification: u16,
+    counts: [u64; NOTES.len()],
+}
+
+impl Upf {
+    /// A worker's instance.
+    pub fn new(table: Arc<UpfTable>) -> Upf {
+        Upf {
+            table,
+            work: Box::new([Work::default(); MAX_BATCH]),
+            hands: Hands {
+                identification: 0,
+                counts: [0; NOTES.len()],
+            },
+        }
+    }
+}
+
+impl NetworkFunction for Upf {
+    fn kind(&self) -> &'static str {
+        "Upf"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        REASONS
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == NO_ROOM
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        NOTES
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.hands.counts
+    }
+
+    fn state_bytes(&self) -> usize {
+        match self.table.options.cached {
+            true => size_of::<FlowState>(),
+            false => 0,
+        }
+    }
+
+    fn mixes_flows(&self) -> bool {
+        true
+    }
+
+    fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+        if self.table.options.cached {
+            // A function in front may have given the flow another key, and so another user.
+            *flow.state::<FlowState>() = FlowState::zeroed();
+        }
+        Verdict::Forward
+    }
+
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        let Upf { table, work, hands } = self;
+        let table = &**table;
+        if let Some(packet) = batch.last() {
+            table.set_now(packet.arrival);
+        }
+        // Three passes, so that a packet's memory is fetched while others are looked at.
+        for i in 0..batch.len() {
+            work[i] = match hands.sort(table, batch, i, flows) {
+                Ok(work) => work,
+                Err(reason) => {
+                    batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
+                    Work::default()
+                }
+            };
+        }
+        for (packet, work) in batch.iter().zip(&**work) {
+            fetch(table, packet, work);
+        }
+        for (i, work) in work[..batch.len()].iter().enumerate() {
+            let done = match work.kind {
+                Kind::Done => Ok(()),
+                Kind::Tunnelled => hands.take_out(table, batch, i, work),
+                Kind::Plain | Kind::Kept => hands.put_in(table, batch, i, work, flows),
+            };
+            if let Err(reason) = done {
+                batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
+            }
+        }
+    }
+}
+
+/// Starts to fetch what is known of the packet's session.
+#[inline]
+fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
+    let place = match work.kind {
+        // What is kept is being fetched already.
+        Kind::Done | Kind::Kept => None,
+        Kind::Tunnelled => table.guess_teid(work.buckets),
+        Kind::Plain => {
+            let user = table.options.role.user(&packet.headers.key);
+            table.guess_user(user, work.buckets)
+        }
+    };
+    if let Some(place) = place {
+        table.records.prefetch(place);
+    }
+}
+
+impl Hands {
+    /// What the packet is, with what is needed of its session being fetched.
+    #[inline]
+    fn sort(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, flows: &mut FlowStates<'_>) -> Result<Work, u8> {
+        let packet = batch.packet(i);
+        let key = &packet.headers.key;
+        // The later fragments of a datagram have no ports.
+        let later = packet.headers.fragment == Fragment::Later;
+        if key.protocol() == protocol::UDP
+            && (key.destination_port() == PORT || later)
+            && table.is_own(key.destination())
+        {
+            let header = read(&packet.headers, batch.frame(i))?;
+            if header.message != message::G_PDU {
+                self.signalled(table, batch, i, &header)?;
+                return Ok(Work::default());
+            }
+            return Ok(Work {
+                kind: Kind::Tunnelled,
+                buckets: table.prefetch_teid(header.teid),
+                header,
+            });
+        }
+        if table.options.cached {
+            let state = flows.state::<FlowState>(packet);
+            if state.generation != 0 {
+                table.records.prefetch(state.place);
+                return Ok(Work {
+                    kind: Kind::Kept,
+                    ..Work::default()
+                });
+            }
+        }
+        Ok(Work {
+            kind: Kind::Plain,
+            buckets: table.prefetch_user(table.options.role.user(key)),
+            ..Work::default()
+        })
+    }
+
+    /// Does what a message asks for.
+    #[cold]
+    fn signalled(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, header: &Header) -> Result<(), u8> {
+        match header.message {
+            message::ECHO_REQUEST => {
+                answer::echo(batch, i, header.sequence.unwrap_or(0)).ok_or(NO_ROOM)?;
+                self.counts[ECHO_ANSWERED] += 1;
+                return Ok(());
+            }
+            message::END_MARKER => {
+                let buckets = table.prefetch_teid(header.teid);
+                table.session_of_teid(header.teid, buckets).ok_or(UNKNOWN_TEID)?;
+                self.counts[END_MARKERS] += 1;
+            }
+            message::ERROR_INDICATION => self.counts[PEER_ERRORS] += 1,
+            message::ECHO_RESPONSE | message::EXTENSIONS => {}
+            _ => return Err(UNSUPPORTED),
+        }
+        Err(SIGNALLING)
+    }
+
+    /// Takes the packet out that is in packet `i`, or says why not.
+    #[inline]
+    fn take_out(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, work: &Work) -> Result<(), u8> {
+        let Work { header, buckets, .. } = work;
+        let Some((place, record)) = table.session_of_teid(header.teid, *buckets) else {
+            return self.unknown(table, batch, i, header.teid);
+        };
+        let used = used(table, &record)?;
+        uncover(batch, i, header)?;
+        let [way, _] = table.options.role.ways();
+        let (packet, _) = batch.packet_mut(i);
+        let (headers, now) = (&packet.headers, packet.arrival);
+        let user = match way {
+            Way::Up => headers.key.source(),
+            Way::Down => headers.key.destination(),
+        };
+        if !record.is_of(user) {
+            return Err(NOT_ITS_ADDRESS);
+        }
+        let found = used.profile.find(&headers.key, way).ok_or(NO_RULE)?;
+        let treatment = used.profile.treatment(found).ok_or(NO_RULE)?;
+        if !treatment.open[way.at()] {
+            return Err(GATE_CLOSED);
+        }
+        if let (Some(came), Some(expected)) = (header.qfi, treatment.qfi)
+            && came != expected
+        {
+            if table.options.check_qfi {
+                return Err(WRONG_QFI);
+            }
+            self.counts[WRONG_QFI_PASSED] += 1;
+        }
+        let bytes = usize::from(headers.end - headers.network_offset);
+        let treated = (used, treatment, found);
+        enforce(table, place, treated, way, (now, bytes))?;
+        self.counts[DECAPSULATED] += 1;
+        Ok(())
+    }
+
+    /// No session has this tunnel: its sender may be told.
+    #[cold]
+    fn unknown(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, teid: u32) -> Result<(), u8> {
+        if !table.may_tell(0, batch.packet(i).arrival) {
+            return Err(UNKNOWN_TEID);
+        }
+        answer::error_indication(batch, i, teid).ok_or(NO_ROOM)?;
+        self.counts[ERRORS_SENT] += 1;
+        Ok(())
+    }
+
+    /// Puts packet `i` into its session's tunnel, or says why not.
+    #[inline]
+    fn put_in(
+        &mut self,
+        table: &UpfTable,
+        batch: &mut Batch,
+        i: usize,
+        work: &Work,
+        flows: &mut FlowStates<'_>,
+    ) -> Result<(), u8> {
+        let (packet, _) = batch.packet_mut(i);
+        let (headers, now) = (packet.headers, packet.arrival);
+        let kept = match table.options.cached {
+            true => Some(flows.state::<FlowState>(packet)),
+            false => None,
+        };
+        let Some((place, record, found)) = decide(table, &headers.key, work.buckets, kept)? else {
+            return match table.options.others {
+                Fate::Pass => Ok(()),
+                Fate::Drop => Err(UNKNOWN_USER),
+            };
+        };
+        let used = used(table, &record)?;
+        let treatment = used.profile.treatment(found).ok_or(NO_RULE)?;
+        if record.forward.peer == NO_PEER {
+            return Err(NO_TUNNEL);
+        }
+        let outer = table.outer(record.forward.peer).ok_or(NO_TUNNEL)?;
+        let [_, way] = table.options.role.ways();
+        if !treatment.open[way.at()] {
+            return Err(GATE_CLOSED);
+        }
+        let front = outer.length + gtp::length(treatment.qfi);
+        let bytes = usize::from(headers.end - headers.network_offset);
+        if front + bytes > table.options.mtu.into() {
+            return self.too_big(table, batch, i, front);
+        }
+        let treated = (used, treatment, found);
+        enforce(table, place, treated, way, (now, bytes))?;
+        self.identification = self.identification.wrapping_add(1);
+        let into = Into {
+            outer,
+            teid: record.forward.teid,
+            treatment,
+            identification: self.identification,
+        };
+        into.wrap(batch, i, &table.options)?;
+        self.counts[ENCAPSULATED] += 1;
+        Ok(())
+    }
+
+    /// Packet `i` would be too long with so many bytes in front: its sender may be told.
+    #[cold]
+    fn too_big(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, front: usize) -> Result<(), u8> {
+        let packet = batch.packet(i);
+        let source = table.options.error_sources[usize::from(!packet.headers.key.is_v4())];
+        let own = source.ok_or(TOO_BIG)?;
+        let may = answer::may_be_told(&packet.headers, batch.frame(i));
+        if !may || !table.may_tell(1, packet.arrival) {
+            return Err(TOO_BIG);
+        }
+        let left = table.options.mtu.saturating_sub(front as u16);
+        answer::too_big(batch, i, own, left).ok_or(NO_ROOM)?;
+        self.counts[TOO_BIG_TOLD] += 1;
+        Ok(())
+    }
+}
+
+/// Whose a packet is that goes into a tunnel, with its session, and which treatment it has; `None`: nobody's. What is kept of its
+/// flow holds as long as the session is there and has the same profile.
+#[inline]
+fn decide(
+    table: &UpfTable,
+    key: &FlowKey,
+    buckets: Buckets,
+    kept: Option<&mut FlowState>,
+) -> Result<Option<(u32, Record, u16)>, u8> {
+    let role = table.options.role;
+    let user = role.user(key);
+    let mut buckets = buckets;
+    if let Some(state) = &kept
+        && state.generation != 0
+    {
+        if let Some(record) = table.records.read(state.place)
+            && (record.generation, record.forward.profile) == (state.generation, state.profile)
+        {
+            return Ok(Some((state.place, record, state.treatment)));
+        }
+        buckets = table.prefetch_user(user);
+    }
+    let Some((place, record)) = table.session_of_user(user, buckets) else {
+        return Ok(None);
+    };
+    let [_, way] = role.ways();
+    let found = used(table, &record)?.profile.find(key, way);
+    let found = found.ok_or(NO_RULE)?;
+    if let Some(state) = kept {
+        *state = FlowState {
+            generation: record.generation,
+            place,
+            profile: record.forward.profile,
+            treatment: found,
+        };
+    }
+    Ok(Some((place, record, found)))
+}
+
+/// The session's profile.
+#[inline]
+fn used<'a>(table: &'a UpfTable, record: &Record) -> Result<&'a Used, u8> {
+    let place = usize::from(record.forward.profile);
+    table.profiles.get(place).ok_or(NO_RULE)
+}
+
+/// Applies rates, and counts what passes. `treated`: the profile, and the treatment with its place.
+#[inline]
+fn enforce(
+    table: &UpfTable,
+    place: u32,
+    (used, treatment, found): (&Used, &Treatment, u16),
+    way: Way,
+    (now, bytes): (Nanos, usize),
+) -> Result<(), u8> {
+    if let Some(meter) = &treatment.rates[way.at()] {
+        let pair = used.pairs.get(usize::from(found)).copied();
+        let bucket = pair.and_then(|pair| table.records.rule_rate(place, pair, way));
+        if !bucket.is_some_and(|bucket| take(meter, bucket, now, bytes)) {
+            return Err(OVER_RATE);
+        }
+    }
+    if treatment.in_session_rate
+        && let Some(meter) = &used.profile.session_rates[way.at()]
+        && !take(meter, table.records.session_rate(place, way), now, bytes)
+    {
+        return Err(OVER_SESSION_RATE);
+    }
+    if treatment.counted {
+        let all = table.records.count(place, way, bytes as u64);
+        if let Some(volume) = used.profile.volume
+            && table.records.volume_is_due(place, all, volume)
+        {
+            table.set_due(place);
+        }
+    }
+    Ok(())
+}

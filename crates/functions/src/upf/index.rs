@@ -1,0 +1,159 @@
+//! From keys to places of sessions: read by all workers while one thread changes it.
+//!
+//! An entry is one atomic number, and never moves: so a reader finds every key that is there, whatever is added or
+//! removed meanwhile, and nobody waits. That takes two buckets for each key, of a cache line each, of which the emptier one
+//! gets it; at half of the room, which is all that is used, no bucket of eight is ever full in practice.
+
+use super::lines::{Line, WORDS, lines};
+use std::sync::atomic::Ordering;
+use tailwater_chain::region::prefetch;
+
+/// Keys, each with a place. What is found is to be compared with the key: others may look the same.
+#[derive(Debug)]
+pub(super) struct Index {
+    buckets: Box<[Line]>,
+    mask: u32,
+    seed: u64,
+}
+
+/// Where a key may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Buckets {
+    tag: u32,
+    pub(super) at: [u32; 2],
+}
+
+impl Index {
+    /// For so many keys.
+    pub(super) fn new(capacity: usize, seed: u64) -> Index {
+        // Half of the room at most, and two buckets at least.
+        let buckets = (capacity * 2).div_ceil(WORDS).next_power_of_two().max(2);
+        Index {
+            buckets: lines(buckets),
+            mask: buckets as u32 - 1,
+            seed,
+        }
+    }
+
+    /// Where the key may be, and starts to fetch it.
+    #[inline]
+    pub(super) fn prefetch(&self, key: u64) -> Buckets {
+        let found = self.buckets_of(key);
+        for at in found.at {
+            if let Some(bucket) = self.buckets.get(at as usize) {
+                prefetch(std::ptr::from_ref(bucket).cast());
+            }
+        }
+        found
+    }
+
+    #[inline]
+    fn buckets_of(&self, key: u64) -> Buckets {
+        // Two rounds of multiplying and folding: every bit of the key is in every bit of the result.
+        let mixed = |key: u64, by: u64| {
+            let product = u128::from(key ^ self.seed) * u128::from(by);
+            (product as u64) ^ (product >> 64) as u64
+        };
+        let hash = mixed(mixed(key, 0x9e37_79b9_7f4a_7c15), 0xd6e8_feb8_6659_fd93);
+        let first = hash as u32 & self.mask;
+        let second = (hash >> 32) as u32 & self.mask;
+        let second = if second == first { first ^ 1 } else { second };
+        Buckets {
+            // Of both halves, so that it tells keys of different prefixes apart.
+            tag: key as u32 ^ ((key >> 32) as u32).wrapping_mul(0x85eb_ca6b),
+            at: [first, second],
+        }
+    }
+
+    /// Places whose keys may be this one, one by one.
+    #[inline]
+    pub(super) fn find(&self, buckets: Buckets) -> impl Iterator<Item = u32> + '_ {
+        let lines = buckets.at.into_iter();
+        let lines = lines.filter_map(|at| self.buckets.get(at as usize));
+        let entries = lines.flat_map(|line| &line.0);
+        entries.filter_map(move |entry| {
+            // What the place holds is read under a generation of its own.
+            let entry = entry.load(Ordering::Acquire);
+            let (tag, place) = ((entry >> 32) as u32, entry as u32);
+            (tag == buckets.tag && place != 0).then(|| place - 1)
+        })
+    }
+
+    /// Adds a key with its place. `false`: there is no room. For one thread at a time.
+    pub(super) fn insert(&self, key: u64, place: u32) -> bool {
+        let Buckets { tag, at } = self.buckets_of(key);
+        let used = |at: &u32| {
+            let entries = self.buckets[*at as usize].0.iter();
+            entries.filter(|entry| entry.load(Ordering::Relaxed) != 0).count()
+        };
+        let emptier = if used(&at[0]) <= used(&at[1]) { at[0] } else { at[1] };
+        let mut entries = self.buckets[emptier as usize].0.iter();
+        let Some(free) = entries.find(|entry| entry.load(Ordering::Relaxed) == 0) else {
+            return false;
+        };
+        let entry = u64::from(tag) << 32 | u64::from(place + 1);
+        free.store(entry, Ordering::Release);
+        true
+    }
+
+    /// Removes a key that has this place. For one thread at a time.
+    pub(super) fn remove(&self, key: u64, place: u32) {
+        let Buckets { tag, at } = self.buckets_of(key);
+        let whole = u64::from(tag) << 32 | u64::from(place + 1);
+        let entries = at.iter().flat_map(|at| &self.buckets[*at as usize].0);
+        for entry in entries {
+            if entry.load(Ordering::Relaxed) == whole {
+                entry.store(0, Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn all_keys_find_room_up_to_the_capacity() {
+        // Neighbours, keys that differ in their high bits only, and both at once.
+        let patterns: [fn(u64) -> u64; 3] = [|i| i, |i| i << 32, |i| i << 16 | i >> 8 << 48];
+        for (seed, pattern) in patterns.into_iter().enumerate() {
+            for capacity in [1, 2, 3, 8, 100, 4096, 100_000, 1 << 17] {
+                let index = Index::new(capacity, seed as u64);
+                for i in 0..capacity as u32 {
+                    assert!(index.insert(pattern(i.into()), i), "{i} of {capacity}");
+                }
+                for i in 0..capacity as u32 {
+                    let buckets = index.prefetch(pattern(i.into()));
+                    assert!(index.find(buckets).any(|place| place == i));
+                }
+                assert!(index.bytes() <= capacity * 32 + 256);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u64..200), 1..600)) {
+            let (index, mut map) = (Index::new(200, 5), HashMap::new());
+            for (place, (add, key)) in steps.into_iter().enumerate() {
+                if add && !map.contains_key(&key) {
+                    prop_assert!(index.insert(key, place as u32));
+                    map.insert(key, place as u32);
+                } else if let Some(place) = map.remove(&key) {
+                    index.remove(key, place);
+                }
+                let found: Vec<_> = index.find(index.prefetch(key)).collect();
+                let expected: Vec<_> = map.get(&key).copied().into_iter().collect();
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}

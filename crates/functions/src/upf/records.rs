@@ -1,0 +1,365 @@
+//! Sessions as workers see them: two cache lines each, all atomic numbers, so that one thread can add, change and remove
+//! sessions while workers use them, and nobody waits.
+//!
+//! What tells a session from others never changes while it lives; where its packets go is one number, and so changes at once.
+//! A generation tells whether a session was there all the time that it was read: one that was removed meanwhile is none.
+
+use super::lines::{Line, WORDS, lines};
+use super::session::{Session, Tunnel, Way};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use tailwater_chain::region::prefetch;
+
+// What is decided.
+/// Odd while there is a session.
+const GENERATION: usize = 0;
+/// The user's IPv4 address, and the identifier of the tunnel here in the low half.
+const OWN: usize = 1;
+const PREFIX: usize = 2;
+const FORWARD: usize = 3;
+const ID: usize = 4;
+const FLAGS: usize = 5;
+
+const HAS_ADDRESS: u64 = 1;
+const HAS_PREFIX: u64 = 2;
+
+// What is counted.
+/// Buckets of the session's rates, up and down.
+const RATE: usize = 0;
+/// Bytes, up and down.
+const BYTES: usize = 2;
+/// Packets, up and down.
+const PACKETS: usize = 4;
+/// Bytes at the last report for volume.
+const VOLUME_MARK: usize = 6;
+/// The time of the last report for time, or of the session's start.
+const TIME_MARK: usize = 7;
+
+/// No peer.
+pub(super) const NO_PEER: u16 = u16::MAX;
+
+/// Where packets go, and how they are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Forward {
+    /// The tunnel's identifier at the other end.
+    pub(super) teid: u32,
+    /// The place of the other end, or [`NO_PEER`].
+    pub(super) peer: u16,
+    /// The place of the profile.
+    pub(super) profile: u16,
+}
+
+impl Forward {
+    fn word(self) -> u64 {
+        u64::from(self.teid) << 32 | u64::from(self.peer) << 16 | u64::from(self.profile)
+    }
+
+    #[inline]
+    fn of(word: u64) -> Forward {
+        Forward {
+            teid: (word >> 32) as u32,
+            peer: (word >> 16) as u16,
+            profile: word as u16,
+        }
+    }
+}
+
+/// A session as it was at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) generation: u64,
+    pub(super) id: u64,
+    pub(super) address: Option<Ipv4Addr>,
+    pub(super) prefix: Option<u64>,
+    pub(super) teid: u32,
+    pub(super) forward: Forward,
+}
+
+/// What a session used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of inner packets, up and down.
+    pub bytes: [u64; 2],
+    /// Inner packets, up and down.
+    pub packets: [u64; 2],
+}
+
+impl Usage {
+    /// Bytes of both ways.
+    pub fn volume(&self) -> u64 {
+        self.bytes[0].saturating_add(self.bytes[1])
+    }
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub(super) struct Records {
+    decided: Box<[Line]>,
+    counted: Box<[Line]>,
+    /// Buckets of rules' rates: so many pairs a session.
+    rates: Box<[AtomicU64]>,
+    pairs: usize,
+}
+
+impl Records {
+    /// For so many sessions, with so many rates of rules each.
+    pub(super) fn new(capacity: usize, pairs: usize) -> Records {
+        Records {
+            decided: lines(capacity),
+            counted: lines(capacity),
+            rates: (0..capacity * pairs * 2).map(|_| AtomicU64::new(0)).collect(),
+            pairs,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.decided) + size_of_val(&*self.counted) + size_of_val(&*self.rates)
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.decided.len() as u32
+    }
+
+    /// Starts to fetch a session.
+    #[inline]
+    pub(super) fn prefetch(&self, place: u32) {
+        for lines in [&self.decided, &self.counted] {
+            if let Some(line) = lines.get(place as usize) {
+                prefetch(std::ptr::from_ref(line).cast());
+            }
+        }
+    }
+
+    #[inline]
+    fn decided(&self, place: u32) -> &[AtomicU64; WORDS] {
+        &self.decided[place as usize].0
+    }
+
+    #[inline]
+    fn counted(&self, place: u32) -> &[AtomicU64; WORDS] {
+        &self.counted[place as usize].0
+    }
+
+    /// The session at a place, if there is one.
+    #[inline]
+    pub(super) fn read(&self, place: u32) -> Option<Record> {
+        let words = &self.decided.get(place as usize)?.0;
+        let generation = words[GENERATION].load(Ordering::Acquire);
+        if generation & 1 == 0 {
+            return None;
+        }
+        let word = |at: usize| words[at].load(Ordering::Relaxed);
+        let (own, prefix, id, flags) = (word(OWN), word(PREFIX), word(ID), word(FLAGS));
+        // A peer that this names has been made before.
+        let forward = words[FORWARD].load(Ordering::Acquire);
+        // If any of these is a later session's, the generation is no longer this one, and that is seen.
+        fence(Ordering::Acquire);
+        if words[GENERATION].load(Ordering::Relaxed) != generation {
+            return None;
+        }
+        Some(Record {
+            generation,
+            id,
+            address: (flags & HAS_ADDRESS != 0).then(|| Ipv4Addr::from_bits((own >> 32) as u32)),
+            prefix: (flags & HAS_PREFIX != 0).then_some(prefix),
+            teid: own as u32,
+            forward: Forward::of(forward),
+        })
+    }
+
+    /// Makes a session at a place where there is none. For one thread at a time, as all that follows.
+    pub(super) fn create(&self, place: u32, session: &Session, forward: Forward, now: u64) {
+        let words = self.decided(place);
+        let generation = words[GENERATION].load(Ordering::Relaxed);
+        let counted = self.counted(place);
+        counted.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        counted[TIME_MARK].store(now, Ordering::Relaxed);
+        let pairs = self.pairs * 2;
+        let rates = &self.rates[place as usize * pairs..][..pairs];
+        rates.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let address = session.address.map_or(0, Ipv4Addr::to_bits);
+        let mut flags = 0;
+        if session.address.is_some() {
+            flags |= HAS_ADDRESS;
+        }
+        if session.prefix.is_some() {
+            flags |= HAS_PREFIX;
+        }
+        for (at, word) in [
+            (OWN, u64::from(address) << 32 | u64::from(session.teid)),
+            (PREFIX, session.prefix.unwrap_or(0)),
+            (FORWARD, forward.word()),
+            (ID, session.id),
+            (FLAGS, flags),
+        ] {
+            words[at].store(word, Ordering::Relaxed);
+        }
+        words[GENERATION].store(generation + 1, Ordering::Release);
+    }
+
+    /// Has a session's packets go elsewhere, or be treated in another way.
+    pub(super) fn redirect(&self, place: u32, forward: Forward) {
+        self.decided(place)[FORWARD].store(forward.word(), Ordering::Release);
+    }
+
+    /// Ends a session.
+    pub(super) fn remove(&self, place: u32) {
+        let generation = &self.decided(place)[GENERATION];
+        generation.store(generation.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Before anything is written of the next session there.
+        fence(Ordering::Release);
+    }
+
+    /// The bucket of a session's rate.
+    #[inline]
+    pub(super) fn session_rate(&self, place: u32, way: Way) -> &AtomicU64 {
+        &self.counted(place)[RATE + way.at()]
+    }
+
+    /// The bucket of the rate of a rule of a session.
+    #[inline]
+    pub(super) fn rule_rate(&self, place: u32, pair: u8, way: Way) -> Option<&AtomicU64> {
+        let pair = place as usize * self.pairs + usize::from(pair);
+        self.rates.get(pair * 2 + way.at())
+    }
+
+    /// Counts a packet. Returns the bytes used up to now, both ways.
+    #[inline]
+    pub(super) fn count(&self, place: u32, way: Way, bytes: u64) -> u64 {
+        let words = self.counted(place);
+        words[PACKETS + way.at()].fetch_add(1, Ordering::Relaxed);
+        let mine = words[BYTES + way.at()].fetch_add(bytes, Ordering::Relaxed) + bytes;
+        mine.wrapping_add(words[BYTES + 1 - way.at()].load(Ordering::Relaxed))
+    }
+
+    /// Whether so many bytes have been used since the last report for volume, which this then is: true for one who asks.
+    #[inline]
+    pub(super) fn volume_is_due(&self, place: u32, used: u64, threshold: u64) -> bool {
+        let mark = &self.counted(place)[VOLUME_MARK];
+        let before = mark.load(Ordering::Relaxed);
+        used.saturating_sub(before) >= threshold
+            && mark
+                .compare_exchange(before, used, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Whether the time since the last report for time is over, which this then is. For one thread at a time.
+    pub(super) fn time_is_due(&self, place: u32, now: u64, threshold: u64) -> bool {
+        let mark = &self.counted(place)[TIME_MARK];
+        let due = now.saturating_sub(mark.load(Ordering::Relaxed)) >= threshold;
+        if due {
+            mark.store(now, Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// What the session at a place used.
+    pub(super) fn usage(&self, place: u32) -> Usage {
+        let words = self.counted(place);
+        let pair = |at: usize| [at, at + 1].map(|at| words[at].load(Ordering::Relaxed));
+        Usage {
+            bytes: pair(BYTES),
+            packets: pair(PACKETS),
+        }
+    }
+}
+
+impl Record {
+    /// The session, as it is configured.
+    pub(super) fn session(&self, peer: impl FnOnce(u16) -> Option<std::net::IpAddr>) -> Session {
+        let Forward {
+            teid,
+            peer: place,
+            profile,
+        } = self.forward;
+        Session {
+            id: self.id,
+            address: self.address,
+            prefix: self.prefix,
+            teid: self.teid,
+            tunnel: peer(place).map(|peer| Tunnel { peer, teid }),
+            profile,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    /// Sessions whose parts belong together come and go at one place: whoever reads one has all of one.
+    #[test]
+    fn nobody_reads_half_of_a_session() {
+        let records = Records::new(1, 1);
+        let session = |number: u32| Session {
+            id: number.into(),
+            address: Some(Ipv4Addr::from_bits(number)),
+            prefix: Some(number.into()),
+            teid: number,
+            tunnel: None,
+            profile: 0,
+        };
+        let forward = |number: u32| Forward {
+            teid: number,
+            peer: number as u16,
+            profile: (number >> 16) as u16,
+        };
+        const ENOUGH: u32 = 50;
+        let (over, seen) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut last = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let Some(record) = records.read(0) else {
+                        continue;
+                    };
+                    let number = record.teid;
+                    let expected = Record {
+                        generation: record.generation,
+                        id: number.into(),
+                        address: Some(Ipv4Addr::from_bits(number)),
+                        prefix: Some(number.into()),
+                        teid: number,
+                        forward: forward(number),
+                    };
+                    assert_eq!(record, expected);
+                    if number != last {
+                        seen.fetch_add(1, Ordering::Relaxed);
+                    }
+                    last = number;
+                }
+            });
+            // Until the reader has met some of those that come and go, however late it starts.
+            for number in 1..u32::MAX {
+                let enough = seen.load(Ordering::Relaxed) >= ENOUGH || reader.is_finished();
+                if number > 200_000 && enough {
+                    break;
+                }
+                records.create(0, &session(number), forward(number), 0);
+                records.remove(0);
+            }
+            over.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+        assert!(seen.into_inner() >= ENOUGH);
+    }
+
+    #[test]
+    fn volume_is_due_once_for_each_threshold() {
+        let records = Records::new(2, 0);
+        let mut due = 0;
+        for packet in 0..1000 {
+            let way = if packet % 3 == 0 { Way::Up } else { Way::Down };
+            let used = records.count(1, way, 100);
+            due += u32::from(records.volume_is_due(1, used, 1000));
+        }
+        assert_eq!(due, 100);
+        let usage = records.usage(1);
+        assert_eq!((usage.bytes, usage.packets), ([33_400, 66_600], [334, 666]));
+        assert_eq!(usage.volume(), 100_000);
+        assert_eq!(records.usage(0), Usage::default());
+        assert!(!records.time_is_due(0, 99, 100) && records.time_is_due(0, 100, 100));
+        assert!(!records.time_is_due(0, 199, 100) && records.time_is_due(0, 300, 100));
+    }
+}

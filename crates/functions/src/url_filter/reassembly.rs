@@ -1,0 +1,295 @@
+//! What an instance keeps of streams whose text or segments have to wait: in a buffer of the shared
+//! stock, the one of the stream at hand, or in a scratch for what is found within one packet.
+
+use super::normalize::MAX_HOST;
+use super::parser::Text;
+use crate::stock::{Lease, Lender, Stock, Window, stride};
+use bytemuck::{Pod, Zeroable};
+use std::io;
+use std::sync::Arc;
+use tailwater_chain::region::CACHE_LINE;
+use tailwater_net::Nanos;
+
+/// Most stretches of bytes that wait for a gap in front of them to be filled.
+pub(super) const MAX_STRETCHES: usize = 16;
+
+/// Bytes of a stream from `start` on, as sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Stretch {
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// What is known of a buffer's content.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Kept {
+    /// In order, apart from each other.
+    pub(super) stretches: [Stretch; MAX_STRETCHES],
+    pub(super) count: u32,
+}
+
+/// Where a buffer's text begins, behind what is known of it.
+const HEAD: usize = (size_of::<Kept>() + 8).next_multiple_of(64) - 8;
+
+/// A buffer's bytes: what is known of it, the text (target, host) and a ring for segments out of order.
+const fn content(size: usize) -> usize {
+    HEAD + 2 * size + MAX_HOST
+}
+
+/// Bytes of memory that a buffer takes.
+pub(super) const fn buffer_memory(size: usize) -> usize {
+    stride(content(size))
+}
+
+/// So many buffers, each for `size` bytes of a request's target and as many out of order: a power
+/// of two, so that sequence numbers wrap around where the ring does.
+///
+/// # Errors
+/// What the kernel says when there is not that much memory; too many buffers.
+///
+/// # Panics
+/// If `size` is none, or less than a cache line.
+pub(super) fn stock(count: usize, size: usize) -> io::Result<Stock> {
+    let fits = size.is_power_of_two() && size >= CACHE_LINE;
+    assert!(fits, "a ring of {size} bytes");
+    Stock::new(count, content(size))
+}
+
+impl Stretch {
+    fn end(self) -> u32 {
+        self.start.wrapping_add(self.length)
+    }
+}
+
+/// The buffer that is open: what is known of it, and its text and ring.
+#[inline]
+fn parts(window: &mut Window) -> Option<(&mut Kept, &mut [u8])> {
+    let (head, bytes) = window.bytes_mut()?.split_at_mut(HEAD);
+    Some((bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]), bytes))
+}
+
+/// What is known of the buffer that is open.
+#[inline]
+fn kept(window: &Window) -> Option<&Kept> {
+    let bytes = window.bytes()?;
+    Some(bytemuck::from_bytes(&bytes[..size_of::<Kept>()]))
+}
+
+/// How far `a` lies behind `b`; negative if in front.
+#[inline]
+pub(super) fn distance(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+/// There is no room for what must be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoRoom;
+
+/// An instance's buffers. Nothing is allocated after [`Pool::new`].
+#[derive(Debug)]
+pub(super) struct Pool {
+    window: Lender,
+    /// Target and host of a stream that has no buffer.
+    scratch: Box<[u8]>,
+    size: usize,
+}
+
+impl Pool {
+    /// An instance's part of a stock.
+    pub(super) fn new(stock: Arc<Stock>) -> Pool {
+        let size = (stock.bytes() - HEAD - MAX_HOST) / 2;
+        Pool {
+            window: Lender::new(stock),
+            scratch: vec![0; size + MAX_HOST].into(),
+            size,
+        }
+    }
+
+    /// Takes a buffer, none being open, with a copy of the scratch text's first bytes: target and host
+    /// of these lengths. Without a free one, that of a stream silent for long.
+    pub(super) fn take(&mut self, now: Nanos, target: u16, host: u16) -> Option<Lease> {
+        let lease = self.window.take(now)?;
+        if let Some(next) = self.window.next() {
+            let places = self.touched(0);
+            self.window.stock().prefetch(next, places);
+        }
+        let (kept, bytes) = parts(&mut self.window)?;
+        kept.count = 0;
+        let (target, host) = (usize::from(target), usize::from(host));
+        bytes[..target].copy_from_slice(&self.scratch[..target]);
+        let (from, to) = (self.size, self.size + host);
+        bytes[from..to].copy_from_slice(&self.scratch[from..to]);
+        Some(lease)
+    }
+
+    /// Opens a stream's buffer, none being open, so that what follows is about it: about the byte of this
+    /// number, probably. `false` if the stream has lost it.
+    #[inline]
+    pub(super) fn open(&mut self, lease: Lease, sequence: u32) -> bool {
+        let places = self.touched(sequence);
+        self.window.stock().prefetch(lease.place, places);
+        self.window.open(lease)
+    }
+
+    /// Where a buffer is touched first: what is known, the start of its text, and the ring where the byte of this
+    /// number belongs.
+    #[inline]
+    fn touched(&self, sequence: u32) -> [usize; 3] {
+        let ring = HEAD + self.size + MAX_HOST + (sequence as usize & (self.size - 1));
+        [64, HEAD, ring]
+    }
+
+    /// Whether a buffer is open.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.window.is_open()
+    }
+
+    /// Closes the buffer that is open, if one is; its stream keeps it.
+    #[inline]
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.window.close(now);
+    }
+
+    /// Gives back the buffer that is open.
+    pub(super) fn give(&mut self) {
+        self.window.give();
+    }
+
+    /// The text of the buffer that is open, or the scratch's, and the ring.
+    #[inline]
+    fn split(&mut self) -> (Text<'_>, &mut [u8]) {
+        let bytes = match parts(&mut self.window) {
+            Some((_, bytes)) => bytes,
+            None => &mut self.scratch,
+        };
+        let (target, rest) = bytes.split_at_mut(self.size);
+        let (host, ring) = rest.split_at_mut(MAX_HOST);
+        (Text { target, host }, ring)
+    }
+
+    /// The text of the buffer that is open, or the scratch's.
+    #[inline]
+    pub(super) fn text(&mut self) -> Text<'_> {
+        self.split().0
+    }
+
+    /// The stretches that the buffer which is open keeps; the scratch keeps none.
+    #[inline]
+    pub(super) fn stretches(&self) -> &[Stretch] {
+        let kept = kept(&self.window);
+        kept.map_or(&[], |kept| &kept.stretches[..kept.count as usize])
+    }
+
+    /// The first bytes that are kept, as many as lie together in the ring, and the text.
+    pub(super) fn first(&mut self) -> Option<(&[u8], Text<'_>)> {
+        let stretch = *self.stretches().first()?;
+        let (text, ring) = self.split();
+        let start = stretch.start as usize % ring.len();
+        let end = ring.len().min(start + stretch.length as usize);
+        Some((&ring[start..end], text))
+    }
+
+    /// Forgets what is kept in front of `next`.
+    pub(super) fn forget_before(&mut self, next: u32) {
+        let Some((kept, _)) = parts(&mut self.window) else {
+            return;
+        };
+        let count = kept.count as usize;
+        let mut gone = 0;
+        for stretch in &mut kept.stretches[..count] {
+            if distance(stretch.end(), next) <= 0 {
+                gone += 1;
+                continue;
+            }
+            let cut = distance(next, stretch.start).max(0) as u32;
+            stretch.start = stretch.start.wrapping_add(cut);
+            stretch.length -= cut;
+            break;
+        }
+        kept.stretches.copy_within(gone..count, 0);
+        kept.count -= gone as u32;
+    }
+
+    /// Whether bytes of a segment differ from what is kept in their place.
+    pub(super) fn conflicts(&mut self, sequence: u32, data: &[u8]) -> bool {
+        let Some(&Kept { stretches, count }) = kept(&self.window) else {
+            return false;
+        };
+        let (_, ring) = self.split();
+        stretches[..count as usize].iter().any(|stretch| {
+            let from = distance(stretch.start, sequence).clamp(0, data.len() as i32) as usize;
+            let to = distance(stretch.end(), sequence).clamp(0, data.len() as i32) as usize;
+            data[from..to.max(from)].iter().enumerate().any(|(i, &byte)| {
+                let at = sequence.wrapping_add((from + i) as u32) as usize;
+                ring[at % ring.len()] != byte
+            })
+        })
+    }
+
+    /// Keeps a segment that lies behind `next` in the buffer that is open; bytes that are there already
+    /// stay.
+    pub(super) fn keep(&mut self, next: u32, sequence: u32, data: &[u8]) -> Result<(), NoRoom> {
+        let new = Stretch {
+            start: sequence,
+            length: data.len() as u32,
+        };
+        let end = i64::from(distance(sequence, next)) + data.len() as i64;
+        if end > self.size as i64 {
+            return Err(NoRoom);
+        }
+        let Kept { stretches: old, count } = *kept(&self.window).ok_or(NoRoom)?;
+        let old = &old[..count as usize];
+        let mut merged = new;
+        let mut kept = [Stretch::default(); MAX_STRETCHES];
+        let mut count = 0;
+        for &stretch in old {
+            let apart = distance(stretch.end(), new.start) < 0 || distance(stretch.start, new.end()) > 0;
+            if apart {
+                *kept.get_mut(count).ok_or(NoRoom)? = stretch;
+                count += 1;
+            } else {
+                let end = if distance(stretch.end(), merged.end()) > 0 {
+                    stretch.end()
+                } else {
+                    merged.end()
+                };
+                if distance(stretch.start, merged.start) < 0 {
+                    merged.start = stretch.start;
+                }
+                merged.length = end.wrapping_sub(merged.start);
+            }
+        }
+        let before = kept[..count].partition_point(|s| distance(s.start, merged.start) < 0);
+        if count == MAX_STRETCHES {
+            return Err(NoRoom);
+        }
+        kept.copy_within(before..count, before + 1);
+        kept[before] = merged;
+        let (_, ring) = self.split();
+        let mut at = new.start;
+        let mut rest = data;
+        // Gap by gap: what lies between the old stretches is new.
+        for stretch in old.iter().chain([&Stretch {
+            start: new.end(),
+            length: 0,
+        }]) {
+            let gap = distance(stretch.start, at).clamp(0, rest.len() as i32) as usize;
+            let ring_length = ring.len();
+            for (i, &byte) in rest[..gap].iter().enumerate() {
+                ring[at.wrapping_add(i as u32) as usize % ring_length] = byte;
+            }
+            let past = distance(stretch.end(), at).clamp(0, rest.len() as i32) as usize;
+            at = at.wrapping_add(past as u32);
+            rest = &rest[past..];
+        }
+        let (present, _) = parts(&mut self.window).ok_or(NoRoom)?;
+        *present = Kept {
+            stretches: kept,
+            count: count as u32 + 1,
+        };
+        Ok(())
+    }
+}

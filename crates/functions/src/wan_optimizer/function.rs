@@ -1,0 +1,302 @@
+//! The `WanOptimizer` network function.
+
+use super::decoder::{Lost, Missing};
+use super::encoder::Encoder;
+use super::header::{self, Content, Message, Unreadable};
+use super::table::{Lease, WanTable};
+use super::{LINE, MAX_CONTENT};
+use crate::ipsec::headers::{ECN, Inner, Outer, leaving_ecn, set_ecn};
+use crate::upf::answer;
+use ipnet::IpNet;
+use std::sync::Arc;
+use tailwater_chain::batch::{Batch, Verdict};
+use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::live::Version;
+use tailwater_net::parse::{Fragment, Headers, Network, parse};
+use tailwater_net::protocol::ethertype;
+use tailwater_net::{FlowKey, ipv4};
+
+/// The tunnel's packet contradicts itself.
+const MALFORMED: u8 = 0;
+/// It is of a version of the header that this end does not know.
+const VERSION: u8 = 1;
+/// It is a fragment.
+const FRAGMENT: u8 = 2;
+/// What was restored is no IP packet.
+const INNER_MALFORMED: u8 = 3;
+/// Congestion on the way that the packet inside cannot tell of (RFC 6040).
+const CONGESTION: u8 = 4;
+/// A request of the other end's, which was heeded.
+const REQUEST: u8 = 5;
+/// A request about an epoch that has ended.
+const STALE: u8 = 6;
+/// The packet's buffer has no room for what it becomes.
+const NO_ROOM: u8 = 7;
+
+// Notes, by their places in the list.
+const ENCODED: usize = 0;
+const ENCODED_IN: usize = 1;
+const ENCODED_OUT: usize = 2;
+const SHORTENED: usize = 3;
+const SMALL: usize = 4;
+const TOO_BIG: usize = 5;
+const NO_STREAM: usize = 6;
+const DECODED: usize = 7;
+const DECODED_IN: usize = 8;
+const DECODED_OUT: usize = 9;
+const MISSING: usize = 10;
+const DAMAGED: usize = 11;
+const NOTES: &[&str] = &[
+    "encoded",
+    "encoded-bytes-in",
+    "encoded-bytes-out",
+    "shortened",
+    "small",
+    "too-big",
+    "no-stream",
+    "decoded",
+    "decoded-bytes-in",
+    "decoded-bytes-out",
+    "missing",
+    "damaged",
+];
+
+/// An end of a tunnel in which nothing goes twice: packets to the other end are coded, those from there restored.
+pub struct WanOptimizer {
+    table: Arc<WanTable>,
+    destinations: Arc<Version<Vec<IpNet>>>,
+    /// Its stream, if there was one left. It is given back after the encoder is gone.
+    encoder: Option<(Encoder, Lease)>,
+    missing: Missing,
+    /// A datagram's payload, or restored content.
+    scratch: Box<[u8]>,
+    counts: [u64; NOTES.len()],
+}
+
+/// Bytes of scratch: content for which nothing is known is the longest that is coded.
+const SCRATCH: usize = (MAX_CONTENT + header::HEADER).next_multiple_of(LINE);
+
+impl WanOptimizer {
+    /// A worker's instance. It takes a stream for as long as it is there.
+    pub fn new(table: Arc<WanTable>) -> WanOptimizer {
+        let encoder = table.lease().map(|lease| {
+            let outbound = Arc::clone(table.outbound(lease.stream));
+            let fingerprints = table.options().fingerprints;
+            let encoder = Encoder::new(outbound, fingerprints, table.new_epoch());
+            (encoder, lease)
+        });
+        WanOptimizer {
+            destinations: table.destinations().current(),
+            table,
+            encoder,
+            missing: Missing::new(),
+            scratch: vec![0; SCRATCH].into(),
+            counts: [0; NOTES.len()],
+        }
+    }
+
+    #[inline]
+    fn goes_there(&self, key: &FlowKey) -> bool {
+        let destination = key.destination();
+        let mut prefixes = self.destinations.value.iter();
+        prefixes.any(|prefix| prefix.contains(&destination))
+    }
+
+    /// Sends packet `i` by the tunnel, unless it cannot be.
+    fn outbound(&mut self, batch: &mut Batch, i: usize) -> Result<(), u8> {
+        let Some((encoder, lease)) = &mut self.encoder else {
+            self.counts[NO_STREAM] += 1;
+            return Ok(());
+        };
+        let outer = self.table.outer(lease.stream);
+        let (packet, frame) = batch.packet_mut(i);
+        let headers = &packet.headers;
+        if headers.payload(frame).len() < self.table.options().minimum.into() {
+            self.counts[SMALL] += 1;
+            return Ok(());
+        }
+        let content = headers.datagram(frame);
+        let inner = Inner::of(content).ok_or(INNER_MALFORMED)?;
+        let from = headers.payload_offset.saturating_sub(headers.network_offset);
+        let coded = encoder.plan(content, from.into());
+        if outer.length + coded > usize::from(self.table.options().mtu) {
+            self.counts[TOO_BIG] += 1;
+            return Ok(());
+        }
+        let whole = content.len();
+        encoder.write(content, &mut self.scratch).ok_or(NO_ROOM)?;
+        wrap(batch, i, (outer, inner), &self.scratch[..coded])?;
+        self.counts[ENCODED] += 1;
+        self.counts[ENCODED_IN] += whole as u64;
+        self.counts[ENCODED_OUT] += (outer.length + coded) as u64;
+        self.counts[SHORTENED] += u64::from(outer.length + coded < whole);
+        Ok(())
+    }
+
+    /// Does with packet `i`, which is for this end's ports, what it says.
+    fn inbound(&mut self, batch: &mut Batch, i: usize, ports: super::table::Ports) -> Result<(), u8> {
+        let (packet, frame) = batch.packet_mut(i);
+        let headers = packet.headers;
+        if headers.fragment != Fragment::Whole {
+            return Err(FRAGMENT);
+        }
+        let transport = headers.transport(frame);
+        let length = transport.get(4..6).ok_or(MALFORMED)?;
+        if length != (transport.len() as u16).to_be_bytes() {
+            return Err(MALFORMED);
+        }
+        let message = header::parse(headers.payload(frame)).map_err(|why| match why {
+            Unreadable::Malformed => MALFORMED,
+            Unreadable::Version => VERSION,
+        })?;
+        let content = match message {
+            Message::Content(content) => content,
+            Message::Request(request) => {
+                let stream = ports.request.ok_or(MALFORMED)?;
+                let heeded = self.table.outbound(stream).heed(&request);
+                return Err(if heeded { REQUEST } else { STALE });
+            }
+        };
+        let stream = ports.content.ok_or(MALFORMED)?;
+        let decoder = self.table.inbound(stream);
+        let restored = decoder.restore(&content, &mut self.scratch, &mut self.missing);
+        let Content { epoch, length, .. } = content;
+        match restored {
+            Ok(()) => {}
+            Err(lost) => return self.ask(batch, i, (stream, epoch), lost),
+        }
+        let outer = Inner::of(headers.datagram(frame)).ok_or(MALFORMED)?;
+        let came = headers.datagram(frame).len();
+        let datagram = &mut self.scratch[..length.into()];
+        let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?;
+        let bits = leaving_ecn(outer.class, inner.class).ok_or(CONGESTION)?;
+        if bits != inner.class & ECN {
+            set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
+        }
+        let kind = match datagram.first().map_or(0, |first| first >> 4) {
+            4 => ethertype::IPV4,
+            6 => ethertype::IPV6,
+            _ => return Err(INNER_MALFORMED),
+        };
+        replace(batch, i, kind, datagram.len())?.copy_from_slice(datagram);
+        let (packet, frame) = batch.packet_mut(i);
+        packet.headers = parse(frame).map_err(|_| INNER_MALFORMED)?;
+        self.counts[DECODED] += 1;
+        self.counts[DECODED_IN] += came as u64;
+        self.counts[DECODED_OUT] += u64::from(length);
+        Ok(())
+    }
+
+    /// Has packet `i`, of which content is lost, ask the encoder not to refer to what is missing, or to begin anew.
+    fn ask(&mut self, batch: &mut Batch, i: usize, (stream, epoch): (usize, u32), lost: Lost) -> Result<(), u8> {
+        let decoder = self.table.inbound(stream);
+        let note = match lost {
+            Lost::Missing => MISSING,
+            Lost::Damaged => DAMAGED,
+        };
+        self.counts[note] += 1;
+        let numbers = [epoch, decoder.since(epoch), decoder.lines()];
+        let ranges = self.missing.ranges();
+        let reset = lost == Lost::Damaged;
+        let length = header::write_request(&mut self.scratch, numbers, reset, ranges);
+        let request = &self.scratch[..length.ok_or(NO_ROOM)?];
+        let port = self.table.options().port;
+        let to = port + stream as u16;
+        answer::datagram(batch, i, [port, to], request).ok_or(NO_ROOM)
+    }
+}
+
+/// Has the frame of packet `i` hold an IP packet of another length, and gives its room.
+fn replace(batch: &mut Batch, i: usize, kind: u16, length: usize) -> Result<&mut [u8], u8> {
+    answer::resize(batch, i, length).ok_or(NO_ROOM)?;
+    let (packet, frame) = batch.packet_mut(i);
+    let link = usize::from(packet.headers.network_offset);
+    let (link, datagram) = frame.split_at_mut_checked(link).ok_or(NO_ROOM)?;
+    *link.last_chunk_mut::<2>().ok_or(NO_ROOM)? = kind.to_be_bytes();
+    Ok(datagram)
+}
+
+/// Has packet `i` be a datagram of the tunnel with this payload. `inner` is what its headers take from the packet inside.
+fn wrap(batch: &mut Batch, i: usize, (outer, inner): (&Outer, Inner), payload: &[u8]) -> Result<(), u8> {
+    let (network, kind) = match outer.network {
+        ipv4::HEADER => (Network::V4, ethertype::IPV4),
+        _ => (Network::V6, ethertype::IPV6),
+    };
+    let total = outer.length + payload.len();
+    let datagram = replace(batch, i, kind, total)?;
+    let (_, room) = datagram.split_at_mut_checked(outer.length).ok_or(NO_ROOM)?;
+    room.copy_from_slice(payload);
+    // Not to be fragmented, so that it needs no identification (RFC 6864).
+    outer.write(datagram, total as u16, inner, 0).ok_or(NO_ROOM)?;
+    if outer.wants_checksum() {
+        outer.finish(datagram).ok_or(NO_ROOM)?;
+    }
+    let (packet, _) = batch.packet_mut(i);
+    let link = packet.headers.network_offset;
+    packet.headers = Headers {
+        network,
+        fragment: Fragment::Whole,
+        network_offset: link,
+        transport_offset: link + outer.network as u16,
+        payload_offset: link + outer.length as u16,
+        end: link + total as u16,
+        key: outer.key,
+    };
+    Ok(())
+}
+
+impl NetworkFunction for WanOptimizer {
+    fn kind(&self) -> &'static str {
+        "WanOptimizer"
+    }
+
+    fn drop_reasons(&self) -> &'static [&'static str] {
+        &[
+            "malformed",
+            "version",
+            "fragment",
+            "inner-malformed",
+            "congestion",
+            "request",
+            "stale-request",
+            "no-room",
+        ]
+    }
+
+    fn loses(&self, reason: u8) -> bool {
+        reason == NO_ROOM
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        NOTES
+    }
+
+    fn note_counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    fn mixes_flows(&self) -> bool {
+        true
+    }
+
+    fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
+        self.table.destinations().refresh(&mut self.destinations);
+        if let Some((encoder, _)) = &mut self.encoder
+            && encoder.refresh()
+        {
+            encoder.begin(self.table.new_epoch());
+            encoder.refresh();
+        }
+        for i in 0..batch.len() {
+            let key = batch.packet(i).headers.key;
+            let done = match self.table.ports_of(&key) {
+                Some(ports) => self.inbound(batch, i, ports),
+                None if self.goes_there(&key) => self.outbound(batch, i),
+                None => Ok(()),
+            };
+            if let Err(reason) = done {
+                batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
+            }
+        }
+    }
+}
