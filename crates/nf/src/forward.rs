@@ -1,4 +1,4 @@
-//! `Forward`: sends every packet on, with other MAC addresses if it is told so.
+//! `Forward`: sends every packet on, optionally with other MAC addresses.
 
 use crate::batch::Batch;
 use crate::function::{FlowStates, NetworkFunction};

@@ -62,7 +62,7 @@ impl ChainRig {
         }
     }
 
-    /// The frames that leave the chain, those that went through its functions first.
+    /// Returns the frames that leave the chain; those that went through its functions come first.
     pub(crate) fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
         for frame in frames {
             let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
@@ -75,7 +75,7 @@ impl ChainRig {
         sent
     }
 
-    /// The count for a reason.
+    /// Count of a reason.
     pub(crate) fn count(&self, reason: &str) -> u64 {
         let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         let count = reasons.filter(|(r, _)| r.name == reason).map(|(_, count)| count).next();
@@ -89,7 +89,7 @@ pub(crate) fn udp(source_port: u16) -> Vec<u8> {
     FrameBuilder::new(&key).payload(b"question").to_vec().unwrap()
 }
 
-/// Counts a flow's packets, and notes what it is told.
+/// Counts a flow's packets, and records its callbacks.
 #[derive(Default)]
 struct Probe {
     version: Arc<AtomicU32>,
@@ -205,7 +205,7 @@ fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
     }
 }
 
-/// Does nothing, with so many bytes of state.
+/// Does nothing; the number is its state in bytes.
 struct Bytes(usize);
 
 impl NetworkFunction for Bytes {
@@ -223,7 +223,7 @@ fn functions_with(bytes: &[usize]) -> Vec<(String, Box<dyn NetworkFunction>)> {
     bytes.iter().map(|bytes| ("f".to_owned(), function(bytes))).collect()
 }
 
-/// Does nothing, with so many bytes of state for both directions of a connection.
+/// Does nothing; the number is its state in bytes, for both directions of a connection.
 struct Connections(usize);
 
 impl NetworkFunction for Connections {
@@ -253,7 +253,7 @@ fn state_of_all_functions_is_apart_and_aligned() {
 }
 
 proptest! {
-    /// Whatever is read or written of a flow's state in one segment lies in lines of that segment.
+    /// All accesses of one segment to a flow's state stay within cache lines of that segment.
     #[test]
     fn segments_share_no_cache_line(
         mut bytes in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200], 1..9),
@@ -310,7 +310,7 @@ proptest! {
     }
 }
 
-/// A reason that a function had not declared was counted where no report looked.
+/// Undeclared drop reasons used to be counted where no report included them.
 #[test]
 fn undeclared_reasons_are_counted_as_other() {
     struct Undeclared;
@@ -342,7 +342,7 @@ fn packets_of_a_bucket_not_held_are_lost_and_say_so() {
     assert_eq!(rig.chain.lost(), 1);
 }
 
-/// Gives flows another key whenever they are shown to it, or says so.
+/// Rekeys each flow whenever it sees it.
 struct Rekeying(Arc<AtomicU32>);
 
 impl NetworkFunction for Rekeying {
@@ -362,7 +362,7 @@ impl NetworkFunction for Rekeying {
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
 
-/// Drops everything while it is shut.
+/// Drops everything while it is closed.
 struct Gate(Arc<AtomicBool>);
 
 impl NetworkFunction for Gate {
@@ -379,7 +379,7 @@ impl NetworkFunction for Gate {
     }
 }
 
-/// Wherever the chain is cut.
+/// Holds for every cut of the chain.
 #[test]
 fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
     for bits in 0..16 {
@@ -405,12 +405,12 @@ fn show_again_with_cuts(cuts: Cuts) {
     ];
     let mut rig = ChainRig::with_cuts(functions, INPUT, cuts);
     let mut run = |frames: &[Vec<u8>]| rig.run(frames, Nanos::from_secs(1)).len();
-    // At first sight nobody is shown the flow twice.
+    // No function sees a new flow twice.
     assert_eq!(run(&[udp(1), udp(1)]), 2);
     assert_eq!(run(&[udp(1)]), 1);
     assert_eq!(shown(), [1, 1, 1]);
-    // The functions behind do not see the packet with which the key changed: they are shown the
-    // flow with a later one, also if by then the versions are those of before.
+    // The packet with which the key changed does not reach the later functions. They see the flow again with a later
+    // packet, even if the versions are back to their previous values by then.
     version.store(8, Ordering::Relaxed);
     shut.store(true, Ordering::Relaxed);
     assert_eq!(run(&[udp(1)]), 0);
@@ -419,7 +419,7 @@ fn show_again_with_cuts(cuts: Cuts) {
     shut.store(false, Ordering::Relaxed);
     assert_eq!(run(&[udp(1), udp(1)]), 2);
     assert_eq!(shown(), [1, 2, 1]);
-    // Once.
+    // They see it only once.
     assert_eq!(run(&[udp(1)]), 1);
     assert_eq!(shown(), [1, 2, 1]);
     assert_eq!(run(&[udp(2)]), 1);
@@ -432,7 +432,7 @@ fn udp_back(port: u16) -> Vec<u8> {
     FrameBuilder::new(&key).payload(b"answer").to_vec().unwrap()
 }
 
-/// Counts a connection's packets, both directions in one number, and notes what it is told.
+/// Counts a connection's packets, both directions together, and records its callbacks.
 #[derive(Default)]
 struct Tracker(Probe);
 
@@ -463,8 +463,8 @@ impl NetworkFunction for Tracker {
     }
 }
 
-/// Both directions are one flow for a function that tracks connections, and two for others, wherever the
-/// chain is cut, whichever direction comes first.
+/// Both directions are one flow for a function that tracks connections, and two for others, for every cut of the chain
+/// and whichever direction comes first.
 #[test]
 fn directions_of_a_connection_share_what_they_are_to_share() {
     for (bits, answer_first) in [(0, false), (0, true), (2, false), (4, true), (6, false)] {
